@@ -178,7 +178,8 @@ impl Gemv {
         let kernel = kernels.find(plan.kernel)?;
         let tensor = match product {
             Some(product) => {
-                let before = product.before().map(|before| kernels.find(before.kernel)).transpose()?;
+                let before =
+                    product.before().map(|before| kernels.find(before.kernel)).transpose()?;
                 Some((product, before))
             }
             None => None,

@@ -1,9 +1,9 @@
 //! Plans that may be products of one token on the tensor cores of sm_100a.
 //!
-//! They may need a workspace, for partial sums, and weights that the copy engine takes: rows of codes that
-//! are multiples of 16 bytes, and 128x4 scales with numbers in their padding. The product loads the scales
-//! of activations; only in the wide tiles of kernels that are asked for by name does a launch before lay
-//! them out in the workspace.
+//! They may need a workspace, for partial sums, and weights that the copy engine takes: rows of
+//! codes that are multiples of 16 bytes, and 128x4 scales with numbers in their padding. The
+//! product loads the scales of activations; only in the wide tiles of kernels that are asked for by
+//! name does a launch before lay them out in the workspace.
 
 use fp4_formats::gemm::blackwell::{prepare, vector};
 use fp4_formats::gemm::{Problem, ResultType};
@@ -160,8 +160,8 @@ fn of_product(
     let [ctas, threads, dynamic_shared, tile_rows] = product.shape();
     let scales = match product.before() {
         Some(_) => {
-            "scales of activations are laid out in whole 128x4 tiles before; the product begins to copy \
-             weights while that is done"
+            "scales of activations are laid out in whole 128x4 tiles before; the product begins to \
+             copy weights while that is done"
         }
         None => "the product loads scales of activations as they are in memory",
     };

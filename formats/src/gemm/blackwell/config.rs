@@ -194,10 +194,11 @@ impl BlackwellConfig {
         self.activations.is_some() || self.columns < NARROW_COLUMNS
     }
 
-    /// Whether the kernel takes the scales of activations as they are in memory, and codes that the copy
-    /// engine does not take: a warp of it brings them to the stages ([`tokens`](super::tokens)). All else
-    /// is laid out before ([`prepare`](super::prepare)). Of few tokens that would take longer than it
-    /// takes to load them in every CTA.
+    /// Whether the kernel takes the scales of activations as they are in memory, and codes that the
+    /// copy engine does not take: a warp of it brings them to the stages
+    /// ([`tokens`](super::tokens)). Elsewhere they are laid out by a launch before
+    /// ([`prepare`](super::prepare)), which for few tokens would cost more than loading them in
+    /// every CTA.
     pub const fn loads_tokens(&self) -> bool {
         self.columns < NARROW_COLUMNS
     }
@@ -298,8 +299,8 @@ impl BlackwellConfig {
         self.scale_tiles() / self.cta_group
     }
 
-    /// Bytes that one CTA's copies read in a K step; the rest of its stage comes from others' copies or
-    /// from a warp that loads it.
+    /// Bytes that one CTA's copies read in a K step; the rest of its stage comes from others'
+    /// copies or from a warp that loads it.
     pub const fn read_bytes(&self) -> u32 {
         (self.x_code_bytes() + self.x_scale_bytes()) / self.multicast
             + self.y_bytes()
@@ -404,8 +405,8 @@ impl BlackwellConfig {
         if self.loads_tokens() { 0 } else { self.y_scale_bytes() }
     }
 
-    /// Bytes that loads of a token's scales bring in a K step. In the 128x4 layout they are neighbours of
-    /// those of three other groups of tokens, which come with them.
+    /// Bytes that loads of a token's scales bring in a K step. In the 128x4 layout they are
+    /// neighbours of those of three other groups of tokens, which come with them.
     pub const fn loaded_bytes(&self) -> u32 {
         if self.loads_tokens() { self.scale_tiles() * TILE_BYTES as u32 / GROUP_ROWS } else { 0 }
     }

@@ -1,7 +1,7 @@
 //! The parameter block of the sm_100a kernels and the tensor maps in it.
 
-use super::{BlackwellConfig, TokenBlocks};
 use super::config::Products;
+use super::{BlackwellConfig, TokenBlocks};
 use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
 use crate::layout::{TILE_BYTES, TILE_ROWS};
 use crate::swizzle::Swizzle;

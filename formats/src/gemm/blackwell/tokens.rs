@@ -1,13 +1,13 @@
 //! Block-scaled activations as they are in memory. Kernels for few tokens take them like that
-//! ([`BlackwellConfig::loads_tokens`](super::BlackwellConfig::loads_tokens)): a warp loads the scales of
-//! a K step and writes them to its stage, and so it does with codes whose rows the copy engine cannot
-//! take.
+//! ([`BlackwellConfig::loads_tokens`](super::BlackwellConfig::loads_tokens)): a warp loads the
+//! scales of a K step and writes them to its stage, and so it does with codes whose rows the copy
+//! engine cannot take.
 //!
-//! In a stage these scales are one tile of 512 bytes: a row of 16 bytes for each of 32 tokens, which has
-//! the token's scales of the K step in order, zeros behind them and where there is no token or no block.
-//! The copy to tensor memory makes four columns of it. Each has four neighbouring scales of all tokens,
-//! as a tile of the 128x4 layout has of 32 of its rows: products take the next column where they would
-//! take the next tile along K.
+//! In a stage these scales are one tile of 512 bytes: a row of 16 bytes for each of 32 tokens,
+//! which has the token's scales of the K step in order, zeros behind them and where there is no
+//! token or no block. The copy to tensor memory makes four columns of it. Each has four
+//! neighbouring scales of all tokens, as a tile of the 128x4 layout has of 32 of its rows: products
+//! take the next column where they would take the next tile along K.
 
 use super::config::GROUP_ROWS;
 use super::{STEP, prepare};
@@ -39,8 +39,8 @@ pub struct TokenBlocks {
     pub reserved: u32,
 }
 
-/// How scales of a K step are loaded: in the largest pieces of which every row is a whole number, and
-/// that are aligned in every row.
+/// How scales of a K step are loaded: in the largest pieces of which every row is a whole number,
+/// and that are aligned in every row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
     /// All of a token at a time.
@@ -56,7 +56,8 @@ impl TokenBlocks {
     pub const NONE: Self =
         Self { codes: 0, code_stride: 0, scales: 0, scale_stride: 0, blocked: 0, reserved: 0 };
 
-    /// Codes and scales of rows of `k` elements, at these addresses, of matrices so many bytes apart.
+    /// Codes and scales of rows of `k` elements, at these addresses, of matrices so many bytes
+    /// apart.
     #[must_use]
     pub const fn new(
         k: u32,

@@ -5,8 +5,8 @@ use fp4_formats::gemm::blackwell::choose::Estimate;
 use fp4_formats::gemm::blackwell::prepare::{PrepareGroupedScales, PreparedBlocks};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellGroupedParams, BlackwellParams, Side, TokenBlocks, codes_map, elements_map, result_map,
-    scales_map,
+    BlackwellGroupedParams, BlackwellParams, Side, TokenBlocks, codes_map, elements_map,
+    result_map, scales_map,
 };
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::tensor_map::{TensorMap, TensorMapShape};

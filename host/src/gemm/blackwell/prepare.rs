@@ -14,8 +14,8 @@ use crate::gemm::strides::Entries;
 use crate::quantize::device::Step;
 
 /// What of the activations is laid out before the product, and where behind
-/// [`BlackwellWorkspace::activations`](super::workspace::BlackwellWorkspace::activations): nothing where
-/// the kernel loads them.
+/// [`BlackwellWorkspace::activations`](super::workspace::BlackwellWorkspace::activations): nothing
+/// where the kernel loads them.
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     /// The matrices that are different.
@@ -68,8 +68,8 @@ impl Preparation {
         let code_bytes = if codes.is_some() { blocks.code_bytes() * u64::from(batch) } else { 0 };
         let at = PreparedBlocks::scales_at(code_bytes);
         // Scales of a problem begin where its tokens do: perhaps inside a tile.
-        let needed = groups.is_some()
-            || !loads && prepare::scales_need_it(format, layout, rows, columns);
+        let needed =
+            groups.is_some() || !loads && prepare::scales_need_it(format, layout, rows, columns);
         let scale_bytes = match &groups {
             Some(groups) => PrepareGroupedScales::bytes(groups, columns / format.block()),
             None => blocks.scale_bytes() * u64::from(batch),

@@ -24,8 +24,8 @@ use crate::quantize::device::{Step, launch_step};
 pub(crate) struct VectorProduct {
     problem: Problem,
     choice: Estimate,
-    /// Lays out the scales of activations, where the kernel does not load them: those of one token are
-    /// never a whole tile.
+    /// Lays out the scales of activations, where the kernel does not load them: those of one token
+    /// are never a whole tile.
     before: Option<Step>,
     preparation: Preparation,
     workspace: BlackwellWorkspace,
@@ -120,15 +120,16 @@ impl VectorProduct {
         format!("{count} tiles of all batch entries{order}, bound by {}", limit.name())
     }
 
-    /// Bytes of the workspace, or 0: flags, partial sums, and the scales of activations as tensor cores take
-    /// them, where they are laid out.
+    /// Bytes of the workspace, or 0: flags, partial sums, and the scales of activations as tensor
+    /// cores take them, where they are laid out.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
 
-    /// Queues laying out the scales of activations, where that must be, and the product. The operands were
-    /// checked: they have the sizes of the problem, and the weights' scales are 128x4 with zeros in all
-    /// padding. Where it `overlaps` the kernel before, it reads weights while that runs.
+    /// Queues laying out the scales of activations, where that must be, and the product. The
+    /// operands were checked: they have the sizes of the problem, and the weights' scales are 128x4
+    /// with zeros in all padding. Where it `overlaps` the kernel before, it reads weights while
+    /// that runs.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).

@@ -164,8 +164,8 @@ impl Control {
     /// One thread of the CTA, once, before all threads of the cluster meet.
     #[inline(always)]
     pub unsafe fn init(&self, config: &BlackwellConfig) {
-        // Copying lane, product lane (one a pair), store and decode warps, and the one that loads tokens,
-        // of each CTA.
+        // Copying lane, product lane (one a pair), store and decode warps, and the one that loads
+        // tokens, of each CTA.
         let decoders = if config.decodes() { QUARTERS } else { 0 };
         let loaders = u32::from(config.loads_tokens());
         let listeners = config.cluster() * (1 + STORE_WARPS + decoders + loaders)

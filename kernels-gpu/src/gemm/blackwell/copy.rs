@@ -24,8 +24,8 @@ const Y_SCALES: u32 = 3;
 /// The parameter block holds the maps of a kernel of this configuration.
 #[inline(always)]
 pub unsafe fn prefetch_maps(work: &Work<'_, impl List>) {
-    // SAFETY: these maps are in the parameter block; those of `Y` are left out where nothing is copied
-    // by them.
+    // SAFETY: these maps are in the parameter block; those of `Y` are left out where nothing is
+    // copied by them.
     unsafe {
         tensor_copy::prefetch_tensormap(work.map(X_CODES));
         if !work.loads_codes() {

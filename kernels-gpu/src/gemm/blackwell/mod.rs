@@ -38,7 +38,7 @@
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`], [`byte_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, where it is [decoded](BlackwellConfig::decodes) | [`decode`], [`decode_folded`] |
-//! | 7 | tokens: scales of activations of a K step from memory to its stage, and codes that the copy engine does not take, of [few tokens](BlackwellConfig::loads_tokens) | [`tokens`] |
+//! | 7 | tokens: scales of few tokens, and some codes, from memory into a stage | [`tokens`] |
 //! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
 //!
 //! # Shared memory
@@ -60,7 +60,7 @@
 //! # Barriers
 //! | barrier | arrives | waits | says |
 //! |---|---|---|---|
-//! | full[stage] | copy (expects bytes), copies; of few tokens a lane of the tokens' warp, too | product; decode | a K step is in shared memory |
+//! | full[stage] | copy (expects bytes), copies; a lane of tokens | product; decode | a K step is in shared memory |
 //! | empty[stage] | products' commits, of all sharers | copy; tokens; product (scale columns) | the K step was multiplied |
 //! | acc_full[i] | products' commit | store | a tile's sums are complete |
 //! | acc_empty[i] | a lane of each store warp | product | the sums were read |
@@ -70,6 +70,7 @@
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //! | flag (global), of each store warp of a CTA | a lane of that warp | a lane of the same warp of the tile's owner | its partial sums are in memory |
 //!
+//! Full expects one arrival, or two where a warp loads tokens, and the copies' bytes.
 //! In a CTA pair, full, acc_empty and decoded full are those of the first CTA, and commits reach
 //! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
 //! is empty is so in every CTA that its copies reach.
@@ -85,8 +86,8 @@
 //! May still run, if the launch says so: weights are copied at once, all else that an
 //! earlier kernel may have written is read, and the result is written, behind
 //! `griddepcontrol.wait`, which the copying lane, the warp that loads tokens and the storing warps
-//! execute. Of a grouped product
-//! one warp executes it before it reads the token counts, and all else is behind that.
+//! execute. Of a grouped product one warp executes it before it reads the token counts, and all else
+//! is behind that.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
 macro_rules! for_group {

@@ -98,22 +98,23 @@ impl ScaleBuffers {
     }
 }
 
-/// The 32-row group of a scale tile in which the scales of a tile's rows of `Y` begin, which is a column
-/// of tensor memory. The stages of tokens that are loaded begin with the tile's own.
+/// The 32-row group of a scale tile in which the scales of a tile's rows of `Y` begin, which is a
+/// column of tensor memory. The stages of tokens that are loaded begin with the tile's own.
 #[inline(always)]
 fn first_group(config: &BlackwellConfig, row: u32) -> u32 {
     if config.loads_tokens() { 0 } else { row % TILE_ROWS as u32 / GROUP_ROWS }
 }
 
-/// Columns from the scales of `Y` of one scale tile along K to those of the next. In tokens that are loaded,
-/// a column of a group of rows is a tile along K ([`fp4_formats::gemm::blackwell::tokens`]).
+/// Columns from the scales of `Y` of one scale tile along K to those of the next. In tokens that
+/// are loaded, a column of a group of rows is a tile along K
+/// ([`fp4_formats::gemm::blackwell::tokens`]).
 #[inline(always)]
 const fn y_tile_columns(config: &BlackwellConfig) -> u32 {
     if config.loads_tokens() { 1 } else { config.y_groups() * SCALE_TILE_COLUMNS }
 }
 
-/// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`:
-/// `X`'s, then for each tile along K those of all of `Y`'s groups, or the one of tokens that are loaded.
+/// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`: `X`'s,
+/// then for each tile along K those of all of `Y`'s groups, or the one of tokens that are loaded.
 ///
 /// # Safety
 /// The stage is full, the columns are free.

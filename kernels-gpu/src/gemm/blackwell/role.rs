@@ -47,8 +47,8 @@ impl<L: List> Work<'_, L> {
         self.config.columns < NARROW_COLUMNS || self.params.swapped != 0
     }
 
-    /// Whether a warp brings the codes of `Y` to the stages, whose rows the copy engine does not take:
-    /// those of MXFP4 are always such that it does.
+    /// Whether a warp brings the codes of `Y` to the stages, whose rows the copy engine does not
+    /// take: those of MXFP4 are always such that it does.
     #[inline(always)]
     pub fn loads_codes(&self) -> bool {
         match self.config.format {

@@ -1,11 +1,12 @@
 //! The warp that loads tokens, in kernels for few of them: it brings the scales of activations from
-//! where they are in memory to the stages, and codes whose rows the copy engine does not take. Their
-//! order in a stage is [`fp4_formats::gemm::blackwell::tokens`]'s; each lane has a token's row.
+//! where they are in memory to the stages, and codes whose rows the copy engine does not take.
+//! Their order in a stage is [`fp4_formats::gemm::blackwell::tokens`]'s; each lane has a token's
+//! row.
 
+use super::Work;
 use super::control::Control;
 use super::schedule::Tiles;
 use super::work::List;
-use super::Work;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{fence, grid, marker, memory};
 use cuda_std::warp;
@@ -18,12 +19,27 @@ use fp4_formats::layout::TILE_BLOCKS;
 use fp4_formats::quantize::Format;
 use fp4_formats::swizzle::{CHUNK_BYTES, Swizzle};
 
-/// K steps whose scales are loaded while those before are written: a load from memory takes as long as
-/// the copies of two or three.
+/// K steps whose scales are loaded while those before are written: a load from memory takes as long
+/// as the copies of two or three.
 const AHEAD: usize = 4;
 
 /// A token's scales of a K step.
 type Row = [u32; ROW_WORDS];
+
+/// A token's scales of a K step as they are loaded. Nothing is done with them before those of the
+/// steps that are [`AHEAD`] are on their way, as that would wait for them.
+trait Loaded: Copy {
+    /// Before anything is loaded.
+    const NONE: Self;
+}
+
+impl Loaded for Row {
+    const NONE: Self = [0; ROW_WORDS];
+}
+
+impl Loaded for [u16; ROW_BYTES as usize] {
+    const NONE: Self = [0; ROW_BYTES as usize];
+}
 
 /// # Safety
 /// The warp that loads tokens, as a whole.
@@ -43,17 +59,19 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 Pieces::Rows | Pieces::Words => {
                     let whole = pieces == Pieces::Rows;
                     let load = |step| tokens.load(step, whole);
-                    walk::<AHEAD>(control, work.config, &mut cursor, steps, load, |_, _| {});
+                    let put = |_, _, row: Row| row.map(|word| word & tokens.mask);
+                    walk::<AHEAD, _>(control, work.config, &mut cursor, steps, load, put);
                 }
                 // As few instructions as will do: rows are seldom like that.
                 Pieces::Bytes => {
                     let load = |step| tokens.load_bytes(step);
-                    let codes = |step, stage| {
+                    let put = |step, stage, bytes| {
                         if work.loads_codes() {
                             tokens.copy_codes(step, stage);
                         }
+                        tokens.row_of_bytes(step, bytes)
                     };
-                    walk::<1>(control, work.config, &mut cursor, steps, load, codes);
+                    walk::<1, _>(control, work.config, &mut cursor, steps, load, put);
                 }
             }
             tiles.advance::<true>();
@@ -61,41 +79,42 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     }
 }
 
-/// Loads scales of the K steps `first..end`, `N` at a time, and writes them to their stages while the
-/// next ones are on their way. `codes` is called with each step and its stage.
+/// Loads scales of the K steps `first..end`, `N` at a time, and writes them to their stages while
+/// the next ones are on their way. `put` is called with each step, its empty stage and what was
+/// loaded, and makes the row of scales.
 ///
 /// # Safety
 /// The warp that loads tokens, as a whole; the steps are those that the copying lane copies next.
 #[inline(always)]
-unsafe fn walk<const N: usize>(
+unsafe fn walk<const N: usize, T: Loaded>(
     control: &Control,
     config: &BlackwellConfig,
     cursor: &mut Cursor,
     (first, end): (u32, u32),
-    load: impl Fn(u32) -> Row,
-    codes: impl Fn(u32, u32),
+    load: impl Fn(u32) -> T,
+    put: impl Fn(u32, u32, T) -> Row,
 ) {
     let ring = control.ring();
-    let (mut step, mut count, mut rows) = (first, 0, [[0; ROW_WORDS]; N]);
+    let (mut step, mut count, mut next) = (first, 0, [T::NONE; N]);
     loop {
-        let (loaded, begin, before) = (rows, step - count, count);
+        let (loaded, begin, before) = (next, step - count, count);
         count = (end - step).min(N as u32);
         for i in 0..N {
             if (i as u32) < count {
-                rows[i] = load(step + i as u32);
+                next[i] = load(step + i as u32);
             }
         }
         step += count;
         for i in 0..N {
             if (i as u32) < before {
-                // SAFETY: the stage is empty before it is written, and each lane writes its row; what
-                // all lanes wrote is fenced for the tensor core before one of them says so.
+                // SAFETY: the stage is empty before it is written, and each lane writes its row;
+                // what all lanes wrote is fenced for the tensor core before one of them says so.
                 unsafe {
                     ring.wait_empty(cursor);
                     let stage = control.stage(cursor.stage);
-                    codes(begin + i as u32, stage);
+                    let row = put(begin + i as u32, stage, loaded[i]);
                     let at = stage + config.y_scales_at() + warp::lane_id() * ROW_BYTES;
-                    memory::st_shared_v4_b32(at, loaded[i]);
+                    memory::st_shared_v4_b32(at, row);
                     fence::fence_proxy_async_shared_cta();
                     warp::sync();
                     if warp::lane_id() == 0 {
@@ -149,20 +168,16 @@ impl<'a, L: List> Tokens<'a, L> {
         STEP / self.work.config.format.block()
     }
 
-    /// Address of the token's scale of a block. The layouts' offsets of row and block add up.
-    #[inline(always)]
-    fn scale(&self, block: u32) -> u64 {
-        self.scales + self.layout.offset(0, block as usize, self.blocks as usize) as u64
-    }
-
-    /// The token's scales of K step `step`, loaded at once where they are `whole`, and else by fours.
+    /// The token's scales of K step `step`, loaded at once where they are `whole`, and else by
+    /// fours.
     ///
     /// # Safety
     /// [`Pieces`] say so.
     #[inline(always)]
     unsafe fn load(&self, step: u32, whole: bool) -> Row {
         let first = step * self.step_blocks();
-        let mut row = [0; ROW_WORDS];
+        let words = self.step_blocks() as usize / TILE_BLOCKS;
+        let mut row = Row::NONE;
         // SAFETY: scales that there are, aligned as the caller says.
         unsafe {
             if whole {
@@ -172,45 +187,55 @@ impl<'a, L: List> Tokens<'a, L> {
                     Format::Mxfp4 => [row[0], row[1]] = memory::ld_global_v2_b32(at),
                 }
             } else {
-                for (i, word) in row.iter_mut().enumerate() {
-                    let at = (i * TILE_BLOCKS) as u32;
-                    if at < self.step_blocks() && first + at < self.blocks {
-                        *word = memory::ld_global_b32(self.scale(first + at));
+                let stride = self.layout.offset(0, TILE_BLOCKS, self.blocks as usize) as u64;
+                let mut at = self.scales + u64::from(first / TILE_BLOCKS as u32) * stride;
+                // A step has a block, and four at a time those of its word.
+                for (i, word) in row[..words].iter_mut().enumerate() {
+                    if i == 0 || first + ((i * TILE_BLOCKS) as u32) < self.blocks {
+                        *word = memory::ld_global_b32(at);
                     }
-                }
-            }
-        }
-        row.map(|word| word & self.mask)
-    }
-
-    /// The token's scales of K step `step`, loaded one by one. In place of scales behind the row's last
-    /// one that is loaded again.
-    ///
-    /// # Safety
-    /// The step is one of the problem's.
-    #[inline(always)]
-    unsafe fn load_bytes(&self, step: u32) -> Row {
-        let first = step * self.step_blocks();
-        let mut row = [0; ROW_WORDS];
-        for (i, word) in row.iter_mut().enumerate() {
-            for j in 0..TILE_BLOCKS {
-                let at = (i * TILE_BLOCKS + j) as u32;
-                if at < self.step_blocks() {
-                    let block = first + at;
-                    // SAFETY: a scale that there is.
-                    let byte = unsafe {
-                        memory::ld_global_u8(self.scale(block.min(self.blocks - 1)))
-                    };
-                    let byte = if block < self.blocks { u32::from(byte) } else { 0 };
-                    *word |= (byte & self.mask) << (8 * j);
+                    at += stride;
                 }
             }
         }
         row
     }
 
-    /// Copies codes of the tile's tokens of K step `step` to a stage, in the swizzle's order, with zeros
-    /// where there are none.
+    /// The token's scales of K step `step`, loaded one by one. In place of scales behind the row's
+    /// last one that is loaded again.
+    ///
+    /// # Safety
+    /// The step is one of the problem's.
+    #[inline(always)]
+    unsafe fn load_bytes(&self, step: u32) -> [u16; ROW_BYTES as usize] {
+        let mut bytes = [0; ROW_BYTES as usize];
+        for (i, byte) in (0..self.step_blocks()).zip(&mut bytes) {
+            let block = (step * self.step_blocks() + i).min(self.blocks - 1) as usize;
+            // The layouts' offsets of row and block add up.
+            let at = self.scales + self.layout.offset(0, block, self.blocks as usize) as u64;
+            // SAFETY: a scale that there is.
+            *byte = unsafe { memory::ld_global_u8(at) };
+        }
+        bytes
+    }
+
+    /// The row of scales that were loaded so.
+    #[inline(always)]
+    fn row_of_bytes(&self, step: u32, bytes: [u16; ROW_BYTES as usize]) -> Row {
+        let first = step * self.step_blocks();
+        core::array::from_fn(|i| {
+            let mut word = 0;
+            for j in 0..TILE_BLOCKS {
+                let at = i * TILE_BLOCKS + j;
+                let exists = first + (at as u32) < self.blocks;
+                word |= if exists { u32::from(bytes[at]) << (8 * j) } else { 0 };
+            }
+            word & self.mask
+        })
+    }
+
+    /// Copies codes of the tile's tokens of K step `step` to a stage, in the swizzle's order, with
+    /// zeros where there are none.
     ///
     /// # Safety
     /// The stage is empty; rows are whole numbers of half chunks.

@@ -81,9 +81,9 @@ impl Product {
         let mut tokens = TokenBlocks::NONE;
         let (a_maps, before, a_scale) = match inputs.activations() {
             Activations::Blocks(blocks) if self.config.loads_tokens() => {
-                let maps;
-                (maps, tokens) = self.place_tokens(memory, blocks);
-                (maps, Vec::new(), blocks.global_scale())
+                let (maps, before);
+                (maps, tokens, before) = self.place_tokens(memory, blocks);
+                (maps, before, blocks.global_scale())
             }
             Activations::Blocks(blocks) => {
                 let placed = self.place(memory, "A", blocks);
@@ -159,16 +159,30 @@ impl Product {
         Ok((params, before))
     }
 
-    /// Puts activations into memory that the kernel loads as they are: the map of codes, where the copy
-    /// engine takes them, and none of scales.
+    /// Puts activations into memory that the kernel loads as they are, or has kernels do it: the
+    /// map of codes, where the copy engine takes them, and none of scales; and those kernels.
     fn place_tokens<F: BlockFormat>(
         &self,
         memory: &mut GlobalMemory,
         blocks: &BlockScaled<F>,
-    ) -> ([TensorMap; 2], TokenBlocks) {
+    ) -> ([TensorMap; 2], TokenBlocks, Vec<Kernel>) {
         let Problem { m, k, l, .. } = self.problem();
-        let at = [("A codes", blocks.codes()), ("A scales", blocks.scales())]
-            .map(|(name, bytes)| memory.alloc_from(name, bytes).expect("room"));
+        let mut before = Vec::new();
+        let mut place = |name: &str, bytes: &[u8]| {
+            if !self.late {
+                return memory.alloc_from(name, bytes).expect("room");
+            }
+            // A row of whole words is copied as it is.
+            let mut row = bytes.to_vec();
+            row.resize(row.len().next_multiple_of(16), 0);
+            let row_bytes = row.len() as u32;
+            let from = memory.alloc_from(&format!("{name} before"), &row).expect("room");
+            let to = memory.alloc(name, row_bytes.into(), 256).expect("room");
+            let params = PrepareCodes { from, to, rows: 1, row_bytes, reserved: 0 };
+            before.push(Kernel::preparation(CODES_NAME, few(params.grid()), &params.to_bytes()));
+            to
+        };
+        let at = [place("A codes", blocks.codes()), place("A scales", blocks.scales())];
         let strides = [blocks.codes(), blocks.scales()].map(|b| b.len() as u64 / u64::from(l));
         let tokens = TokenBlocks::new(k, blocks.layout(), at, strides);
         let map = if tokens.codes == 0 {
@@ -177,7 +191,7 @@ impl Product {
         } else {
             TensorMap::NONE
         };
-        ([map, TensorMap::NONE], tokens)
+        ([map, TensorMap::NONE], tokens, before)
     }
 
     /// Puts weights for products in e4m3 into memory, as the host library repacks them.
