@@ -101,23 +101,23 @@ fn few_tokens_are_waited_for() {
     }
 }
 
-/// The lane that copies codes of few tokens and the warp that loads scales wait each for itself:
-/// without one of these waits, or that of the storing warps, a fault is found under some schedule.
+/// The lane that copies codes of few tokens and the warp that loads scales wait each for itself: without
+/// one of these waits activations that are not there yet are noticed under some schedules.
 #[test]
 fn few_tokens_that_one_role_does_not_wait_for_are_found() {
     let name = "gemm_nvfp4_128x8";
     let mut found = Vec::new();
     for hasty in without_each(name, "griddepcontrol.wait;") {
-        let schedules = [Schedule::Eager].into_iter().chain((0..7).map(Schedule::Random));
+        let schedules = [Schedule::Eager].into_iter().chain((0..31).map(Schedule::Random));
         let errors = schedules.filter_map(|schedule| {
             product(name, false, true, 3, schedule).run(&hasty).err().map(|e| e.to_string())
         });
         let errors: Vec<String> = errors.collect();
-        let uninitialised = errors.iter().filter(|text| text.contains("uninitialised")).count();
-        assert_eq!(uninitialised, errors.len(), "{errors:?}");
-        found.push(uninitialised > 3);
+        assert!(errors.iter().all(|text| text.contains("uninitialised")), "{errors:?}");
+        found.push(errors.len());
     }
+    println!("found under {found:?} of 32 schedules");
     // The storing warps read nothing that a kernel before writes here.
     found.sort_unstable();
-    assert_eq!(found, [false, true, true]);
+    assert!(found[0] == 0 && found[1..].iter().all(|&count| count > 3), "{found:?}");
 }

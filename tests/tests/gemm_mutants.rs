@@ -455,18 +455,19 @@ fn blackwell_tiles() {
     ]);
 }
 
-/// Few tokens, whose scales a warp loads, at once, by fours and one by one, with codes; it has
-/// every third run, and asks for tiles. A kernel before makes scales or codes.
+/// Few tokens, whose scales a warp loads: at once, by fours, and one by one with codes. A kernel before
+/// makes scales or codes. Tiles, runs and ways to store are those of [`blackwell_tiles`].
 #[test]
 fn blackwell_few_tokens() {
     let kernel = "gemm_nvfp4_128x8";
     let (scales, codes) = (Some("a scales"), Some("a codes"));
     check(&[
-        blackwell_of(kernel, FLOATS, [7, 360, 2048], false, (LINEAR, scales)),
-        blackwell_of(kernel, FLOATS, [12, 248, 1280], false, (BLOCKED, scales)),
-        blackwell_of(kernel, FLOATS, [5, 380, 1264], false, (LINEAR, codes)),
-        blackwell_of(kernel, FLOATS, [20, 246, 1264], true, (BLOCKED, scales)),
-        blackwell_of(kernel, BLOCKS, [16, 496, 3072], true, (LINEAR, codes)),
+        blackwell_of(kernel, FLOATS, [30, 248, 1280], false, (LINEAR, scales)),
+        blackwell_of(kernel, FLOATS, [5, 120, 1280], false, (BLOCKED, scales)),
+        blackwell_of(kernel, FLOATS, [30, 248, 1264], false, (LINEAR, codes)),
+        blackwell_of(kernel, FLOATS, [30, 248, 768], true, (BLOCKED, scales)),
+        blackwell_of(kernel, FLOATS, [28, 246, 1264], true, (BLOCKED, codes)),
+        blackwell_of(kernel, BLOCKS, [30, 160, 768], true, (LINEAR, codes)),
     ]);
 }
 

@@ -267,7 +267,7 @@ fn fewer_instructions() {
     for (layout, kernel) in [(Linear, "gemv_nvfp4_linear"), (Blocked128x4, "gemv_nvfp4_128x4")] {
         let own = count(layout, kernel, Some(64));
         println!("{shape}: {kernel} issues {own} warp instructions, gemm_nvfp4_128x8 {product}");
-        assert!(own > 2 * product, "{kernel}: {own}, on the tensor cores {product}");
+        assert!(5 * own > 9 * product, "{kernel}: {own}, on the tensor cores {product}");
         let blocks = (shape.m * shape.k / 16 / 32) as u64;
         let modelled = vector::issued_per_block(layout) * blocks;
         assert!((modelled..=modelled * 4 / 3).contains(&own), "{kernel}: {own} {modelled}");

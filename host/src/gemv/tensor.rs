@@ -63,7 +63,7 @@ pub fn fastest_layout(
     let product = choose(&blocked, target, overrides).ok().and_then(|(_, product)| product);
     let Some(product) = product else { return stored };
     let linear = vector::own_clocks(product.problem(), stored, target.result(), &rates(machine));
-    if overrides.kernel.is_some() || product.clocks < linear { scales } else { stored }
+    if overrides.kernel.is_some() || product.clocks() < linear { scales } else { stored }
 }
 
 impl Target {
@@ -121,8 +121,8 @@ pub(super) fn choose(
         return Ok((own.of_weights(form)?, None));
     };
     let estimates =
-        format!("the model gives it {} clocks, and {} {clocks}", product.clocks, own.kernel);
-    if product.clocks < clocks {
+        format!("the model gives it {} clocks, and {} {clocks}", product.clocks(), own.kernel);
+    if product.clocks() < clocks {
         let reason = format!("a product of one token on the tensor cores: {estimates}");
         return Ok((of_product(form, arch, &product, reason)?, Some(product)));
     }

@@ -4,10 +4,11 @@
 //! engine cannot take.
 //!
 //! In a stage these scales are one tile of 512 bytes: a row of 16 bytes for each of 32 tokens,
-//! which has the token's scales of the K step in order, zeros behind them and where there is no
-//! token or no block. The copy to tensor memory makes four columns of it. Each has four
-//! neighbouring scales of all tokens, as a tile of the 128x4 layout has of 32 of its rows: products
-//! take the next column where they would take the next tile along K.
+//! which has the token's scales of the K step in order, with zeros behind its last block. Rows
+//! without a token have those of another one: they meet codes that are 0. The copy to tensor memory
+//! makes four columns of the tile. Each has four neighbouring scales of all tokens, as a tile of
+//! the 128x4 layout has of 32 of its rows: products take the next column where they would take the
+//! next tile along K.
 
 use super::config::GROUP_ROWS;
 use super::{STEP, prepare};

@@ -30,8 +30,6 @@ pub(crate) struct VectorProduct {
     preparation: Preparation,
     workspace: BlackwellWorkspace,
     workspace_bytes: usize,
-    /// Estimated clocks, laying out activations included.
-    pub clocks: u64,
 }
 
 /// The device memory of a launch, checked.
@@ -60,7 +58,7 @@ impl VectorProduct {
         name: Option<&str>,
     ) -> Option<Self> {
         let rates = rates(machine);
-        let (choice, clocks) = match name {
+        let choice = match name {
             None => vector::product(&problem, result, &rates)?,
             Some(name) => {
                 let config = configs().find(|config| config.name == name)?;
@@ -72,12 +70,17 @@ impl VectorProduct {
         let before = preparation.steps().pop();
         let workspace = BlackwellWorkspace::new(machine.sms, &choice);
         let workspace_bytes = workspace.bytes(preparation.bytes)?;
-        Some(Self { problem, choice, before, preparation, workspace, workspace_bytes, clocks })
+        Some(Self { problem, choice, before, preparation, workspace, workspace_bytes })
     }
 
     /// The kernels that a product can have.
     pub fn names() -> impl Iterator<Item = &'static str> {
         configs().map(|config| config.name)
+    }
+
+    /// Estimated clocks, laying out activations included.
+    pub fn clocks(&self) -> u64 {
+        self.choice.clocks
     }
 
     /// Its sizes.

@@ -59,7 +59,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 Pieces::Rows | Pieces::Words => {
                     let whole = pieces == Pieces::Rows;
                     let load = |step| tokens.load(step, whole);
-                    let put = |_, _, row: Row| row.map(|word| word & tokens.mask);
+                    let put = |_, _, row| row;
                     walk::<AHEAD, _>(control, work.config, &mut cursor, steps, load, put);
                 }
                 // As few instructions as will do: rows are seldom like that.
@@ -130,8 +130,8 @@ unsafe fn walk<const N: usize, T: Loaded>(
     }
 }
 
-/// The tokens of a tile, and the one whose scales the lane loads: of lanes without one the last, so
-/// that all lanes do the same and no more is read.
+/// The tokens of a tile, and the one whose scales the lane loads. Lanes without one load the last
+/// one's, so that all do the same and no more is read: what has no token has codes that are 0.
 struct Tokens<'a, L> {
     work: Work<'a, L>,
     /// The tile's first token, and its batch entry.
@@ -142,8 +142,6 @@ struct Tokens<'a, L> {
     /// Scales of a row.
     blocks: u32,
     layout: ScaleLayout,
-    /// Ones, or zeros for lanes without a token.
-    mask: u32,
 }
 
 impl<'a, L: List> Tokens<'a, L> {
@@ -158,8 +156,7 @@ impl<'a, L: List> Tokens<'a, L> {
         let layout = tokens.layout();
         let row = layout.offset(token as usize, 0, blocks as usize) as u64;
         let scales = tokens.scales + matrix * tokens.scale_stride + row;
-        let mask = if token == first + lane { u32::MAX } else { 0 };
-        Self { work: *work, first, matrix, scales, blocks, layout, mask }
+        Self { work: *work, first, matrix, scales, blocks, layout }
     }
 
     /// Scales of a K step in the order of memory.
@@ -230,7 +227,7 @@ impl<'a, L: List> Tokens<'a, L> {
                 let exists = first + (at as u32) < self.blocks;
                 word |= if exists { u32::from(bytes[at]) << (8 * j) } else { 0 };
             }
-            word & self.mask
+            word
         })
     }
 

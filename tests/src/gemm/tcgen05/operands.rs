@@ -159,8 +159,8 @@ impl Product {
         Ok((params, before))
     }
 
-    /// Puts activations into memory that the kernel loads as they are, or has kernels do it: the
-    /// map of codes, where the copy engine takes them, and none of scales; and those kernels.
+    /// Puts activations into memory that the kernel loads as they are, or has a kernel do it: the map
+    /// of codes, where the copy engine takes them, and none of scales; and that kernel.
     fn place_tokens<F: BlockFormat>(
         &self,
         memory: &mut GlobalMemory,
@@ -168,21 +168,23 @@ impl Product {
     ) -> ([TensorMap; 2], TokenBlocks, Vec<Kernel>) {
         let Problem { m, k, l, .. } = self.problem();
         let mut before = Vec::new();
-        let mut place = |name: &str, bytes: &[u8]| {
-            if !self.late {
-                return memory.alloc_from(name, bytes).expect("room");
-            }
-            // A row of whole words is copied as it is.
-            let mut row = bytes.to_vec();
+        let at = if self.late {
+            // One kernel brings both, as a row of whole words.
+            let scales_at = blocks.codes().len().next_multiple_of(256);
+            let mut row = blocks.codes().to_vec();
+            row.resize(scales_at, 0);
+            row.extend(blocks.scales());
             row.resize(row.len().next_multiple_of(16), 0);
             let row_bytes = row.len() as u32;
-            let from = memory.alloc_from(&format!("{name} before"), &row).expect("room");
-            let to = memory.alloc(name, row_bytes.into(), 256).expect("room");
+            let from = memory.alloc_from("A before", &row).expect("room");
+            let to = memory.alloc("A", row_bytes.into(), 256).expect("room");
             let params = PrepareCodes { from, to, rows: 1, row_bytes, reserved: 0 };
             before.push(Kernel::preparation(CODES_NAME, few(params.grid()), &params.to_bytes()));
-            to
+            [to, to + scales_at as u64]
+        } else {
+            [("A codes", blocks.codes()), ("A scales", blocks.scales())]
+                .map(|(name, bytes)| memory.alloc_from(name, bytes).expect("room"))
         };
-        let at = [place("A codes", blocks.codes()), place("A scales", blocks.scales())];
         let strides = [blocks.codes(), blocks.scales()].map(|b| b.len() as u64 / u64::from(l));
         let tokens = TokenBlocks::new(k, blocks.layout(), at, strides);
         let map = if tokens.codes == 0 {
