@@ -83,7 +83,7 @@ impl TokenBlocks {
     #[inline(always)]
     pub const fn pieces(&self, format: Format, k: u32) -> Pieces {
         let (block, step) = (format.block(), STEP / format.block());
-        let common = self.scales as u32 | self.scale_stride as u32 | k / block;
+        let common = self.scales as u32 | self.scale_stride as u32 | (k / block);
         match self.layout() {
             ScaleLayout::Linear if common.is_multiple_of(step) => Pieces::Rows,
             ScaleLayout::Linear | ScaleLayout::Blocked128x4
