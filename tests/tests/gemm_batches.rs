@@ -197,23 +197,31 @@ struct Planned {
     weights: DeviceWeights,
 }
 
-/// What is launched before a product depends on where its activations are.
+/// What is launched before a product depends on where its activations are. Before one of few tokens
+/// it is nothing on sm_100a.
 #[test]
 fn launches_before_a_product() {
-    const SIZES: [usize; 4] = [4, 24, 48, 3];
+    const SIZES: [usize; 4] = [40, 24, 48, 3];
     let [h200, b200] = DEVICES.map(|name| emulated(name, Schedule::Eager));
     // Codes are decoded on the one machine; on the other they are padded, then scales laid out.
+    let (codes, scales) = (Some(40 * 48 + 48), Some(40 * 3 + 8));
     for (codes, scales, layout, launches) in [
         (None, None, Linear, [1, 2]),
         (None, None, Blocked128x4, [3, 2]),
-        (Some(240), Some(28), Linear, [3, 4]),
-        (Some(240), Some(528), Blocked128x4, [3, 4]),
+        (codes, scales, Linear, [3, 4]),
+        (codes, Some(528), Blocked128x4, [3, 4]),
         (Some(0), Some(0), Linear, [1, 2]),
         (Some(0), Some(0), Blocked128x4, [1, 2]),
     ] {
-        for (kernels, expected) in [&h200, &b200].into_iter().zip(launches) {
+        for (kernels, tokens, expected) in [
+            (&h200, SIZES[0], launches[0]),
+            (&b200, SIZES[0], launches[1]),
+            (&h200, 4, launches[0]),
+            (&b200, 4, 0),
+        ] {
+            let sizes = [tokens, SIZES[1], SIZES[2], SIZES[3]];
             let Planned { gemm, .. } =
-                planned(kernels, SIZES, ActivationType::Blocks(layout), Output::default());
+                planned(kernels, sizes, ActivationType::Blocks(layout), Output::default());
             let dense = gemm.plan().clone();
             let strides = BatchStrides::new().activations(codes).activation_scales(scales);
             let gemm = gemm.with_strides(strides).expect("allowed");

@@ -9,8 +9,8 @@ use nvfp4::device::Kernels;
 use nvfp4::error::Error;
 use nvfp4::floats;
 use nvfp4::gemm::{
-    ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions, Output,
-    Repacked, ResultBuffers, Vectors, Workspace, format_of, reference,
+    ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
+    GemmOverrides, Output, Repacked, ResultBuffers, Vectors, Workspace, format_of, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
@@ -297,7 +297,13 @@ fn every_buffer_must_fit_and_be_on_the_device() {
         let b = blocks::<Nvfp4>(1, N, 1.0);
         let weights = upload(&kernels, &b, kind::<Nvfp4>());
         let layout = ScaleLayout::Linear;
+        // One with a workspace, in which activations are laid out or decoded.
+        let kernel = match device.choice().arch.tensor() {
+            TensorFamily::Wgmma => None,
+            TensorFamily::Tcgen05 => Some("gemm_nvfp4_128x64".to_owned()),
+        };
         let options = options().output(Output::Nvfp4 { scale: 1.0, layout });
+        let options = options.overrides(GemmOverrides::new().kernel(kernel));
         let gemm = Gemm::new(
             &kernels,
             &weights,

@@ -15,7 +15,7 @@ use nvfp4::gemm::GemmOverrides;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::mixed::check_mixed;
-use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
+use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16, LINEAR};
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::Gpu;
 use ptx_emu::bundle::{Bundle, RunBundle as _};
@@ -99,19 +99,27 @@ fn captured(
     experiment
 }
 
-/// The launch of `case` on a machine, checked against the oracle.
-fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
+/// The launch of `case` on a machine, checked against the oracle. What a kernel before makes is
+/// what is laid out, the activations or their codes, or the `input` of this name.
+fn experiment_of(case: &Case, gpu: &Gpu, input: Option<&'static str>) -> Experiment {
     let kernel = case.overrides.kernel.as_deref().expect("a kernel");
     let which = if case.exact() { Which::Last } else { Which::First };
-    captured(kernel, &case.shape.to_string(), gpu, (which, case.result), |kernels| {
+    let name = format!("{}-{}", case.shape, input.unwrap_or_default());
+    captured(kernel, &name, gpu, (which, case.result), |kernels| {
         let result = case.check(kernels);
         println!("{}", result.plan);
-        match case.activations {
+        match (input, case.activations) {
+            (Some(input), _) => input,
             _ if !result.plan.before.is_empty() => "workspace",
-            ActivationType::Halves(_) | ActivationType::Fp8(_) => "a",
-            ActivationType::Blocks(_) => "a codes",
+            (None, ActivationType::Halves(_) | ActivationType::Fp8(_)) => "a",
+            (None, ActivationType::Blocks(_)) => "a codes",
         }
     })
+}
+
+/// The launch of `case` on a machine, checked against the oracle.
+fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
+    experiment_of(case, gpu, None)
 }
 
 /// A grouped product, checked against the oracle, whose `input` a kernel before makes: "counts", or
@@ -257,14 +265,26 @@ fn blackwell(
     shape: [usize; 3],
     dynamic: bool,
 ) -> Experiment {
+    blackwell_of(kernel, result, shape, dynamic, (BLOCKED, None))
+}
+
+/// [`blackwell`] with block-scaled activations of this type, where the kernel takes them, of which
+/// a kernel before makes what has the name.
+fn blackwell_of(
+    kernel: &'static str,
+    result: ResultKind,
+    shape: [usize; 3],
+    dynamic: bool,
+    (blocks, input): (ActivationType, Option<&'static str>),
+) -> Experiment {
     let config = CONFIGS.iter().find(|config| config.name == kernel).expect("a configuration");
-    let activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
+    let activations = config.activations.map_or(blocks, ActivationType::as_they_are);
     let runs = !dynamic && config.takes_stream_k();
     let split = if runs { Split::StreamK } else { config.split };
     let sms = if runs { 3 * config.cluster() } else { 8 };
     let gpu = Gpu { sms, ..nvfp4_tests::b200() };
     let case = case(kernel, split, shape, activations, result).format(config.format);
-    let mut experiment = experiment(&case, &gpu);
+    let mut experiment = experiment_of(&case, &gpu, input);
     if runs {
         // Beside the clusters there is room for the kernel before.
         experiment.gpu.sms += config.cluster();
@@ -432,6 +452,22 @@ fn blackwell_tiles() {
         blackwell(kernel, FLOATS, [60, 120, 1264], false),
         blackwell(kernel, FLOATS, [240, 246, 768], true),
         blackwell(kernel, BLOCKS, [240, 160, 768], true),
+    ]);
+}
+
+/// Few tokens, whose scales a warp loads: at once, by fours, and one by one with codes. A kernel before
+/// makes scales or codes. Tiles, runs and ways to store are those of [`blackwell_tiles`].
+#[test]
+fn blackwell_few_tokens() {
+    let kernel = "gemm_nvfp4_128x8";
+    let (scales, codes) = (Some("a scales"), Some("a codes"));
+    check(&[
+        blackwell_of(kernel, FLOATS, [30, 248, 1280], false, (LINEAR, scales)),
+        blackwell_of(kernel, FLOATS, [5, 120, 1280], false, (BLOCKED, scales)),
+        blackwell_of(kernel, FLOATS, [30, 248, 1264], false, (LINEAR, codes)),
+        blackwell_of(kernel, FLOATS, [30, 248, 768], true, (BLOCKED, scales)),
+        blackwell_of(kernel, FLOATS, [28, 246, 1264], true, (BLOCKED, codes)),
+        blackwell_of(kernel, BLOCKS, [30, 160, 768], true, (LINEAR, codes)),
     ]);
 }
 

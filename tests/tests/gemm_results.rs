@@ -140,8 +140,9 @@ fn factors_and_bias() {
 }
 
 /// What the plan chooses on sm_100a, for shapes whose activations need to be laid out before, or
-/// their scales, or both, or neither; shared and own weights; factors and bias; every type of the
-/// result. The plan says how results get to memory and what is laid out before.
+/// their scales, or both, or neither, or are of few tokens; shared and own weights; factors and
+/// bias; every type of the result. The plan says how results get to memory and what is laid out
+/// before.
 #[test]
 fn as_planned_on_sm_100a() {
     let layouts = |i: usize| [ScaleLayout::ALL[i % 2], ScaleLayout::ALL[i / 2 % 2]];
@@ -173,9 +174,15 @@ fn as_planned_on_sm_100a() {
                 let said = [says("the copy engine stores"), says("threads store")];
                 assert_eq!(said, [copied, !copied], "{case:?}\n{plan}");
                 let (m, k) = (case.shape.m as u32, case.shape.k as u32);
+                let mut configs = blackwell::CONFIGS.iter();
+                let config = configs.find(|config| config.name == plan.kernel).expect("one");
+                // Kernels for few tokens take them as they are.
+                let loaded = config.loads_tokens();
+                assert_eq!(loaded, m <= 32, "{case:?}\n{plan}");
+                assert_eq!(says("loads scales of activations"), loaded, "{case:?}\n{plan}");
                 let laid_out = [
-                    blackwell::prepare::codes_need_it(k),
-                    blackwell::prepare::scales_need_it(format, activations, m, k),
+                    !loaded && blackwell::prepare::codes_need_it(k),
+                    !loaded && blackwell::prepare::scales_need_it(format, activations, m, k),
                 ];
                 let said = [
                     says("rows of activations are not multiples of 16 bytes: padded before"),

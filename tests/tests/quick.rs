@@ -59,11 +59,11 @@ fn gemm_of_sm_90a() {
 }
 
 /// Both weight formats beside activations in theirs and beside 16-bit ones, by one CTA and by a CTA
-/// pair, with K split, with multicast.
+/// pair, with K split, with multicast, for few tokens.
 #[test]
 fn gemm_of_sm_100a() {
     let kinds = first_of_each(&blackwell::CONFIGS, |c| {
-        (c.format, c.activations, c.cta_group, c.k_parts() > 1, c.multicast)
+        (c.format, c.activations, c.cta_group, c.k_parts() > 1, c.multicast, c.loads_tokens())
     });
     assert!(kinds.len() > 15, "{}", kinds.len());
     for schedule in schedules() {

@@ -43,7 +43,8 @@ pub struct GemvPlan {
     pub share: u32,
     /// CTAs that have one row group more.
     pub rest: u32,
-    /// Launches before it, where the tensor cores multiply: the scales of activations are laid out.
+    /// Launches before it, where the tensor cores multiply: the scales of activations are laid out,
+    /// if the kernel does not load them.
     pub before: Vec<Step>,
     /// Bytes of device memory that a launch needs besides operands and result.
     pub workspace_bytes: usize,

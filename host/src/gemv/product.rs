@@ -88,8 +88,8 @@ pub struct Gemv {
     kernels: Kernels,
     plan: GemvPlan,
     kernel: FoundKernel,
-    /// A product on the tensor cores, with the kernel that is launched before.
-    tensor: Option<(VectorProduct, FoundKernel)>,
+    /// A product on the tensor cores, with the kernel that is launched before, if one is.
+    tensor: Option<(VectorProduct, Option<FoundKernel>)>,
     form: WeightForm,
     activations: ScaleLayout,
     output: FloatType,
@@ -178,7 +178,8 @@ impl Gemv {
         let kernel = kernels.find(plan.kernel)?;
         let tensor = match product {
             Some(product) => {
-                let before = kernels.find(product.before().kernel)?;
+                let before =
+                    product.before().map(|before| kernels.find(before.kernel)).transpose()?;
                 Some((product, before))
             }
             None => None,
@@ -314,7 +315,8 @@ impl Gemv {
                 alpha: params.alpha,
                 workspace: Workspace::place(workspace, self.plan.workspace_bytes, device)?,
             };
-            return product.launch(&self.kernels, [before, &self.kernel], &operands);
+            let found = (before.as_ref(), &self.kernel);
+            return product.launch(&self.kernels, found, &operands, overlaps);
         }
         let batch = self.form.shape.l;
         for first in (0..batch).step_by(MAX_GRID_Y) {

@@ -1,8 +1,9 @@
 //! Plans that may be products of one token on the tensor cores of sm_100a.
 //!
-//! They need a workspace, in which a launch before the product lays out the scales of activations, and weights
-//! that the copy engine takes: rows of codes that are multiples of 16 bytes, and 128x4 scales with numbers in
-//! their padding.
+//! They may need a workspace, for partial sums, and weights that the copy engine takes: rows of
+//! codes that are multiples of 16 bytes, and 128x4 scales with numbers in their padding. The
+//! product loads the scales of activations; only in the wide tiles of kernels that are asked for by
+//! name does a launch before lay them out in the workspace.
 
 use fp4_formats::gemm::blackwell::{prepare, vector};
 use fp4_formats::gemm::{Problem, ResultType};
@@ -62,7 +63,7 @@ pub fn fastest_layout(
     let product = choose(&blocked, target, overrides).ok().and_then(|(_, product)| product);
     let Some(product) = product else { return stored };
     let linear = vector::own_clocks(product.problem(), stored, target.result(), &rates(machine));
-    if overrides.kernel.is_some() || product.clocks < linear { scales } else { stored }
+    if overrides.kernel.is_some() || product.clocks() < linear { scales } else { stored }
 }
 
 impl Target {
@@ -120,8 +121,8 @@ pub(super) fn choose(
         return Ok((own.of_weights(form)?, None));
     };
     let estimates =
-        format!("the model gives it {} clocks, and {} {clocks}", product.clocks, own.kernel);
-    if product.clocks < clocks {
+        format!("the model gives it {} clocks, and {} {clocks}", product.clocks(), own.kernel);
+    if product.clocks() < clocks {
         let reason = format!("a product of one token on the tensor cores: {estimates}");
         return Ok((of_product(form, arch, &product, reason)?, Some(product)));
     }
@@ -157,13 +158,14 @@ fn of_product(
     reason: String,
 ) -> Result<GemvPlan> {
     let [ctas, threads, dynamic_shared, tile_rows] = product.shape();
-    let why = vec![
-        reason,
-        product.why(),
-        "scales of activations are laid out in whole 128x4 tiles before; the product begins to copy \
-         weights while that is done"
-            .to_owned(),
-    ];
+    let scales = match product.before() {
+        Some(_) => {
+            "scales of activations are laid out in whole 128x4 tiles before; the product begins to \
+             copy weights while that is done"
+        }
+        None => "the product loads scales of activations as they are in memory",
+    };
+    let why = vec![reason, product.why(), scales.to_owned()];
     let plan = GemvPlan {
         op: "gemv",
         kernel: product.kernel(),
@@ -177,7 +179,7 @@ fn of_product(
         panel: 0,
         share: 0,
         rest: 0,
-        before: vec![product.before().clone()],
+        before: product.before().into_iter().cloned().collect(),
         workspace_bytes: product.workspace_bytes(),
         additions: product.additions(),
         repack: "none",

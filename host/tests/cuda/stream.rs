@@ -109,7 +109,7 @@ fn marked<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Memory of the caller's, which the fake driver takes for a device's.
 #[repr(align(256))]
-struct Foreign([u8; 1 << 14]);
+struct Foreign([u8; 1 << 15]);
 
 fn child() -> Result<()> {
     let device = Device::open(&DeviceRequest::Cuda(0))?;
@@ -127,16 +127,17 @@ fn child() -> Result<()> {
     let gpu = device.gpu("streams")?;
     assert_eq!(gpu.stream(), stream(STREAM));
 
-    let [m, n, k] = [5, 48, 96];
-    let mut memory = Box::new(Foreign([0; 1 << 14]));
+    // As many tokens as have their activations laid out or decoded before.
+    let [m, n, k] = [40, 48, 96];
+    let mut memory = Box::new(Foreign([0; 1 << 15]));
     let address = memory.0.as_mut_ptr() as u64;
     let [input, out, workspace] = marked("view", || {
         // SAFETY: parts of `memory` that do not overlap, which outlives the views.
         unsafe {
             Ok([
                 DeviceBuffer::from_raw(device, "x", address, m * k * 2)?,
-                DeviceBuffer::from_raw(device, "c", address + 1024, m * n * 2)?,
-                DeviceBuffer::from_raw(device, "workspace", address + 2048, 12 << 10)?,
+                DeviceBuffer::from_raw(device, "c", address + (8 << 10), m * n * 2)?,
+                DeviceBuffer::from_raw(device, "workspace", address + (16 << 10), 16 << 10)?,
             ])
         }
     })?;

@@ -49,9 +49,10 @@ pub fn all(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
     moe(kernels, visit)
 }
 
-/// A product whose activations are prepared by launches of their own.
+/// A product whose activations are prepared by launches of their own, as those of few tokens are
+/// not on sm_100a.
 pub fn prepared_product(kernels: &Kernels) -> Result<GemmRun> {
-    let (a, b) = (blocks::<Nvfp4>([1, M, 96], Linear)?, blocks::<Nvfp4>([1, N, 96], Linear)?);
+    let (a, b) = (blocks::<Nvfp4>([1, 8 * M, 96], Linear)?, blocks::<Nvfp4>([1, N, 96], Linear)?);
     let a = Activations::Blocks(&a);
     let weights = Repacked::for_device(kernels.device(), &b, a.kind())?;
     GemmRun::new(kernels, &a, &weights, &GemmOptions::new())
@@ -68,7 +69,7 @@ fn gemm<F: BlockFormat>(kernels: &Kernels, format: &str, visit: &mut Visit<'_>) 
     let device = kernels.device();
     let up = GemmOptions::new().up(Some(UpOptions::default()));
     let blocks_out = GemmOptions::new().output(Output::Mxfp4 { layout: Linear });
-    // NVFP4 in rows that are no multiple of 16 bytes, which sm_100a pads.
+    // NVFP4 in rows that are no multiple of 16 bytes, which the copy engine does not take.
     let odd = if F::BLOCK == 16 { 80 } else { 96 };
     for (k, batch, layout) in [(256, 1, Blocked128x4), (odd, 2, Linear)] {
         let plain = blocks::<F>([batch, N, k], Linear)?;

@@ -1,19 +1,20 @@
 //! Which configuration for which problem: every one that takes the problem, plain and
 //! swapped, with an estimate of its time; the shortest is taken.
 //!
-//! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as
-//! the slowest of products, decoding, copies into the SM, and the machine's L2 while all
-//! CTAs copy; then what is not overlapped at the ends. Below that, DRAM must deliver the
-//! operands and take the result once, and a result in NVFP4 be quantised. DRAM's rate is that of all SMs:
-//! fewer have fewer bytes in flight, and on sm_90a, where it was measured, take as much longer. Its
-//! constants are published rates and counts of instructions, not measurements; those of the fix-up are
-//! sm_90a's.
+//! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as the slowest
+//! of products, decoding, copies into the SM, and the machine's L2 while all CTAs copy; then what
+//! is not overlapped at the ends, and a launch before that lays out activations. Below that, DRAM
+//! must deliver the operands and take the result once, and a result in NVFP4 be quantised. DRAM's
+//! rate is that of all SMs: fewer have fewer bytes in flight, and on sm_90a, where it was measured,
+//! take as much longer. Its constants are published rates and counts of instructions, not
+//! measurements; those of the fix-up are sm_90a's.
 
 use super::config::{NARROW_COLUMNS, Products, STORE_COLUMNS};
+use super::prepare::scales_need_it;
 use super::{BlackwellConfig, CONFIGS, GROUPED, MIXED};
 use crate::gemm::{Problem, ResidentClusters, ResultType, Schedule, Split, Tiles};
 use crate::quantize::Format;
-use crate::{HalfType, Operand};
+use crate::{HalfType, Operand, ScaleLayout};
 
 /// What a machine does per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,9 @@ const QUANTIZE: u64 = 93_u64.div_ceil(16);
 const QUANTIZE_SWAPPED: u64 = 202_u64.div_ceil(16);
 /// Clocks to send or add a column of an exchange.
 const EXCHANGE: u64 = 8;
+/// Clocks that a product waits for the launch that lays out the scales of activations, while it
+/// copies weights already.
+const PREPARE: u64 = 2000;
 /// Bytes of partial sums a clock from each contributor of a fix-up, as measured on sm_90a, with as many in
 /// flight.
 const FIX_UP_BYTES: u64 = 30;
@@ -75,6 +79,14 @@ const fn decode_clocks(config: &BlackwellConfig) -> u64 {
         (Products::Halves(_), Format::Mxfp4) => 560,
         (Products::Folded, _) => 270,
     }
+}
+
+/// Whether a launch before a dense or batched product lays out the scales of activations, whatever
+/// layout they have.
+const fn has_preparation(config: &BlackwellConfig, problem: &Problem) -> bool {
+    let blocks = matches!(config.products(), Products::Blocks);
+    let needed = scales_need_it(config.format, ScaleLayout::Blocked128x4, problem.m, problem.k);
+    blocks && !config.grouped && !config.loads_tokens() && needed
 }
 
 /// Clocks in which a CTA stores the results of its part of a tile.
@@ -194,8 +206,10 @@ impl Estimate {
         let y_rows = if swapped { problem.m } else { problem.n };
         let absent = config.columns.saturating_sub(y_rows) as u64 * config.y_bytes() as u64
             / config.columns as u64;
-        let bytes = config.stage_bytes() as u64 - absent;
-        let read = config.read_bytes() as u64 - absent;
+        let tokens = if y_rows < config.columns { y_rows } else { config.columns };
+        let loaded = (tokens * config.loaded_bytes()) as u64;
+        let bytes = config.stage_bytes() as u64 + loaded - absent;
+        let read = config.read_bytes() as u64 + loaded - absent;
         let rows = super::config::CTA_ROWS as u64;
         let slower = match config.products() {
             Products::Blocks => 1,
@@ -243,6 +257,9 @@ impl Estimate {
             }
         }
         clocks += ENDS + store;
+        if has_preparation(config, problem) {
+            clocks += PREPARE;
+        }
         if config.k_parts() > 1 {
             clocks += waves * config.columns as u64 * EXCHANGE;
         }
@@ -458,6 +475,7 @@ mod tests {
                 ([32, 28672, 8192, 1], [1, 32, 1]),
                 ([1, 4096, 4096, 1], [1, 32, 4]),
                 ([32, 4096, 14336, 1], [1, 32, 4]),
+                ([17, 1000, 2048, 1], [1, 32, 4]),
                 ([33, 28672, 8192, 1], [2, 64, 1]),
             ] {
                 assert_eq!(tile(format, sizes), expected, "{format:?} {sizes:?}");

@@ -75,6 +75,8 @@ pub const COPY_WARP: u32 = 4;
 pub const PRODUCT_WARP: u32 = 5;
 /// Index of the warp that asks for work.
 pub const SCHEDULE_WARP: u32 = 6;
+/// Index of the warp that loads tokens, where one does.
+pub const TOKEN_WARP: u32 = 7;
 /// Warps that store results.
 pub const STORE_WARPS: u32 = 4;
 
@@ -192,6 +194,15 @@ impl BlackwellConfig {
         self.activations.is_some() || self.columns < NARROW_COLUMNS
     }
 
+    /// Whether the kernel takes the scales of activations as they are in memory, and codes that the
+    /// copy engine does not take: a warp of it brings them to the stages
+    /// ([`tokens`](super::tokens)). Elsewhere they are laid out by a launch before
+    /// ([`prepare`](super::prepare)), which for few tokens would cost more than loading them in
+    /// every CTA.
+    pub const fn loads_tokens(&self) -> bool {
+        self.columns < NARROW_COLUMNS
+    }
+
     /// What is multiplied.
     pub const fn products(&self) -> Products {
         match (self.activations, self.format) {
@@ -220,7 +231,13 @@ impl BlackwellConfig {
 
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
-        let warps = if self.decodes() { DECODE_WARPS } else { WARPS };
+        let warps = if self.decodes() {
+            DECODE_WARPS
+        } else if self.loads_tokens() {
+            TOKEN_WARP + 1
+        } else {
+            WARPS
+        };
         warps * crate::WARP
     }
 
@@ -282,11 +299,12 @@ impl BlackwellConfig {
         self.scale_tiles() / self.cta_group
     }
 
-    /// Bytes that one CTA reads in a K step; the rest of its stage comes from others'.
+    /// Bytes that one CTA's copies read in a K step; the rest of its stage comes from others'
+    /// copies or from a warp that loads it.
     pub const fn read_bytes(&self) -> u32 {
         (self.x_code_bytes() + self.x_scale_bytes()) / self.multicast
             + self.y_bytes()
-            + self.y_scale_bytes() / self.cta_group
+            + self.y_copied_scale_bytes() / self.cta_group
     }
 
     /// Rows of `Y` that one CTA holds.
@@ -335,9 +353,7 @@ impl BlackwellConfig {
         self.x_bytes()
     }
 
-    /// Offset of the scales of `Y` in a stage. Those of `X` follow them: where a token tile's scales begin
-    /// inside a scale tile, the copy to tensor memory reads as many bytes behind it
-    /// ([`GROUP_ROWS`] words from the tile's first row on).
+    /// Offset of the scales of `Y` in a stage.
     pub const fn y_scales_at(&self) -> u32 {
         self.y_codes_at() + self.y_bytes()
     }
@@ -370,17 +386,34 @@ impl BlackwellConfig {
         self.scale_tiles() * TILE_BYTES as u32
     }
 
-    /// Bytes of `Y` scales of a stage.
-    pub const fn y_scale_bytes(&self) -> u32 {
+    /// Tiles of `Y` scales of a stage: where a warp loads tokens it makes one of all their scales.
+    pub const fn y_scale_tiles(&self) -> u32 {
         match self.products() {
-            Products::Blocks => self.y_groups() * self.scale_tiles() * TILE_BYTES as u32,
+            Products::Blocks if self.loads_tokens() => 1,
+            Products::Blocks => self.y_groups() * self.scale_tiles(),
             Products::Halves(_) | Products::Bytes | Products::Folded => 0,
         }
     }
 
+    /// Bytes of `Y` scales of a stage.
+    pub const fn y_scale_bytes(&self) -> u32 {
+        self.y_scale_tiles() * TILE_BYTES as u32
+    }
+
+    /// Those of them that copies bring.
+    pub const fn y_copied_scale_bytes(&self) -> u32 {
+        if self.loads_tokens() { 0 } else { self.y_scale_bytes() }
+    }
+
+    /// Bytes that loads of a token's scales bring in a K step. In the 128x4 layout they are
+    /// neighbours of those of three other groups of tokens, which come with them.
+    pub const fn loaded_bytes(&self) -> u32 {
+        if self.loads_tokens() { self.scale_tiles() * TILE_BYTES as u32 / GROUP_ROWS } else { 0 }
+    }
+
     /// What one CTA's copies of a K step bring.
     pub const fn stage_bytes(&self) -> u32 {
-        self.x_code_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes()
+        self.x_code_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_copied_scale_bytes()
     }
 
     /// What the second CTA of a pair hears of in a K step: the `X` that it decodes.
@@ -484,7 +517,7 @@ impl BlackwellConfig {
     /// `X`, then of `Y`; or decoded `X`, then its factors.
     pub const fn buffer_columns(&self) -> u32 {
         match self.products() {
-            Products::Blocks => SCALE_TILE_COLUMNS * self.scale_tiles() * (1 + self.y_groups()),
+            Products::Blocks => SCALE_TILE_COLUMNS * (self.scale_tiles() + self.y_scale_tiles()),
             Products::Halves(_) => DECODED_COLUMNS,
             Products::Bytes => SCALE_TILE_COLUMNS * self.scale_tiles(),
             Products::Folded => FOLDED_COLUMNS + SCALE_TILE_COLUMNS,

@@ -20,6 +20,7 @@
 //! | [`folded`] | weights as e4m3 |
 //! | [`params`] | the parameter block and its tensor maps |
 //! | [`prepare`] | operands that the copy engine cannot take as they are |
+//! | [`tokens`] | activations that kernels take as they are in memory |
 //! | [`store`] | boxes of results that the copy engine stores |
 //! | [`vector`] | products of one token in place of a GEMV |
 
@@ -31,6 +32,7 @@ pub mod folded;
 pub mod params;
 pub mod prepare;
 pub mod store;
+pub mod tokens;
 pub mod vector;
 
 pub use config::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES};
@@ -38,3 +40,4 @@ pub use params::{
     BlackwellGroupedParams, BlackwellParams, Side, codes_map, elements_map, scales_map,
 };
 pub use store::result_map;
+pub use tokens::TokenBlocks;

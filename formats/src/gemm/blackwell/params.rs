@@ -1,7 +1,7 @@
 //! The parameter block of the sm_100a kernels and the tensor maps in it.
 
-use super::BlackwellConfig;
 use super::config::Products;
+use super::{BlackwellConfig, TokenBlocks};
 use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
 use crate::layout::{TILE_BYTES, TILE_ROWS};
 use crate::swizzle::Swizzle;
@@ -12,17 +12,19 @@ use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
 /// `X` is `A`, `Y` is `B`; if `swapped` is 1, `X` is `B` and `Y` is `A`. Codes are
 /// packed, rows a multiple of 16 bytes; scales are in the 128x4 layout, and the padding
 /// in it along K is a number (it meets codes that are 0), see
-/// [`prepare`](super::prepare).
+/// [`prepare`](super::prepare). Kernels that load tokens take these as they are
+/// ([`tokens`](super::tokens)).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct BlackwellParams {
     /// [`codes_map`] of `X`.
     pub x_codes: TensorMap,
-    /// [`codes_map`] or [`elements_map`] of `Y`.
+    /// [`codes_map`] or [`elements_map`] of `Y`; any if the kernel loads its codes.
     pub y_codes: TensorMap,
     /// [`scales_map`] of `X`.
     pub x_scales: TensorMap,
-    /// [`scales_map`] of `Y`; any if `Y` is not 4-bit.
+    /// [`scales_map`] of `Y`; any if `Y` is not 4-bit, or if the kernel [loads
+    /// tokens](BlackwellConfig::loads_tokens).
     pub y_scales: TensorMap,
     /// [`result_map`](super::result_map); any if `copied` is 0.
     pub result: TensorMap,
@@ -32,6 +34,8 @@ pub struct BlackwellParams {
     pub partials: u64,
     /// Flags of their storing warps, zeros ([`flag_bytes`](super::config::flag_bytes)); any likewise.
     pub flags: u64,
+    /// The activations, of kernels that load tokens; any of others.
+    pub tokens: TokenBlocks,
     /// Sizes.
     pub problem: Problem,
     /// 1 if `X` is the weights.
@@ -72,19 +76,27 @@ impl BlackwellParams {
         const MAPS: usize = 5;
         const WALK: usize = size_of::<Walk>() / 4;
         const SCHEDULE: usize = size_of::<Schedule>() / 4;
+        const TOKENS: usize = size_of::<TokenBlocks>() / 4;
+        const SUMS: usize = 4;
+        const REST: usize = 12;
+        const FRONT: usize = MAPS * MAP + EPILOGUE;
         const {
-            assert!(size_of::<Self>() == 4 * (MAPS * MAP + EPILOGUE + 17 + WALK + SCHEDULE));
+            let words = FRONT + SUMS + TOKENS + REST + WALK + SCHEDULE + 1;
+            assert!(size_of::<Self>() == 4 * words);
         }
         let maps: [_; MAPS] =
             [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales, &self.result];
         let (epilogue, walk) = (self.epilogue.words(), self.walk.words());
         let schedule = self.schedule.words();
         let Problem { m, n, k, l } = self.problem;
-        let rest = [
+        let sums: [_; SUMS] = [
             self.partials as u32,
             (self.partials >> 32) as u32,
             self.flags as u32,
             (self.flags >> 32) as u32,
+        ];
+        let tokens = self.tokens.words();
+        let rest: [_; REST] = [
             m,
             n,
             k,
@@ -105,14 +117,18 @@ impl BlackwellParams {
             let word = if i < MAPS * MAP {
                 let wide = maps[i / MAP].0[i % MAP / 2];
                 (wide >> (32 * (i % 2))) as u32
-            } else if i < MAPS * MAP + EPILOGUE {
+            } else if i < FRONT {
                 epilogue[i - MAPS * MAP]
-            } else if i < MAPS * MAP + EPILOGUE + rest.len() {
-                rest[i - MAPS * MAP - EPILOGUE]
-            } else if i < MAPS * MAP + EPILOGUE + rest.len() + WALK {
-                walk[i - MAPS * MAP - EPILOGUE - rest.len()]
-            } else if i < MAPS * MAP + EPILOGUE + rest.len() + WALK + SCHEDULE {
-                schedule[i - MAPS * MAP - EPILOGUE - rest.len() - WALK]
+            } else if i < FRONT + SUMS {
+                sums[i - FRONT]
+            } else if i < FRONT + SUMS + TOKENS {
+                tokens[i - FRONT - SUMS]
+            } else if i < FRONT + SUMS + TOKENS + REST {
+                rest[i - FRONT - SUMS - TOKENS]
+            } else if i < FRONT + SUMS + TOKENS + REST + WALK {
+                walk[i - FRONT - SUMS - TOKENS - REST]
+            } else if i < FRONT + SUMS + TOKENS + REST + WALK + SCHEDULE {
+                schedule[i - FRONT - SUMS - TOKENS - REST - WALK]
             } else {
                 self.reserved
             };
@@ -258,6 +274,14 @@ mod tests {
             epilogue: sample::epilogue(300),
             partials: 27 << 32 | 28,
             flags: 29 << 32 | 30,
+            tokens: TokenBlocks {
+                codes: 34 << 32 | 35,
+                code_stride: 36 << 32 | 37,
+                scales: 38 << 32 | 39,
+                scale_stride: 40 << 32 | 41,
+                blocked: 42,
+                reserved: 0,
+            },
             problem: Problem { m: 13, n: 14, k: 15, l: 16 },
             swapped: 17,
             dynamic: 18,
@@ -285,6 +309,9 @@ mod tests {
         let words = |at: usize| [word(at), word(at + 4)];
         assert_eq!(words(offset_of!(BlackwellParams, partials)), [28, 27]);
         assert_eq!(words(offset_of!(BlackwellParams, flags)), [30, 29]);
+        for (i, expected) in (0..).zip(params.tokens.words()) {
+            assert_eq!(word(offset_of!(BlackwellParams, tokens) + 4 * i), expected);
+        }
         for (at, seed) in [
             (offset_of!(BlackwellParams, x_codes), 1),
             (offset_of!(BlackwellParams, y_codes), 2),

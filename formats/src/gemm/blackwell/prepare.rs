@@ -1,5 +1,6 @@
 //! Operands that the copy engine cannot take as they are, and the kernels that lay them
-//! out anew before the GEMM.
+//! out anew before the GEMM. Activations of few tokens are not laid out: the GEMM
+//! [loads them](super::tokens).
 //!
 //! | operand | what is wrong | what is made |
 //! |---|---|---|

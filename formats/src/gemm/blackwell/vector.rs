@@ -7,9 +7,6 @@ use crate::gemm::{Problem, ResultType};
 use crate::quantize::Format;
 use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
-/// Clocks that a product waits for the launch that lays out the scales of activations, while it copies
-/// weights already.
-const PREPARE: u64 = 2000;
 /// Instructions that an SM issues in a clock, half of what its quarters could: their warps wait for weights in
 /// between. Of the public contest's three shapes the best published kernels, which convert and multiply like
 /// ours, take 2.15 times as long as DRAM on a B200; by this rate ours take 2.2 times as long.
@@ -51,34 +48,31 @@ pub fn own_clocks(
     ENDS + issue.max(bytes / u64::from(rates.dram_rate))
 }
 
-/// The best product on the tensor cores, and its clocks with those of laying out activations. None for sizes
-/// that no kernel takes: rows of weights are multiples of 16 bytes.
+/// The best product on the tensor cores. None for sizes that no kernel takes: rows of weights are
+/// multiples of 16 bytes.
 #[must_use]
-pub fn product(problem: &Problem, result: ResultType, rates: &Rates) -> Option<(Estimate, u64)> {
+pub fn product(problem: &Problem, result: ResultType, rates: &Rates) -> Option<Estimate> {
     if !takes_k(problem.k) {
         return None;
     }
-    let found =
-        choose(Format::Nvfp4, None, problem, result, rates).filter(|found| found.swapped)?;
-    Some((found, found.clocks + PREPARE))
+    choose(Format::Nvfp4, None, problem, result, rates).filter(|found| found.swapped)
 }
 
-/// The product by this configuration, its split the better one, and its clocks likewise.
+/// The product by this configuration, its split the better one.
 #[must_use]
 pub fn by(
     config: &'static BlackwellConfig,
     problem: &Problem,
     result: ResultType,
     rates: &Rates,
-) -> Option<(Estimate, u64)> {
+) -> Option<Estimate> {
     if !takes_k(problem.k) {
         return None;
     }
-    let found = config
+    config
         .splits()
         .filter_map(|split| Estimate::new(config, true, split, problem, result, rates))
-        .min_by_key(Estimate::rank)?;
-    Some((found, found.clocks + PREPARE))
+        .min_by_key(Estimate::rank)
 }
 
 /// Whether rows of `k` elements are multiples of 16 bytes, as the copy engine takes them.
@@ -94,14 +88,15 @@ mod tests {
 
     const F16: ResultType = ResultType::Floats(FloatType::F16);
 
-    /// Of large weights the tensor cores are sooner, of small ones a launch less is.
+    /// Of large weights the tensor cores are sooner, of small ones the ends of their kernels cost
+    /// more.
     #[test]
     fn choices() {
         let sooner = |m, k, l, scales| {
             let problem = problem(m, k, l);
-            let (found, clocks) = product(&problem, F16, &Rates::B200).unwrap();
+            let found = product(&problem, F16, &Rates::B200).unwrap();
             assert!(found.swapped && found.config.columns <= 32, "{}", found.config.name);
-            clocks < own_clocks(&problem, scales, F16, &Rates::B200)
+            found.clocks < own_clocks(&problem, scales, F16, &Rates::B200)
         };
         for scales in ScaleLayout::ALL {
             assert!(sooner(7168, 16384, 1, scales) && sooner(4096, 7168, 8, scales));

@@ -2,6 +2,7 @@
 
 use fp4_formats::gemm::blackwell::choose::{self, Estimate, Limit};
 use fp4_formats::gemm::blackwell::config::Products;
+use fp4_formats::gemm::blackwell::prepare;
 use fp4_formats::gemm::{Problem, ResultType, Split};
 use fp4_formats::{Operand, TensorFamily};
 
@@ -36,7 +37,7 @@ impl BlackwellKernel {
     /// What of the activations is laid out before the product; none for 16-bit ones.
     pub fn preparation(&self, kind: ActivationKind, entries: Entries) -> Option<Preparation> {
         let groups = self.groups.map(|groups| groups.memory(&self.problem));
-        Preparation::of(&self.problem, kind, entries, groups)
+        Preparation::of(self.choice.config, &self.problem, kind, entries, groups)
     }
 
     /// What is where in the workspace.
@@ -94,14 +95,16 @@ impl Kernel for BlackwellKernel {
         }
     }
 
-    /// Rows of `X` once per cluster, of `Y` once per tile.
+    /// Rows of `X` once per cluster, of `Y` once per tile; codes that a warp loads are not copied.
     fn reads(&self) -> Reads {
         let Estimate { config, tiles, count, .. } = &self.choice;
         let activation_passes = tiles.row_tiles().into();
         let weight_passes = tiles.token_tiles().into();
         let copying = u64::from(config.cta_group * config.multicast);
         let steps = u64::from(*count) * u64::from(config.steps(self.problem.k));
-        let bytes = steps * copying * u64::from(config.read_bytes());
+        let loads_codes = config.loads_tokens() && prepare::codes_need_it(self.problem.k);
+        let loaded = if loads_codes { config.y_bytes() } else { 0 };
+        let bytes = steps * copying * u64::from(config.read_bytes() - loaded);
         Reads { activation_passes, weight_passes, bytes }
     }
 
@@ -196,6 +199,9 @@ impl Kernel for BlackwellKernel {
         let Some(preparation) = self.preparation(kind, Entries::Dense) else {
             return why;
         };
+        if config.loads_tokens() {
+            why.push("the product loads scales of activations as they are in memory".into());
+        }
         if preparation.codes.is_some() {
             why.push("rows of activations are not multiples of 16 bytes: padded before".into());
         }

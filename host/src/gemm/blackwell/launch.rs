@@ -1,15 +1,16 @@
 //! Launching on sm_100a: activations are laid out where they must be, and maps made of all
 //! operands.
 
-use fp4_formats::Divisor;
 use fp4_formats::gemm::blackwell::choose::Estimate;
 use fp4_formats::gemm::blackwell::prepare::{PrepareGroupedScales, PreparedBlocks};
 use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
 use fp4_formats::gemm::blackwell::{
-    BlackwellGroupedParams, BlackwellParams, Side, codes_map, elements_map, result_map, scales_map,
+    BlackwellGroupedParams, BlackwellParams, Side, TokenBlocks, codes_map, elements_map,
+    result_map, scales_map,
 };
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
 use fp4_formats::tensor_map::{TensorMap, TensorMapShape};
+use fp4_formats::{Divisor, ScaleLayout};
 
 use super::kernel::BlackwellKernel;
 use super::prepared;
@@ -36,18 +37,40 @@ pub(super) struct Placed {
     pub scale_stride: u64,
     /// Rows and matrices of the scales.
     pub scale_sizes: [u32; 2],
+    /// Order of scales that the kernel loads.
+    pub loaded: Option<ScaleLayout>,
 }
 
 impl Placed {
+    /// The maps of codes and scales, of what the copy engine brings.
     pub fn maps(&self, device: &Device, choice: &Estimate, side: Side) -> Result<[TensorMap; 2]> {
         let PreparedBlocks { rows, columns, batch, .. } = self.blocks;
         let sizes = [rows, columns, batch];
         let row = self.blocks.row_stride();
-        let codes = codes_map(choice.config, side, sizes, row, self.code_stride);
+        let codes = if self.tokens().codes == 0 {
+            let codes = codes_map(choice.config, side, sizes, row, self.code_stride);
+            device.tensor_map(&codes, self.codes)?
+        } else {
+            TensorMap::NONE
+        };
         let [rows, batch] = self.scale_sizes;
         let sizes = [rows, columns, batch];
-        let scales = scales_map(choice.config, side, sizes, self.scale_stride);
-        Ok([device.tensor_map(&codes, self.codes)?, device.tensor_map(&scales, self.scales)?])
+        let scales = if self.loaded.is_none() {
+            let scales = scales_map(choice.config, side, sizes, self.scale_stride);
+            device.tensor_map(&scales, self.scales)?
+        } else {
+            TensorMap::NONE
+        };
+        Ok([codes, scales])
+    }
+
+    /// What the kernel loads.
+    pub const fn tokens(&self) -> TokenBlocks {
+        let (at, strides) = ([self.codes, self.scales], [self.code_stride, self.scale_stride]);
+        match self.loaded {
+            Some(layout) => TokenBlocks::new(self.blocks.columns, layout, at, strides),
+            None => TokenBlocks::NONE,
+        }
     }
 }
 
@@ -160,6 +183,7 @@ pub(super) fn params(
         code_stride: blocks.matrix_bytes(),
         scale_stride: blocks.matrix_bytes(),
         scale_sizes: [blocks.rows, blocks.batch],
+        loaded: None,
     };
     let device = gemm.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
@@ -175,9 +199,12 @@ pub(super) fn params(
         row_factor_stride = bytes.scale_stride;
         elements(bytes.elements, bytes.stride)
     };
+    let mut tokens = TokenBlocks::NONE;
     let activation_maps = match *activations {
         CheckedActivations::Blocks { codes, scales, .. } => {
-            place_blocks(kernel, launch, [codes, scales], made_at)?.maps(device, choice, other)?
+            let placed = place_blocks(kernel, launch, [codes, scales], made_at)?;
+            tokens = placed.tokens();
+            placed.maps(device, choice, other)?
         }
         CheckedActivations::Halves(address) => {
             elements(address, gemm.strides.activations.stride as u64)?
@@ -214,6 +241,7 @@ pub(super) fn params(
         epilogue,
         partials: workspace + parts.partials,
         flags: workspace,
+        tokens,
         problem,
         swapped: u32::from(choice.swapped),
         dynamic: u32::from(choice.dynamic),
@@ -252,7 +280,9 @@ fn place_blocks(
     let Strides { activations, activation_scales, .. } = &gemm.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
     let scale_sizes = preparation.scale_sizes();
-    let mut placed = Placed { blocks, codes, scales, code_stride, scale_stride, scale_sizes };
+    let loaded = kernel.choice.config.loads_tokens().then_some(preparation.layout);
+    let mut placed =
+        Placed { blocks, codes, scales, code_stride, scale_stride, scale_sizes, loaded };
     if let Some(at) = preparation.codes {
         (placed.codes, placed.code_stride) = (made_at + at, blocks.code_bytes());
     }

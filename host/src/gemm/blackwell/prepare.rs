@@ -1,27 +1,28 @@
 //! What of block-scaled activations is laid out before a product on sm_100a.
 
 use fp4_formats::ScaleLayout;
+use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, GROUPED_SCALES_NAME, PrepareCodes, PrepareGroupedScales, PrepareScales,
     PreparedBlocks, SCALES_NAME,
 };
 use fp4_formats::gemm::{Groups, Problem};
 use fp4_formats::layout::TILE_ROWS;
-use fp4_formats::quantize::Format;
 
 use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
 use crate::quantize::device::Step;
 
 /// What of the activations is laid out before the product, and where behind
-/// [`BlackwellWorkspace::activations`](super::workspace::BlackwellWorkspace::activations).
+/// [`BlackwellWorkspace::activations`](super::workspace::BlackwellWorkspace::activations): nothing
+/// where the kernel loads them.
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     /// The matrices that are different.
     pub blocks: PreparedBlocks,
     /// Launches that pad codes: one, or one a matrix where something is between them.
     code_launches: u32,
-    layout: ScaleLayout,
+    pub layout: ScaleLayout,
     /// Of a grouped product, with nothing in memory.
     groups: Option<Groups>,
     /// Offset of the padded codes.
@@ -34,22 +35,23 @@ pub(super) struct Preparation {
 impl Preparation {
     /// None for activations that are not block-scaled.
     pub fn of(
+        config: &BlackwellConfig,
         problem: &Problem,
         kind: ActivationKind,
         entries: Entries,
         groups: Option<Groups>,
     ) -> Option<Self> {
         match kind {
-            ActivationKind::Blocks { format, layout } => {
-                Some(Self::new(problem, format, layout, entries, groups))
+            ActivationKind::Blocks { layout, .. } => {
+                Some(Self::new(config, problem, layout, entries, groups))
             }
             ActivationKind::Halves(_) | ActivationKind::Fp8(_) => None,
         }
     }
 
     pub fn new(
+        config: &BlackwellConfig,
         problem: &Problem,
-        format: Format,
         layout: ScaleLayout,
         entries: Entries,
         groups: Option<Groups>,
@@ -60,12 +62,14 @@ impl Preparation {
             Entries::Shared => (1, 1),
             Entries::Apart => (l, l),
         };
+        let (format, loads) = (config.format, config.loads_tokens());
         let blocks = PreparedBlocks { format, beside_bytes: false, rows, columns, batch };
-        let codes = prepare::codes_need_it(columns).then_some(0);
+        let codes = (!loads && prepare::codes_need_it(columns)).then_some(0);
         let code_bytes = if codes.is_some() { blocks.code_bytes() * u64::from(batch) } else { 0 };
         let at = PreparedBlocks::scales_at(code_bytes);
         // Scales of a problem begin where its tokens do: perhaps inside a tile.
-        let needed = groups.is_some() || prepare::scales_need_it(format, layout, rows, columns);
+        let needed =
+            groups.is_some() || !loads && prepare::scales_need_it(format, layout, rows, columns);
         let scale_bytes = match &groups {
             Some(groups) => PrepareGroupedScales::bytes(groups, columns / format.block()),
             None => blocks.scale_bytes() * u64::from(batch),

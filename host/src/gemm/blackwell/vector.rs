@@ -24,13 +24,12 @@ use crate::quantize::device::{Step, launch_step};
 pub(crate) struct VectorProduct {
     problem: Problem,
     choice: Estimate,
-    /// Lays out the scales of activations: those of one token are never a whole tile.
-    before: Step,
+    /// Lays out the scales of activations, where the kernel does not load them: those of one token
+    /// are never a whole tile.
+    before: Option<Step>,
     preparation: Preparation,
     workspace: BlackwellWorkspace,
     workspace_bytes: usize,
-    /// Estimated clocks, laying out activations included.
-    pub clocks: u64,
 }
 
 /// The device memory of a launch, checked.
@@ -59,7 +58,7 @@ impl VectorProduct {
         name: Option<&str>,
     ) -> Option<Self> {
         let rates = rates(machine);
-        let (choice, clocks) = match name {
+        let choice = match name {
             None => vector::product(&problem, result, &rates)?,
             Some(name) => {
                 let config = configs().find(|config| config.name == name)?;
@@ -67,16 +66,21 @@ impl VectorProduct {
             }
         };
         let preparation =
-            Preparation::new(&problem, Format::Nvfp4, activations, Entries::Dense, None);
-        let before = preparation.steps().pop()?;
+            Preparation::new(choice.config, &problem, activations, Entries::Dense, None);
+        let before = preparation.steps().pop();
         let workspace = BlackwellWorkspace::new(machine.sms, &choice);
         let workspace_bytes = workspace.bytes(preparation.bytes)?;
-        Some(Self { problem, choice, before, preparation, workspace, workspace_bytes, clocks })
+        Some(Self { problem, choice, before, preparation, workspace, workspace_bytes })
     }
 
     /// The kernels that a product can have.
     pub fn names() -> impl Iterator<Item = &'static str> {
         configs().map(|config| config.name)
+    }
+
+    /// Estimated clocks, laying out activations included.
+    pub fn clocks(&self) -> u64 {
+        self.choice.clocks
     }
 
     /// Its sizes.
@@ -89,9 +93,9 @@ impl VectorProduct {
         self.choice.config.name
     }
 
-    /// The launch before it.
-    pub fn before(&self) -> &Step {
-        &self.before
+    /// The launch before it, if there is one.
+    pub fn before(&self) -> Option<&Step> {
+        self.before.as_ref()
     }
 
     /// CTAs, threads of each, dynamic shared memory, and rows of weights of a tile.
@@ -119,37 +123,44 @@ impl VectorProduct {
         format!("{count} tiles of all batch entries{order}, bound by {}", limit.name())
     }
 
-    /// Bytes of the workspace: flags, partial sums, and the scales of activations, as tensor cores take them.
+    /// Bytes of the workspace, or 0: flags, partial sums, and the scales of activations as tensor
+    /// cores take them, where they are laid out.
     pub fn workspace_bytes(&self) -> usize {
         self.workspace_bytes
     }
 
-    /// Queues laying out the scales of activations, and the product. The operands were checked: they have the
-    /// sizes of the problem, and the weights' scales are 128x4 with zeros in all padding.
+    /// Queues laying out the scales of activations, where that must be, and the product. The
+    /// operands were checked: they have the sizes of the problem, and the weights' scales are 128x4
+    /// with zeros in all padding. Where it `overlaps` the kernel before, it reads weights while
+    /// that runs.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(
         &self,
         kernels: &Kernels,
-        [before, found]: [&FoundKernel; 2],
+        (before, found): (Option<&FoundKernel>, &FoundKernel),
         operands: &VectorOperands,
+        overlaps: bool,
     ) -> Result<()> {
         let params = self.params(kernels, operands)?;
-        let VectorOperands { a_scales, a_scale_stride, .. } = *operands;
-        let to = self.made_at(operands);
-        let scales = self.preparation.scale_params(a_scales, a_scale_stride, to);
-        // It begins when the stream's earlier work has ended, which may write the weights: the product,
-        // which overlaps it, copies them at once.
-        // SAFETY: scales and workspace have the sizes that the parameters state.
-        unsafe { launch_step(kernels, (&self.before, before), false, bytes(&scales))? };
+        let before = self.before.as_ref().zip(before);
+        if let Some((step, before)) = before {
+            let VectorOperands { a_scales, a_scale_stride, .. } = *operands;
+            let to = self.made_at(operands);
+            let scales = self.preparation.scale_params(a_scales, a_scale_stride, to);
+            // It begins when the stream's earlier work has ended, which may write the weights: the
+            // product, which overlaps it, copies them at once.
+            // SAFETY: scales and workspace have the sizes that the parameters state.
+            unsafe { launch_step(kernels, (step, before), false, bytes(&scales))? };
+        }
         let [ctas, threads, dynamic_shared, _] = self.shape();
         let spec = LaunchSpec {
             entry: found.name(),
             grid: [ctas, 1, 1],
             block: [threads, 1, 1],
             cluster: None,
-            overlaps: true,
+            overlaps: overlaps || before.is_some(),
             dynamic_shared,
             params: bytes(&params),
         };
@@ -176,9 +187,16 @@ impl VectorProduct {
             code_stride: blocks.code_bytes(),
             scale_stride: blocks.scale_bytes(),
             scale_sizes: [blocks.rows, blocks.batch],
+            loaded: None,
         };
         let weights = place(weights, operands.b_codes, operands.b_scales);
-        let tokens = place(self.preparation.blocks, operands.a_codes, self.made_at(operands));
+        let made = place(self.preparation.blocks, operands.a_codes, self.made_at(operands));
+        let tokens = if choice.config.loads_tokens() {
+            let (scales, scale_stride) = (operands.a_scales, operands.a_scale_stride);
+            Placed { scales, scale_stride, loaded: Some(self.preparation.layout), ..made }
+        } else {
+            made
+        };
         let [x_codes, x_scales] = weights.maps(device, choice, Side::X)?;
         let [y_codes, y_scales] = tokens.maps(device, choice, Side::Y)?;
         let sink = Sink {
@@ -207,6 +225,7 @@ impl VectorProduct {
             epilogue: Epilogue::of(affine, sink),
             partials: operands.workspace + self.workspace.partials,
             flags: operands.workspace,
+            tokens: tokens.tokens(),
             problem,
             swapped: 1,
             dynamic: u32::from(choice.dynamic),

@@ -164,14 +164,16 @@ impl Control {
     /// One thread of the CTA, once, before all threads of the cluster meet.
     #[inline(always)]
     pub unsafe fn init(&self, config: &BlackwellConfig) {
-        // Copying lane, product lane (one a pair), store and decode warps of each CTA.
+        // Copying lane, product lane (one a pair), store and decode warps, and the one that loads
+        // tokens, of each CTA.
         let decoders = if config.decodes() { QUARTERS } else { 0 };
-        let listeners =
-            config.cluster() * (1 + STORE_WARPS + decoders) + config.cluster() / config.cta_group;
+        let loaders = u32::from(config.loads_tokens());
+        let listeners = config.cluster() * (1 + STORE_WARPS + decoders + loaders)
+            + config.cluster() / config.cta_group;
         let others = config.k_parts() - 1;
         // SAFETY: the barriers' bytes are the CTA's own.
         unsafe {
-            self.ring().init(1, config.multicast);
+            self.ring().init(1 + loaders, config.multicast);
             self.accumulators().init(1, STORE_WARPS * config.cta_group);
             // Clusters do not ask for tiles of grouped products.
             if !config.grouped {

@@ -7,8 +7,8 @@ use super::schedule::Tiles;
 use super::work::List;
 use super::{RESULT, Work};
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
-use fp4_formats::gemm::blackwell::STEP_BYTES;
 use fp4_formats::gemm::blackwell::config::Products;
+use fp4_formats::gemm::blackwell::{BlackwellConfig, STEP_BYTES};
 use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 
 /// Indices of the maps in the parameter block.
@@ -24,16 +24,24 @@ const Y_SCALES: u32 = 3;
 /// The parameter block holds the maps of a kernel of this configuration.
 #[inline(always)]
 pub unsafe fn prefetch_maps(work: &Work<'_, impl List>) {
-    // SAFETY: these maps are in the parameter block; that of scales of `Y` is left out where there
-    // are none.
+    // SAFETY: these maps are in the parameter block; those of `Y` are left out where nothing is
+    // copied by them.
     unsafe {
         tensor_copy::prefetch_tensormap(work.map(X_CODES));
-        tensor_copy::prefetch_tensormap(work.map(Y_CODES));
+        if !work.loads_codes() {
+            tensor_copy::prefetch_tensormap(work.map(Y_CODES));
+        }
         tensor_copy::prefetch_tensormap(work.map(X_SCALES));
-        if work.config.activations.is_none() {
+        if copies_scales(work.config) {
             tensor_copy::prefetch_tensormap(work.map(Y_SCALES));
         }
     }
+}
+
+/// Whether scales of `Y` are copied.
+#[inline(always)]
+const fn copies_scales(config: &BlackwellConfig) -> bool {
+    config.y_copied_scale_bytes() > 0
 }
 
 /// # Safety
@@ -131,7 +139,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 if weights {
                     ring.wait_empty(&cursor);
                     if work.pair_rank() == 0 {
-                        ring.expect_bytes(cursor.stage, config.leader_bytes());
+                        let loaded = if work.loads_codes() { config.y_bytes() } else { 0 };
+                        ring.expect_bytes(cursor.stage, config.leader_bytes() - loaded);
                     } else if config.decodes() {
                         ring.expect_bytes(cursor.stage, config.decoded_bytes());
                     }
@@ -145,11 +154,15 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                     targets.scales(targets.receivers, to, work.map(X_SCALES), at, x_full, x_policy);
                 }
                 if copy_y && config.activations.is_none() {
-                    let at = [place, y_at, y_batch];
-                    targets.codes(targets.own, y, work.map(Y_CODES), at, full, y_policy);
-                    let to = y_scales + work.pair_rank() * y_part_bytes;
-                    let at = [0, (scale + y_tile_part) as i32, y_group, y_matrix];
-                    targets.scales(targets.pair, to, work.map(Y_SCALES), at, full, y_policy);
+                    if !work.loads_codes() {
+                        let at = [place, y_at, y_batch];
+                        targets.codes(targets.own, y, work.map(Y_CODES), at, full, y_policy);
+                    }
+                    if copies_scales(config) {
+                        let to = y_scales + work.pair_rank() * y_part_bytes;
+                        let at = [0, (scale + y_tile_part) as i32, y_group, y_matrix];
+                        targets.scales(targets.pair, to, work.map(Y_SCALES), at, full, y_policy);
+                    }
                 } else if copy_y {
                     for i in 0..config.step() / config.y_box() {
                         let to = y + i * config.cta_columns() * STEP_BYTES;

@@ -6,7 +6,9 @@
 //! # Contract
 //! The parameters are [`BlackwellParams`], of grouped products [`BlackwellGroupedParams`]. Any M, N, L >= 1; K is a multiple of the block and has
 //! at least as many K steps as the configuration has parts of K. Rows of codes are multiples of 16
-//! bytes; scales are in the 128x4 layout, with numbers in the padding along K. The grid has one
+//! bytes; scales are in the 128x4 layout, with numbers in the padding along K. Where a warp [loads
+//! tokens](BlackwellConfig::loads_tokens), activations are as they are in memory
+//! ([`fp4_formats::gemm::blackwell::tokens`]). The grid has one
 //! cluster per tile if `dynamic` is set; otherwise, of configurations that
 //! [take stream-K](BlackwellConfig::takes_stream_k), one for each run of the schedule, and of others no more than
 //! tiles. The flags are zeros before and after a launch. The kernel reads nothing
@@ -36,6 +38,7 @@
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`], [`byte_product`] |
 //! | 8-11 | decode: `X` of a K step to tensor memory, where it is [decoded](BlackwellConfig::decodes) | [`decode`], [`decode_folded`] |
+//! | 7 | tokens: scales of few tokens, and some codes, from memory into a stage | [`tokens`] |
 //! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
 //!
 //! # Shared memory
@@ -57,8 +60,8 @@
 //! # Barriers
 //! | barrier | arrives | waits | says |
 //! |---|---|---|---|
-//! | full[stage] | copy (expects bytes), copies | product; decode | a K step is in shared memory |
-//! | empty[stage] | products' commits, of all sharers | copy; product (scale columns) | the K step was multiplied |
+//! | full[stage] | copy (expects bytes), copies; a lane of tokens | product; decode | a K step is in shared memory |
+//! | empty[stage] | products' commits, of all sharers | copy; tokens; product (scale columns) | the K step was multiplied |
 //! | acc_full[i] | products' commit | store | a tile's sums are complete |
 //! | acc_empty[i] | a lane of each store warp | product | the sums were read |
 //! | response_full[i], response_empty[i] | the hardware scheduler's response; its readers | all roles; schedule | which tile is next |
@@ -67,6 +70,7 @@
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //! | flag (global), of each store warp of a CTA | a lane of that warp | a lane of the same warp of the tile's owner | its partial sums are in memory |
 //!
+//! Full expects one arrival, or two where a warp loads tokens, and the copies' bytes.
 //! In a CTA pair, full, acc_empty and decoded full are those of the first CTA, and commits reach
 //! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
 //! is empty is so in every CTA that its copies reach.
@@ -79,9 +83,9 @@
 //! and empty when the lane that had it copied has waited for the copy's reads.
 //!
 //! # The kernel before
-//! May still run, if the launch says so: weights are copied at once, all else that an
-//! earlier kernel may have written is read, and the result is written, behind
-//! `griddepcontrol.wait`, which the copying lane and the storing warps execute. Of a grouped product
+//! May still run, if the launch says so: weights are copied at once, all else that an earlier
+//! kernel may have written is read, and the result is written, behind `griddepcontrol.wait`, which
+//! the copying lane, the warp that loads tokens and the storing warps execute. Of a grouped product
 //! one warp executes it before it reads the token counts, and all else is behind that.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
@@ -112,6 +116,7 @@ mod role;
 mod schedule;
 mod store;
 mod store_blocks;
+mod tokens;
 mod work;
 
 use control::{Control, MAX_BUFFERS, QUARTERS};
@@ -119,6 +124,7 @@ use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
 use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::blackwell::config::{
     COPY_WARP, DECODE_WARP, PRODUCT_WARP, Products, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
+    TOKEN_WARP,
 };
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use role::Work;
@@ -191,6 +197,8 @@ unsafe fn gemm<K: Kernel, L: List>(params: &BlackwellParams, list: L) {
             }
         } else if config.decodes() && role >= DECODE_WARP {
             decode::run(&work, &control, tensor);
+        } else if config.loads_tokens() && role == TOKEN_WARP {
+            tokens::run(&work, &control);
         } else if !L::GROUPED
             && role == SCHEDULE_WARP
             && params.dynamic != 0

@@ -37,7 +37,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
         let work = unsafe { work.at(&tile) };
         let (first, end) = tiles.steps(&work);
         let d = tensor + which * config.accumulator_step();
-        let begin = ScaleBegin::new(config, work.y_scale_row(tile));
+        let group = first_group(config, work.y_scale_row(tile));
         // SAFETY: the accumulator is free, the stage full; both before the products.
         unsafe {
             accumulators.wait_empty(&accumulator);
@@ -46,9 +46,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 let columns = scales.next(config, |stage| ring.empty(stage));
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let stage = descriptor::start(control.stage(cursor.stage));
-                copy_scales(config, stage, columns, begin);
+                copy_scales(config, stage, columns);
                 let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
-                multiply(config, stage, columns, d, begin, products, step > first);
+                multiply(config, stage, columns, d, group, products, step > first);
                 commit(config, ring.empty(cursor.stage), readers);
                 cursor.advance();
             }
@@ -98,60 +98,51 @@ impl ScaleBuffers {
     }
 }
 
-/// Where the scales of a tile's rows of `Y` begin in their tile of 128 rows.
-#[derive(Clone, Copy)]
-struct ScaleBegin {
-    /// The 32-row group, which is a column of tensor memory.
-    group: u32,
-    /// The row in that group, in tiles that may begin inside one. A product takes scales from lane 0 on, so
-    /// the copy to tensor memory begins at this row: the lanes behind those of the tile's rows then hold
-    /// what follows the scale tile in the stage, which no product reads.
-    row: u32,
+/// The 32-row group of a scale tile in which the scales of a tile's rows of `Y` begin, which is a
+/// column of tensor memory. The stages of tokens that are loaded begin with the tile's own.
+#[inline(always)]
+fn first_group(config: &BlackwellConfig, row: u32) -> u32 {
+    if config.loads_tokens() { 0 } else { row % TILE_ROWS as u32 / GROUP_ROWS }
 }
 
-impl ScaleBegin {
-    #[inline(always)]
-    fn new(config: &BlackwellConfig, row: u32) -> Self {
-        let within = row % TILE_ROWS as u32;
-        let row = if config.columns < GROUP_ROWS { within % GROUP_ROWS } else { 0 };
-        Self { group: within / GROUP_ROWS, row }
-    }
-
-    /// What that adds to a descriptor of a scale tile, whose words hold scales of one row of each group.
-    #[inline(always)]
-    fn distance(self) -> u64 {
-        descriptor::distance(self.row * (TILE_BYTES as u32 / GROUP_ROWS))
-    }
+/// Columns from the scales of `Y` of one scale tile along K to those of the next. In tokens that
+/// are loaded, a column of a group of rows is a tile along K
+/// ([`fp4_formats::gemm::blackwell::tokens`]).
+#[inline(always)]
+const fn y_tile_columns(config: &BlackwellConfig) -> u32 {
+    if config.loads_tokens() { 1 } else { config.y_groups() * SCALE_TILE_COLUMNS }
 }
 
-/// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`:
-/// `X`'s, then for each tile along K those of all of `Y`'s groups, from `begin` on.
+/// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`: `X`'s,
+/// then for each tile along K those of all of `Y`'s groups, or the one of tokens that are loaded.
 ///
 /// # Safety
 /// The stage is full, the columns are free.
 #[inline(always)]
-unsafe fn copy_scales(config: &BlackwellConfig, stage: u64, columns: u32, begin: ScaleBegin) {
+unsafe fn copy_scales(config: &BlackwellConfig, stage: u64, columns: u32) {
     let scales = descriptor::scales() + stage;
-    let y_scales = scales + begin.distance();
     let (x, y) = (config.x_scales_at(), config.y_scales_at());
     let (tiles, groups) = (config.scale_tiles(), config.y_groups());
     let y_columns = columns + tiles * SCALE_TILE_COLUMNS;
     // SAFETY: the caller's.
-    let copy = |to: u32, scales: u64, from: u32| unsafe {
+    let copy = |to: u32, from: u32| unsafe {
         for_group!(
             config,
             tcgen05::tcgen05_cp_32x128b_warpx4(to, scales + descriptor::distance(from))
         );
     };
+    if config.loads_tokens() {
+        copy(y_columns, y);
+    }
     for tile in 0..tiles {
-        copy(columns + tile * SCALE_TILE_COLUMNS, scales, x + tile * TILE_BYTES as u32);
-        for group in 0..groups {
+        copy(columns + tile * SCALE_TILE_COLUMNS, x + tile * TILE_BYTES as u32);
+        for group in 0..if config.loads_tokens() { 0 } else { groups } {
             let place = tile * groups + group;
             // Each CTA of a pair copied some of the tiles along K, of all groups.
             let each = config.y_box_tiles();
             let from = (tile / each * groups + group) * each + tile % each;
             let to = y_columns + place * SCALE_TILE_COLUMNS;
-            copy(to, y_scales, y + from * TILE_BYTES as u32);
+            copy(to, y + from * TILE_BYTES as u32);
         }
     }
 }
@@ -167,14 +158,13 @@ unsafe fn multiply(
     stage: u64,
     columns: u32,
     d: u32,
-    begin: ScaleBegin,
+    group: u32,
     products: u32,
     accumulate: bool,
 ) {
     let x = descriptor::codes() + stage;
     let y = x + descriptor::distance(config.y_codes_at());
-    let (tiles, groups) = (config.scale_tiles(), config.y_groups());
-    let y_columns = columns + tiles * SCALE_TILE_COLUMNS + begin.group;
+    let y_columns = columns + config.scale_tiles() * SCALE_TILE_COLUMNS + group;
     let each = config.products_per_scale_tile();
     for i in 0..PRODUCTS {
         if i < products {
@@ -192,7 +182,7 @@ unsafe fn multiply(
                     id,
                 ),
                 a_scales: columns + tile * SCALE_TILE_COLUMNS,
-                b_scales: y_columns + tile * groups * SCALE_TILE_COLUMNS,
+                b_scales: y_columns + tile * y_tile_columns(config),
                 accumulate: accumulate || i > 0,
             };
             // SAFETY: the caller's.

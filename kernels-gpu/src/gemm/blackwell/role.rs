@@ -6,6 +6,7 @@ use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::blackwell::config::{CTA_ROWS, NARROW_COLUMNS};
 use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams};
 use fp4_formats::gemm::work::Tile;
+use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 
 /// What every role needs: the problem and the CTA's place.
@@ -44,6 +45,16 @@ impl<L: List> Work<'_, L> {
     #[inline(always)]
     pub fn swapped(&self) -> bool {
         self.config.columns < NARROW_COLUMNS || self.params.swapped != 0
+    }
+
+    /// Whether a warp brings the codes of `Y` to the stages, whose rows the copy engine does not
+    /// take: those of MXFP4 are always such that it does.
+    #[inline(always)]
+    pub fn loads_codes(&self) -> bool {
+        match self.config.format {
+            Format::Nvfp4 => self.config.loads_tokens() && self.params.tokens.codes != 0,
+            Format::Mxfp4 => false,
+        }
     }
 
     /// Rows of `X`.

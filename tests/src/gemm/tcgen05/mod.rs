@@ -65,11 +65,38 @@ impl Modules {
 #[must_use]
 pub fn without(name: &str, from: &str, to: &str) -> Modules {
     let kernel = config(name).name;
+    altered(kernel, |body| {
+        assert!(body.contains(from), "{name}: {from}");
+        body.replace(from, to)
+    })
+}
+
+/// The kernel `name` without one `from` of it at a time, in order.
+///
+/// # Panics
+/// If the kernel has no `from`.
+pub fn without_each(name: &str, from: &'static str) -> impl Iterator<Item = Modules> {
+    let kernel = config(name).name;
+    let mut count = 0;
+    altered(kernel, |body| {
+        count = body.matches(from).count();
+        body.to_owned()
+    });
+    assert!(count > 0, "{name}: {from}");
+    (0..count).map(move |index| {
+        altered(kernel, |body| {
+            let (at, _) = body.match_indices(from).nth(index).expect("as many as before");
+            [&body[..at], &body[at + from.len()..]].concat()
+        })
+    })
+}
+
+/// A kernel with another body.
+fn altered(kernel: &'static str, alter: impl FnOnce(&str) -> String) -> Modules {
     let text = crate::ptx(Arch::Sm100a, kernel);
     let start = text.find(&format!("\n.visible .entry {kernel}(")).expect("the kernel");
     let end = start + text[start..].find("\n}").expect("a body");
-    assert!(text[start..end].contains(from), "{name}: {from}");
-    let altered = text[..start].to_owned() + &text[start..end].replace(from, to) + &text[end..];
+    let altered = text[..start].to_owned() + &alter(&text[start..end]) + &text[end..];
     let module = Module::load(&altered, &crate::b200()).unwrap_or_else(|e| panic!("{e}"));
     Modules::Altered { kernel, module: Box::new(module) }
 }
@@ -94,6 +121,9 @@ pub struct Product {
     pub shift: u64,
     /// How often the product is launched.
     pub launches: usize,
+    /// Whether a kernel before makes activations that the product loads as they are. All others are
+    /// laid out by one, where that must be.
+    pub late: bool,
     /// Order of everything that is asynchronous.
     pub schedule: Schedule,
 }
@@ -154,6 +184,7 @@ impl Product {
             direct: false,
             shift: 0,
             launches: 1,
+            late: false,
             schedule: Schedule::Eager,
         }
     }

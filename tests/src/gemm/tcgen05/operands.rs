@@ -5,7 +5,9 @@ use crate::gemm::Inputs;
 use fp4_formats::gemm::blackwell::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, PreparedBlocks, SCALES_NAME,
 };
-use fp4_formats::gemm::blackwell::{BlackwellParams, Side, codes_map, elements_map, scales_map};
+use fp4_formats::gemm::blackwell::{
+    BlackwellParams, Side, TokenBlocks, codes_map, elements_map, scales_map,
+};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Arch, BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
@@ -76,7 +78,13 @@ impl Product {
         }
         let b_maps = self.maps(b_side, n, &weights);
         let (mut scales_of_rows, mut row_factor_stride) = (0, 0);
+        let mut tokens = TokenBlocks::NONE;
         let (a_maps, before, a_scale) = match inputs.activations() {
+            Activations::Blocks(blocks) if self.config.loads_tokens() => {
+                let (maps, before);
+                (maps, tokens, before) = self.place_tokens(memory, blocks);
+                (maps, before, blocks.global_scale())
+            }
             Activations::Blocks(blocks) => {
                 let placed = self.place(memory, "A", blocks);
                 (self.maps(a_side, m, &placed), placed.before, blocks.global_scale())
@@ -134,6 +142,7 @@ impl Product {
             ),
             partials: 0,
             flags: 0,
+            tokens,
             problem,
             swapped: u32::from(self.swapped),
             dynamic: u32::from(self.dynamic),
@@ -148,6 +157,43 @@ impl Product {
             reserved: 0,
         };
         Ok((params, before))
+    }
+
+    /// Puts activations into memory that the kernel loads as they are, or has a kernel do it: the map
+    /// of codes, where the copy engine takes them, and none of scales; and that kernel.
+    fn place_tokens<F: BlockFormat>(
+        &self,
+        memory: &mut GlobalMemory,
+        blocks: &BlockScaled<F>,
+    ) -> ([TensorMap; 2], TokenBlocks, Vec<Kernel>) {
+        let Problem { m, k, l, .. } = self.problem();
+        let mut before = Vec::new();
+        let at = if self.late {
+            // One kernel brings both, as a row of whole words.
+            let scales_at = blocks.codes().len().next_multiple_of(256);
+            let mut row = blocks.codes().to_vec();
+            row.resize(scales_at, 0);
+            row.extend(blocks.scales());
+            row.resize(row.len().next_multiple_of(16), 0);
+            let row_bytes = row.len() as u32;
+            let from = memory.alloc_from("A before", &row).expect("room");
+            let to = memory.alloc("A", row_bytes.into(), 256).expect("room");
+            let params = PrepareCodes { from, to, rows: 1, row_bytes, reserved: 0 };
+            before.push(Kernel::preparation(CODES_NAME, few(params.grid()), &params.to_bytes()));
+            [to, to + scales_at as u64]
+        } else {
+            [("A codes", blocks.codes()), ("A scales", blocks.scales())]
+                .map(|(name, bytes)| memory.alloc_from(name, bytes).expect("room"))
+        };
+        let strides = [blocks.codes(), blocks.scales()].map(|b| b.len() as u64 / u64::from(l));
+        let tokens = TokenBlocks::new(k, blocks.layout(), at, strides);
+        let map = if tokens.codes == 0 {
+            let row = u64::from(k / 2);
+            encode(&codes_map(self.config, Side::Y, [m, k, l], row, strides[0]), at[0])
+        } else {
+            TensorMap::NONE
+        };
+        ([map, TensorMap::NONE], tokens, before)
     }
 
     /// Puts weights for products in e4m3 into memory, as the host library repacks them.
