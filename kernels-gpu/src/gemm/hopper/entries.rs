@@ -7,7 +7,7 @@ use fp4_formats::gemm::hopper::config::{HopperConfig, THREADS, named, named_grou
 use fp4_formats::gemm::hopper::params::{HopperGroupedParams, HopperParams};
 
 use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
-use super::folded::{Mxfp4E4m3, Nvfp4E4m3};
+use super::folded_rows::{Mxfp4E4m3, Nvfp4E4m3};
 use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;

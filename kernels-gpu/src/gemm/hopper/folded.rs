@@ -1,4 +1,5 @@
-//! The main loop on weights folded to e4m3 ([`fold`]): products of bytes, at twice the rate of halves.
+//! The main loop on weights folded to e4m3 ([`folded_rows`](super::folded_rows)): products of bytes, at
+//! twice the rate of halves.
 //!
 //! `wgmma` keeps fewer bits of sums of e4m3 products than f32 has, so they are promoted: the products of
 //! a step, 128 columns, are summed from zero and then added to the sums in f32, times the factors of the
@@ -13,100 +14,20 @@
 //!
 //! No product runs from one step to the next, where the compiler may copy its sums.
 
-use cuda_std::ptx::{float, integer, marker, memory, wgmma};
-use cuda_std::warp;
+use cuda_std::ptx::{float, marker, wgmma};
 use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::WGMMA_BYTES;
-use fp4_formats::gemm::hopper::{Scheme, fold};
 
 use super::Kernel;
-use super::consumer::{Consumer, Places, descriptor, first_block, lane};
-use super::decode::{MainLoop, Weights};
+use super::consumer::{Consumer, descriptor};
+use super::decode::MainLoop;
+use super::folded_rows::{Folded, Mxfp4E4m3, Nvfp4E4m3, PRODUCTS, RowPlaces, Rows};
 use super::multicast::release;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
-/// Products of a block column: 64 columns.
-const PRODUCTS: usize = 2;
 /// Bytes of a token in a block column.
 const HALF: u32 = PRODUCTS as u32 * WGMMA_BYTES;
-/// Words of a block column that a thread decodes: one for each 16 columns.
-const WORDS: usize = 4;
-
-/// How a format's tables become magnitudes.
-pub trait Folded: Weights {
-    /// What stands for the scales of a thread's two rows by 64 columns, as loaded.
-    type Tables: Copy;
-
-    /// Loads it.
-    ///
-    /// # Safety
-    /// `address` is the shared address of the first in a chunk that has arrived.
-    unsafe fn tables(address: u32) -> Self::Tables;
-
-    /// Ties tables to a place; see `marker::pin`.
-    fn pin(tables: Self::Tables) -> Self::Tables;
-
-    /// The magnitudes of row `row` of the two in the word `word`.
-    fn magnitudes(tables: Self::Tables, word: usize, row: usize) -> [u32; 2];
-}
-
-/// NVFP4 as e4m3.
-pub struct Nvfp4E4m3;
-/// MXFP4 as e4m3.
-pub struct Mxfp4E4m3;
-
-impl Weights for Nvfp4E4m3 {
-    const SCHEME: Scheme = Scheme::NVFP4_E4M3;
-}
-
-impl Weights for Mxfp4E4m3 {
-    const SCHEME: Scheme = Scheme::MXFP4_E4M3;
-}
-
-impl Folded for Nvfp4E4m3 {
-    /// Of each block, row `g` in the low half.
-    type Tables = [u32; WORDS];
-
-    #[inline(always)]
-    unsafe fn tables(address: u32) -> Self::Tables {
-        // SAFETY: sixteen bytes, aligned to their size.
-        unsafe { memory::ld_shared_v4_b32(address) }
-    }
-
-    #[inline(always)]
-    fn pin(tables: Self::Tables) -> Self::Tables {
-        tables.map(marker::pin)
-    }
-
-    #[inline(always)]
-    fn magnitudes(tables: Self::Tables, word: usize, row: usize) -> [u32; 2] {
-        let both = tables[word];
-        fold::nvfp4_magnitudes(if row == 0 { both & 0xffff } else { both >> 16 })
-    }
-}
-
-impl Folded for Mxfp4E4m3 {
-    /// A byte for each block and row, `g` first.
-    type Tables = u32;
-
-    #[inline(always)]
-    unsafe fn tables(address: u32) -> Self::Tables {
-        // SAFETY: four bytes, aligned to their size.
-        unsafe { memory::ld_shared_b32(address) }
-    }
-
-    #[inline(always)]
-    fn pin(tables: Self::Tables) -> Self::Tables {
-        marker::pin(tables)
-    }
-
-    #[inline(always)]
-    fn magnitudes(tables: Self::Tables, word: usize, row: usize) -> [u32; 2] {
-        let byte = word / 2 * 2 + row;
-        fold::mxfp4_magnitudes(tables >> (8 * byte) & 0xff)
-    }
-}
 
 /// The product of a warpgroup with `SUMS` sums per thread: 2 `SUMS` tokens.
 trait Product<const SUMS: usize> {
@@ -288,73 +209,6 @@ impl Steps<'_> {
     fn rows(&self, cursor: &Cursor) -> Rows<'_> {
         let weights = self.memory.weights(self.config, cursor.stage);
         Rows { config: self.config, weights, places: self.places }
-    }
-}
-
-/// Where a thread's two rows are in a stage's weights, in registers from before the main loop.
-#[derive(Clone, Copy)]
-struct RowPlaces {
-    /// Codes and tables.
-    weights: Places,
-    /// Bytes to the rows' factors.
-    factors: u32,
-}
-
-impl RowPlaces {
-    #[inline(always)]
-    fn new(config: &HopperConfig) -> Self {
-        let rows = (first_block::<1>() * warp::LANES + lane() / 4) * 2;
-        let factors = marker::pin(config.scheme.factors_offset() + rows);
-        Self { weights: Places::new::<1>(config), factors }
-    }
-}
-
-/// A thread's two rows of weights in a stage.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    config: &'a HopperConfig,
-    /// Shared address of the stage's weights.
-    weights: u32,
-    places: RowPlaces,
-}
-
-impl Rows<'_> {
-    /// The factors of both rows.
-    ///
-    /// # Safety
-    /// The weights have arrived.
-    #[inline(always)]
-    unsafe fn factors(self) -> [f32; 2] {
-        // SAFETY: inside the chunk.
-        let both = unsafe { memory::ld_shared_u16(self.weights + self.places.factors) };
-        let both = u32::from(both);
-        [(both & 0xff) << 23, both >> 8 << 23].map(f32::from_bits)
-    }
-
-    /// The operands of a block column.
-    ///
-    /// # Safety
-    /// The weights have arrived.
-    #[inline(always)]
-    unsafe fn operands<W: Folded>(self, kb: u32) -> [[u32; 4]; PRODUCTS] {
-        let Places { words, scales } = self.places.weights.of(self.config, 0, kb);
-        // SAFETY: inside the chunk.
-        let (words, tables) = unsafe {
-            let tables = W::tables(self.weights + scales);
-            (memory::ld_shared_v4_b32(self.weights + words), W::pin(tables))
-        };
-        let mut operands = [[0; 4]; PRODUCTS];
-        for word in 0..WORDS {
-            let bits = marker::pin(words[word]);
-            let magnitudes = bits & fold::MAGNITUDES;
-            for row in 0..2 {
-                let [low, high] = W::magnitudes(tables, word, row);
-                let selected = integer::prmt_b32(low, high, magnitudes >> (16 * row));
-                let operand = selected | bits << (4 * row) & fold::SIGNS;
-                operands[word / 2][word % 2 * 2 + row] = marker::pin(operand);
-            }
-        }
-        operands
     }
 }
 

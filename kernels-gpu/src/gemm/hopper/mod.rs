@@ -85,6 +85,7 @@ mod decode;
 mod entries;
 mod fix_up;
 mod folded;
+mod folded_rows;
 mod mma_sync;
 mod multicast;
 mod place;
