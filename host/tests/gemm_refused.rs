@@ -329,11 +329,15 @@ struct Planned {
 }
 
 impl Planned {
-    /// 2 matrices of 3 tokens with weights of 40 rows and K = 48, which no machine takes as
-    /// 4-bit activations without a workspace.
+    /// 2 matrices of 3 tokens with weights of 40 rows and K = 48. For 4-bit activations the kernel is
+    /// one that has them laid out or decoded in a workspace.
     fn new(kernels: &Kernels, kind: ActivationKind) -> Self {
         let weights = Self::weights(kernels, [2, 40, 48], kind);
-        let options = GemmOptions::default();
+        let kernel = match (kind, kernels.device().choice().arch.tensor()) {
+            (BLOCKS, TensorFamily::Tcgen05) => Some("gemm_nvfp4_128x64".to_owned()),
+            (_, TensorFamily::Wgmma | TensorFamily::Tcgen05) => None,
+        };
+        let options = GemmOptions::new().overrides(GemmOverrides::new().kernel(kernel));
         let gemm = Gemm::new(kernels, &weights, [2, 3], kind, &options).expect("planned");
         let [bytes, _] = gemm.out_bytes().expect("small");
         let workspace = match gemm.workspace_bytes() {
