@@ -5,20 +5,23 @@
 use fp4_formats::gemm::Split;
 use std::path::PathBuf;
 
-use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
+use fp4_formats::{FloatType, HalfType, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemv::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, Repacked};
 use nvfp4::generate::Generator;
+use nvfp4::moe::MoeRun;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::SCHEDULES;
+use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{ActivationType, Case};
+use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::{Checks, Gpu, Launch, Module, Schedule, Step, launch_sequence};
 
@@ -105,33 +108,46 @@ impl Chain {
         self.bundles.iter().map(|bundle| self.load(&bundle.ptx)).collect()
     }
 
-    /// The last launch's module, in which its kernel does not wait for the launch before it.
-    fn hasty(&self) -> Module {
-        const WAIT: &str = "griddepcontrol.wait;";
-        let Bundle { ptx: text, entry, .. } = self.bundles.last().expect("a launch");
+    /// The module of launch `index`, in which its kernel has `instead` wherever it waits for the launch
+    /// before it.
+    fn mutant(&self, index: usize, instead: &str) -> Module {
+        let Bundle { ptx: text, entry, .. } = &self.bundles[index];
         let start = text.find(&format!(".entry {entry}(")).expect("the kernel");
         let end = start + text[start..].find("\n}").expect("its end");
         let body = &text[start..end];
         assert!(body.contains(WAIT), "{entry}");
-        let text = format!("{}{}{}", &text[..start], body.replace(WAIT, ""), &text[end..]);
+        let text = format!("{}{}{}", &text[..start], body.replace(WAIT, instead), &text[end..]);
         self.load(&text)
     }
 
-    /// Right under every schedule; and wrong or diagnosed under some where the last kernel does not
-    /// wait: only where it happens to run into what is not there yet.
-    fn check(&self, what: &str) {
-        let mut modules = self.modules();
+    /// Right under every schedule.
+    fn right(&self, what: &str) {
+        let modules = self.modules();
         for schedule in SCHEDULES {
             let right = self.overlapped(&modules, schedule);
             assert_eq!(right, Ok(true), "{what}, {schedule}: {:?}", self.entries());
         }
-        let last = self.entries().pop().expect("a launch").to_owned();
-        *modules.last_mut().expect("a launch") = self.hasty();
+    }
+
+    /// Wrong or diagnosed under some schedule where launch `index` has `instead` of its waits: only where
+    /// it happens to run into what is not there yet.
+    fn noticed(&self, what: &str, index: usize, instead: &str) {
+        let mut modules = self.modules();
+        modules[index] = self.mutant(index, instead);
         let found =
             (0..24).find(|&seed| self.overlapped(&modules, Schedule::Random(seed)) != Ok(true));
-        assert!(found.is_some(), "{what}: {last} does not wait, and nothing notices");
+        let entry = self.entries()[index];
+        assert!(found.is_some(), "{what}: {entry} has `{instead}` for waits, and nothing notices");
+    }
+
+    /// Right under every schedule, and what the last kernel waits for is needed.
+    fn check(&self, what: &str) {
+        self.right(what);
+        self.noticed(what, self.bundles.len() - 1, "");
     }
 }
+
+const WAIT: &str = "griddepcontrol.wait;";
 
 /// A product on sm_90a whose FP4 activations are decoded before. Cases are both layouts, batches
 /// (with 128x4 scales one launch per entry decodes them), and every kind of split.
@@ -161,6 +177,66 @@ fn products_wait_for_their_decoded_activations() {
         assert!(before.iter().all(|entry| entry.starts_with("dequantize_")), "{entries:?}");
         assert!(last.starts_with("gemm_sm90_"), "{entries:?}");
         chain.check(&format!("{layout} scales, {l} entries, split {split}"));
+    }
+}
+
+/// A grouped product whose counts are settled makes its work list and copies weights at once, and waits
+/// for its activations: with work for few CTAs of many, and for all of them.
+#[test]
+fn grouped_products_wait_for_their_activations() {
+    let made = [
+        (Gpu::h200(), ActivationType::Blocks(Linear), "dequantize_"),
+        (Gpu::h200(), ActivationType::Fp8(Some(HalfType::F16)), "quantize_"),
+        (Gpu::b200(), ActivationType::Fp8(Some(HalfType::Bf16)), "quantize_"),
+    ];
+    for (gpu, activations, before) in made {
+        for (at, counts) in [&[3, 0, 9][..], &[70, 1, 0, 140]].into_iter().enumerate() {
+            let chain =
+                Chain::new(&format!("grouped-{at}-{before}{}", gpu.name), gpu.clone(), |kernels| {
+                    let mut case = GroupedCase::new(counts, [264, 544]);
+                    case.generator = Generator::FullRange;
+                    case.activations = activations;
+                    case.factors = true;
+                    case.check(kernels);
+                });
+            let entries = chain.entries();
+            assert!(entries.len() == 2 && entries[0].starts_with(before), "{entries:?}");
+            assert!(chain.bundles[1].programmatic, "{entries:?}");
+            let what = format!("{counts:?} {activations:?} on {}", gpu.name);
+            chain.right(&what);
+            // With more work the activations are there in time under all schedules that are tried.
+            if at == 0 {
+                chain.noticed(&what, 1, "");
+            }
+        }
+    }
+}
+
+/// The products of a layer read the routes while tokens are still gathered: gathering lets them begin
+/// when routing is complete.
+#[test]
+fn layers_overlap_behind_their_routes() {
+    for gpu in [Gpu::h200(), Gpu::b200()] {
+        let chain = Chain::new(&format!("layer-{}", gpu.name), gpu.clone(), |kernels| {
+            let case = MixtureCase::new([9, 6, 2], [64, 96], HalfType::Bf16);
+            let mixture = Mixture::<Nvfp4>::new(case, 3);
+            let step = mixture.step(4);
+            let operands = mixture.operands(&step);
+            let weights = operands.repack(kernels.device()).expect("weights");
+            let run = MoeRun::new(kernels, &operands, weights.each_ref()).expect("a layer");
+            run.launch().expect("launched");
+        });
+        let entries = chain.entries();
+        let at = |name: &str| entries.iter().position(|entry| entry.starts_with(name));
+        let (route, gather) =
+            (at("moe_route").expect("routing"), at("moe_gather").expect("gathering"));
+        assert!(route < gather && gather < at("gemm_").expect("a product"), "{entries:?}");
+        let what = format!("a layer on {}", gpu.name);
+        chain.check(&what);
+        let early = format!("griddepcontrol.launch_dependents;\n{WAIT}");
+        for instead in ["", &early] {
+            chain.noticed(&what, gather, instead);
+        }
     }
 }
 

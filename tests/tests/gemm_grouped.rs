@@ -28,6 +28,7 @@ fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
     case.activation = Activation::ALL[index % 6];
     case.spare = index % 4;
     case.magnitude = index % 5 < 3;
+    case.settled = index % 7 < 4;
     case
 }
 

@@ -55,6 +55,9 @@ pub struct Groups {
     /// Elements from one problem's column factors, or bias, to the next one's; 0 where all share
     /// them.
     pub vector_stride: u32,
+    /// Not 0 where no kernel that may still run writes the counts: they are read, and weights copied,
+    /// before the kernels before have ended.
+    pub settled: u32,
     /// Tiles along the rows of `B`.
     pub row_tiles: Divisor,
     /// The division of K steps among CTAs.
@@ -183,6 +186,7 @@ impl Groups {
             self.slot,
             self.bound,
             self.vector_stride,
+            self.settled,
             a,
             b,
             c,
@@ -194,7 +198,6 @@ impl Groups {
             i,
             self.runs.least,
             self.runs.slack,
-            self.runs.reserved,
         ];
         let mut i = 0;
         while i < rest.len() {
@@ -366,8 +369,6 @@ pub struct EvenRuns {
     /// Work by which the longest run may exceed an even one where tiles are
     /// [whole](Shares::InTurn) then; a sixteenth it may in any case.
     pub slack: u32,
-    /// 0; keeps the size of [`Groups`] a multiple of 8.
-    pub reserved: u32,
 }
 
 impl EvenRuns {
@@ -443,13 +444,13 @@ mod tests {
             slot,
             bound,
             vector_stride: 5,
+            settled: 14,
             row_tiles: Divisor::nearest(3),
             runs: EvenRuns {
                 ctas: Divisor::nearest(7),
                 tile: Divisor::nearest(5),
                 least: 4,
                 slack: 6,
-                reserved: 0,
             },
         }
     }
@@ -467,6 +468,7 @@ mod tests {
             (offset_of!(Groups, slot), 12),
             (offset_of!(Groups, bound), 13),
             (offset_of!(Groups, vector_stride), 5),
+            (offset_of!(Groups, settled), 14),
             (offset_of!(Groups, row_tiles), 3),
             (offset_of!(Groups, runs), 7),
             (offset_of!(Groups, runs) + offset_of!(EvenRuns, tile), 5),
@@ -606,7 +608,6 @@ mod tests {
                 tile: Divisor::nearest(STEPS),
                 least,
                 slack: 8,
-                reserved: 0,
             };
             // Of each problem: work and steps before it, its weight, its work.
             let mut problems = vec![];

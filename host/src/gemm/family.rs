@@ -106,14 +106,9 @@ impl GroupRequest {
             slot,
             bound,
             vector_stride: 0,
+            settled: 0,
             row_tiles: Divisor::ONE,
-            runs: EvenRuns {
-                ctas: Divisor::ONE,
-                tile: Divisor::ONE,
-                least: 1,
-                slack: 0,
-                reserved: 0,
-            },
+            runs: EvenRuns { ctas: Divisor::ONE, tile: Divisor::ONE, least: 1, slack: 0 },
         }
     }
 }

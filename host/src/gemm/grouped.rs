@@ -57,13 +57,41 @@ pub struct GroupBuffers<'a> {
     /// Whether column factors and biases are `[G, N]`, those of each group its own. Otherwise they
     /// are `[N]`, and all groups share them.
     pub own_vectors: bool,
+    /// Whether the launch may read the counts while kernels before it still run, so that it has made its
+    /// work list and copied its first weights when they end. Without this it waits for them first.
+    pub settled: Option<SettledCounts>,
+}
+
+/// The caller's word that no kernel that may still run when a launch begins writes its token counts.
+#[derive(Clone, Copy, Debug)]
+pub struct SettledCounts(());
+
+impl SettledCounts {
+    /// Gives that word.
+    ///
+    /// # Safety
+    /// What last wrote the counts is complete when the kernel queued just before the launch lets it begin.
+    /// So it is where the host wrote them and waited, as [`DeviceBuffer::upload`] does, and where anything
+    /// but launches that [overlap](crate::device::LaunchSpec::overlaps) is between: a copy, an event, another
+    /// library's kernel. CTAs that read different counts would wait for each other forever.
+    #[must_use]
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
 }
 
 impl<'a> GroupBuffers<'a> {
     /// Of counts alone.
     #[must_use]
     pub fn of(counts: &'a DeviceBuffer) -> Self {
-        Self { counts, status: None, factors: None, up_factors: None, own_vectors: false }
+        Self {
+            counts,
+            status: None,
+            factors: None,
+            up_factors: None,
+            own_vectors: false,
+            settled: None,
+        }
     }
 }
 
@@ -240,6 +268,7 @@ impl Gemm {
             status: place("the status word", groups.status, word)?,
             factors: [[scales[0], own[0]], [scales[1], own[1]]],
             vector_stride: if groups.own_vectors { self.plan.columns } else { 0 },
+            settled: u32::from(groups.settled.is_some()),
             ..placed
         })
     }

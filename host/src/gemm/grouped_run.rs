@@ -7,7 +7,7 @@ use super::epilogue::{check_vectors, of_groups};
 use super::run::{Owned, scaled};
 use super::{
     Activations, DeviceWeights, Gemm, GemmOptions, GemmPlan, GemmResult, GroupBuffers, Grouping,
-    Repacked, group_offsets,
+    Repacked, SettledCounts, group_offsets,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
@@ -84,6 +84,8 @@ impl GroupedRun {
         self.owned.launch(Some(GroupBuffers {
             status: Some(&self.status),
             own_vectors: self.own_vectors,
+            // SAFETY: the host wrote them, and nobody has since.
+            settled: Some(unsafe { SettledCounts::new() }),
             ..GroupBuffers::of(&self.offsets)
         }))
     }

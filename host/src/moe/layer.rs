@@ -10,7 +10,7 @@ use crate::device::Kernels;
 use crate::error::{Error, Result};
 use crate::gemm::{
     Activation, ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GroupBuffers,
-    Grouping, Output, ResultBuffers, TokenBuffers, UpOptions, Vectors, Workspace,
+    Grouping, Output, ResultBuffers, SettledCounts, TokenBuffers, UpOptions, Vectors, Workspace,
 };
 use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, TensorScale};
@@ -409,8 +409,12 @@ impl MoeLayer {
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
     ) -> Result<()> {
-        self.steps()
-            .try_for_each(|step| self.launch_step(step, inputs, weights, memory, out, biases))
+        // SAFETY: gathering, which is queued between routing and the products, lets later kernels begin
+        // when routing is complete.
+        let settled = Some(unsafe { SettledCounts::new() });
+        self.steps().try_for_each(|step| {
+            self.queue_step(step, settled, inputs, weights, memory, out, biases)
+        })
     }
 
     /// Queues one step of a launch; those before it have been queued.
@@ -421,6 +425,22 @@ impl MoeLayer {
     pub fn launch_step(
         &self,
         step: MoeStep,
+        inputs: &MoeInputs<'_>,
+        weights: [&DeviceWeights; 2],
+        memory: &MoeMemory,
+        out: &DeviceBuffer,
+        biases: MoeBiases<'_>,
+    ) -> Result<()> {
+        self.queue_step(step, None, inputs, weights, memory, out, biases)
+    }
+
+    /// [`launch_step`](Self::launch_step), where the routes are complete early enough or it is not known
+    /// whether they are.
+    #[expect(clippy::too_many_arguments, reason = "those of a public function, and one more")]
+    fn queue_step(
+        &self,
+        step: MoeStep,
+        settled: Option<SettledCounts>,
         inputs: &MoeInputs<'_>,
         [first, second]: [&DeviceWeights; 2],
         memory: &MoeMemory,
@@ -434,6 +454,7 @@ impl MoeLayer {
         let groups = GroupBuffers {
             status: Some(&routes.status),
             own_vectors: true,
+            settled,
             ..GroupBuffers::of(&routes.offsets)
         };
         let other = || Error::shape("memory", "of this layer", "of another one");

@@ -200,7 +200,9 @@ impl Routing {
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
-    /// in the order of experts. Rows behind the last choice become 0.
+    /// in the order of experts. Rows behind the last choice become 0. What is queued next may begin while
+    /// tokens are gathered, but not before what was queued earlier is complete: so the offsets are
+    /// [settled](crate::gemm::SettledCounts) then.
     ///
     /// # Errors
     /// As [`route`](Self::route), and for columns that are no multiple of 8.

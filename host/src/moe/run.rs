@@ -114,7 +114,9 @@ impl MoeRun {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn launch(&self) -> Result<()> {
-        self.layer().steps().try_for_each(|step| self.launch_step(step))
+        let (inputs, biases) = self.arguments();
+        let Planned { layer, weights, .. } = &*self.planned;
+        layer.launch(&inputs, weights.each_ref(), &self.memory, &self.out, biases)
     }
 
     /// Queues one step.
@@ -122,16 +124,21 @@ impl MoeRun {
     /// # Errors
     /// As [`MoeLayer::launch_step`].
     pub fn launch_step(&self, step: MoeStep) -> Result<()> {
-        let Planned { layer, weights, biases, .. } = &*self.planned;
+        let (inputs, biases) = self.arguments();
+        let Planned { layer, weights, .. } = &*self.planned;
+        layer.launch_step(step, &inputs, weights.each_ref(), &self.memory, &self.out, biases)
+    }
+
+    /// What a launch takes besides the products' weights.
+    fn arguments(&self) -> (MoeInputs<'_>, MoeBiases<'_>) {
         let inputs = MoeInputs {
             activations: &self.activations,
             ids: &self.ids,
             weights: &self.weights,
             shared: self.shared.as_ref(),
         };
-        let [gate, up, down] = biases.each_ref().map(Option::as_ref);
-        let biases = MoeBiases { gate, up, down };
-        layer.launch_step(step, &inputs, weights.each_ref(), &self.memory, &self.out, biases)
+        let [gate, up, down] = self.planned.biases.each_ref().map(Option::as_ref);
+        (inputs, MoeBiases { gate, up, down })
     }
 
     /// Replaces tokens and choices, which have the sizes of those before; a graph that was recorded

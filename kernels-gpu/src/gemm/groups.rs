@@ -3,7 +3,7 @@
 //!
 //! | function | who | when |
 //! |---|---|---|
-//! | [`make`](GroupTable::make) | one warp of each CTA | at the start, behind the kernels before |
+//! | [`make`](GroupTable::make) | one warp of each CTA | at the start; unless the counts are settled, behind the kernels before |
 //! | [`tiles`](GroupTable::tiles), [`own`](GroupTable::own), [`tile`](GroupTable::tile) | any thread | behind a barrier after that |
 //! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | likewise |
 //! | [`affine`](GroupTable::affine), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
@@ -14,7 +14,7 @@
 
 mod make;
 
-use cuda_std::ptx::memory;
+use cuda_std::ptx::{grid, memory};
 use fp4_formats::gemm::groups::{Groups, OwnRun, STATUS_BAD_COUNTS};
 use fp4_formats::gemm::work::{Tile, TokenRange};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
@@ -46,7 +46,7 @@ impl GroupTable<'_> {
     /// `thread` is this thread's number of `threads`, `cta` this CTA's.
     ///
     /// # Safety
-    /// All of these threads of all CTAs call it; the preceding kernels of the stream have ended.
+    /// All of these threads of all CTAs call it.
     #[inline(always)]
     pub unsafe fn refuse(
         self,
@@ -58,6 +58,8 @@ impl GroupTable<'_> {
         if !self.is_bad() {
             return;
         }
+        // The kernels before may use the memory of the result.
+        grid::griddepcontrol_wait();
         // SAFETY: the status word, and elements of the result.
         unsafe {
             if cta == 0 && thread == 0 && self.groups.status != 0 {

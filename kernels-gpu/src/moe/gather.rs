@@ -37,8 +37,9 @@ unsafe fn copy(piece: u32, exists: bool, from: u64, to: u64) {
 /// As [`GatherParams`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn moe_gather(p: GatherParams) {
-    release_stream();
+    // In this order: what starts while this runs finds the routes complete.
     follow_stream();
+    release_stream();
     let mut row = thread::block_idx_x();
     while row < p.rows {
         // SAFETY: an element of the sources.

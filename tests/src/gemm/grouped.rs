@@ -10,8 +10,8 @@ use nvfp4::error::Result;
 use nvfp4::floats;
 use nvfp4::gemm::{
     Activation, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan, GroupBuffers, Grouping,
-    Output, Repacked, ResultBuffers, UpOptions, Vectors, Weights, Workspace, group_offsets,
-    reference_grouped_for,
+    Output, Repacked, ResultBuffers, SettledCounts, UpOptions, Vectors, Weights, Workspace,
+    group_offsets, reference_grouped_for,
 };
 use nvfp4::generate::Generator;
 use nvfp4::operands::gemm::GemmActivations;
@@ -57,6 +57,8 @@ pub struct GroupedCase {
     pub gated: bool,
     /// Whether the largest magnitude of the results is asked for.
     pub magnitude: bool,
+    /// Whether launches read the counts while kernels before them still run.
+    pub settled: bool,
     /// What is not left to the plan.
     pub overrides: GemmOverrides,
 }
@@ -128,6 +130,7 @@ impl GroupedCase {
             activation: Activation::Identity,
             gated: false,
             magnitude: false,
+            settled: true,
             overrides: GemmOverrides::default(),
         }
     }
@@ -326,6 +329,8 @@ impl GroupedCase {
                 factors: self.factors.then_some(&factors),
                 up_factors: (self.factors && self.gated).then_some(&up_factors),
                 own_vectors: own,
+                // SAFETY: they were uploaded above.
+                settled: self.settled.then(|| unsafe { SettledCounts::new() }),
             },
             input,
             &weights,

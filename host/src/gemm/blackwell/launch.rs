@@ -134,7 +134,7 @@ pub(super) fn queue(kernel: &BlackwellKernel, launch: &Launch<'_>) -> Result<()>
             let row_tiles = gemm.plan.problem.n.div_ceil(config.work_shape(choice.swapped).rows);
             // The unit of work is a tile.
             let (ctas, tile) = (Divisor::nearest(ctas), Divisor::ONE);
-            let runs = EvenRuns { ctas, tile, least: 1, slack: 0, reserved: 0 };
+            let runs = EvenRuns { ctas, tile, least: 1, slack: 0 };
             let groups = Groups { row_tiles: Divisor::nearest(row_tiles), runs, ..groups };
             grouped = BlackwellGroupedParams { gemm: params, groups };
             bytes(&grouped)

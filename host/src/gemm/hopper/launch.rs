@@ -55,7 +55,7 @@ impl HopperKernel {
                 let weight = config.tiling().most_weight();
                 let slack = estimate::whole_tile_slack(config) * weight;
                 let least = least * weight;
-                let runs = EvenRuns { ctas, tile, least, slack, reserved: 0 };
+                let runs = EvenRuns { ctas, tile, least, slack };
                 let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.rows));
                 let groups = Groups { row_tiles, runs, ..groups };
                 grouped = HopperGroupedParams { gemm: params, groups };

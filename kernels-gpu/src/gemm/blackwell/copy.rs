@@ -73,8 +73,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     // K steps of the tile whose weights are copied before all activations.
     let (first, end) = tiles.steps(work);
     let mut early = (end - first).min(config.stages());
-    if L::GROUPED {
-        // The counts are known, so the kernel before has ended: nothing is gained.
+    if !work.list.begins_early() {
         early = 0;
     }
     let mut known = u32::MAX;

@@ -35,12 +35,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut boxes = boxes::Boxes::new(config, control);
     let mut blocks = store_blocks::Blocks::new();
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
-    // The kernel before may make the vectors, and use the memory of the result. The counts of groups
-    // were read behind its end.
-    if !L::GROUPED {
-        grid::griddepcontrol_wait();
-    }
-    // SAFETY: all storing threads are here, behind the kernels before.
+    // The kernel before may make the vectors, and use the memory of the result.
+    grid::griddepcontrol_wait();
+    // SAFETY: all storing threads are here.
     unsafe { work.list.refuse(work.params) };
     let mut known = u32::MAX;
     let mut in_blocks = false;

@@ -54,6 +54,10 @@ pub trait List: Copy {
     #[inline(always)]
     unsafe fn acquire(self, _: &BlackwellParams, _: &Tile, _: [u32; 2], _: &mut u32) {}
 
+    /// Whether weights are copied before the kernels before have ended; not where they had to end before
+    /// it was known which.
+    fn begins_early(self) -> bool;
+
     /// Makes what the other functions need.
     ///
     /// # Safety
@@ -63,7 +67,7 @@ pub trait List: Copy {
     /// If the work list is bad: says so, and makes all results NaN. There are no tiles then.
     ///
     /// # Safety
-    /// All storing threads of all CTAs call it; the preceding kernels of the stream have ended.
+    /// All storing threads of all CTAs call it.
     unsafe fn refuse(self, params: &BlackwellParams);
 
     /// What numbers the tiles.
@@ -105,6 +109,11 @@ impl List for Uniform {
     type Numbers = gemm::Tiles;
 
     type Group = ();
+
+    #[inline(always)]
+    fn begins_early(self) -> bool {
+        true
+    }
 
     #[inline(always)]
     unsafe fn begin(self, _: &BlackwellConfig, _: bool) {}
@@ -167,6 +176,11 @@ impl List for Scaled {
 
     /// Its matrix.
     type Group = u32;
+
+    #[inline(always)]
+    fn begins_early(self) -> bool {
+        Uniform.begins_early()
+    }
 
     #[inline(always)]
     unsafe fn begin(self, _: &BlackwellConfig, _: bool) {}
@@ -237,6 +251,11 @@ impl List for GroupTable<'_> {
     type Numbers = u32;
 
     type Group = Group;
+
+    #[inline(always)]
+    fn begins_early(self) -> bool {
+        self.groups.settled != 0
+    }
 
     #[inline(always)]
     unsafe fn begin(self, config: &BlackwellConfig, swapped: bool) {
@@ -337,6 +356,11 @@ impl List for MixedTable<'_> {
             // SAFETY: the caller's.
             unsafe { mixed::acquire_maps(self.maps(params), [first, end]) };
         }
+    }
+
+    #[inline(always)]
+    fn begins_early(self) -> bool {
+        false
     }
 
     #[inline(always)]

@@ -69,8 +69,9 @@ impl GroupTable<'_> {
         lane: u32,
         cta: u32,
     ) {
-        // The kernel before may make the counts.
-        grid::griddepcontrol_wait();
+        if self.groups.settled == 0 {
+            grid::griddepcontrol_wait();
+        }
         // SAFETY: the warp is whole; the table has a word for each problem and each count.
         unsafe {
             self.copy_counts(lane);

@@ -70,8 +70,9 @@
 //! # Dependent launches
 //! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
 //! still run writes weights, so they are copied at once. Activations are copied, and results and
-//! partial sums written, after `griddepcontrol.wait`. The token counts of groups are read after it,
-//! too, and nothing can be copied before.
+//! partial sums written, after `griddepcontrol.wait`. So are the token counts of groups read, and nothing
+//! is copied before, unless they are settled. A CTA without work executes it, too: that this kernel has ended
+//! says that those before have.
 //!
 //! # Arithmetic
 //! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
@@ -208,6 +209,8 @@ unsafe fn gemm<
                     if warp::lane_id() == 0 {
                         let item = work.take(p, &mut run);
                         let tile = tile::find(work, config, p, item.tile);
+                        // The kernels before may make the problems' factors.
+                        grid::griddepcontrol_wait();
                         place::hand_over(work, config, p, memory, 0, (&item, &tile));
                         let first_place = memory.base + config.first_place_offset();
                         mbarrier::mbarrier_arrive_shared_cta_b64(first_place);
@@ -218,6 +221,7 @@ unsafe fn gemm<
         }
         if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
             if W::GROUPED && work.run(config, p).is_empty() {
+                grid::griddepcontrol_wait();
                 return;
             }
             // SAFETY: one thread; the barriers are initialised and known to it and to copies.
@@ -258,7 +262,7 @@ unsafe fn consume<
     // read again from the place, to save registers.
     let run = work.run(config, p);
     if W::GROUPED {
-        // SAFETY: all consumers are here; the work list's maker has waited for the kernels before.
+        // SAFETY: all consumers are here.
         unsafe { work.refuse(p) };
         if run.is_empty() {
             return;

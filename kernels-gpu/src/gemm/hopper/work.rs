@@ -65,7 +65,7 @@ pub trait Work: Copy {
     /// If the work list is bad: says so, and makes all results NaN. There are no tiles then.
     ///
     /// # Safety
-    /// All consumers of all CTAs call it; the preceding kernels of the stream have ended.
+    /// All consumers of all CTAs call it.
     #[inline(always)]
     unsafe fn refuse(self, _: &HopperParams) {}
 
