@@ -153,6 +153,59 @@ fn tiles_in_turn() {
     }
 }
 
+/// Wide tiles of every width, in one step or many: whole ones in turn, the heaviest first, on a machine
+/// with few SMs, even runs on one with more, and problems that are too many to be sorted.
+#[test]
+fn wide_tiles() {
+    let every: Vec<usize> = (0..16).rev().map(|i| 16 * i + 1 + i % 16).collect();
+    let many: Vec<usize> = (0..40).map(|i| (i * 29) % 70).collect();
+    let ragged = vec![130, 0, 300, 47, 256, 7, 520];
+    let wide = hopper::GROUPED.iter().filter(|config| config.is_wide());
+    let mut kinds = 0;
+    for (at, config) in wide.enumerate() {
+        for (i, (sms, counts)) in
+            [(4, &every), (4, &ragged), (16, &ragged), (132, &every), (6, &many)]
+                .into_iter()
+                .enumerate()
+        {
+            let index = 5 * at + i;
+            let machine = emulated_on(Gpu { sms, ..Gpu::h200() }, SCHEDULES[index % 5]);
+            let mut case = varied(counts, [264, [672, 96, 160][index % 3]], index);
+            case.format = config.scheme.format;
+            let Scheme { format, operand } = config.scheme;
+            case.activations = ActivationType::of_operand(format, operand, i);
+            case.result = RESULTS[index % RESULTS.len()];
+            case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
+            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+            case.check(&machine);
+        }
+        kinds += 1;
+    }
+    assert_eq!(kinds, 3, "configurations with wide tiles");
+}
+
+/// Results of wide tiles that go from registers to memory: 16 bits, with and without factors of rows.
+#[test]
+fn wide_tiles_from_registers() {
+    let counts = [200, 3, 100, 64, 0, 250];
+    for (at, config) in hopper::GROUPED.iter().filter(|config| config.is_wide()).enumerate() {
+        for (i, result) in [FloatType::F16, FloatType::Bf16].into_iter().enumerate() {
+            let machine = emulated_on(Gpu { sms: 6, ..Gpu::h200() }, SCHEDULES[(2 * at + i) % 5]);
+            let mut case = GroupedCase::new(&counts, [200, 672]);
+            case.generator = Generator::FullRange;
+            case.alpha = 0.5;
+            case.factors = i == 1;
+            case.vectors = [(at + i) % 2 == 1, false, false];
+            case.format = config.scheme.format;
+            let Scheme { format, operand } = config.scheme;
+            case.activations = ActivationType::of_operand(format, operand, i);
+            case.result = result.into();
+            case.overrides = GemmOverrides::new().kernel(config.name.to_string());
+            case.check(&machine);
+        }
+    }
+}
+
 /// Exact sums of the contest's correctness shapes with common N and K.
 #[test]
 fn contest_shapes_scaled_down() {

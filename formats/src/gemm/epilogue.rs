@@ -96,6 +96,14 @@ pub struct Epilogue {
     pub sink: Sink,
 }
 
+impl Epilogue {
+    /// Whether a result is a sum times alpha and a row factor, and nothing is asked of it.
+    pub const fn is_plain(&self) -> bool {
+        let Self { affine, combine, sink, .. } = self;
+        combine.is_none() && affine.column_factors == 0 && affine.bias == 0 && sink.magnitude == 0
+    }
+}
+
 /// `alpha * row[m] * column[n] * sum + bias[n]`, in f32 and in this order. Pointers are device
 /// addresses, aligned to the element; 0 where a vector is absent. The problems of a launch share
 /// the vectors.

@@ -303,19 +303,7 @@ impl Tiling {
 }
 
 /// The most that a step may weigh.
-pub const MAX_WEIGHT: u32 = 16;
-
-/// `work` by `weight`, which is one of a [`Tiling`]: 1, or from 14 on up to [`MAX_WEIGHT`].
-#[inline(always)]
-const fn steps_of(work: u32, weight: u32) -> u32 {
-    // A division by a constant is a multiplication.
-    match weight {
-        14 => work / 14,
-        15 => work / 15,
-        MAX_WEIGHT => work / MAX_WEIGHT,
-        _ => work,
-    }
-}
+pub const MAX_WEIGHT: u32 = 17;
 
 /// The tiles of some problems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,8 +312,8 @@ pub struct Work {
     pub tiles: u32,
     /// K steps of all of them, each counted by its [weight](Tiling::weight).
     pub total: u32,
-    /// The largest weight.
-    pub most: u32,
+    /// No less than the longest run has where tiles are [whole](Shares::InTurn).
+    pub longest: u32,
 }
 
 /// The work of a CTA: K steps, numbered tile after tile.
@@ -337,17 +325,29 @@ pub struct OwnRun {
     pub end: u32,
     /// The tile that number 0 means.
     pub base: u32,
-    /// The distance to the one that number 1 means.
+    /// The distance from one number's tile to the next one's, but that odd numbers count from `turned`.
     pub stride: u32,
+    /// What odd numbers have in place of `base`.
+    pub turned: u32,
     /// The first CTA that computes steps of the tile in which the run begins.
     pub first_cta: u32,
+}
+
+impl OwnRun {
+    /// The tile that number `index` means.
+    #[inline(always)]
+    pub const fn tile(&self, index: u32) -> u32 {
+        index * self.stride + if index % 2 == 0 { self.base } else { self.turned }
+    }
 }
 
 /// How the tiles are divided among CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shares {
-    /// CTAs take whole tiles in turn, `cta`, `cta + ctas`, ..., so that nobody has to add up sums,
-    /// and neighbouring tiles, which have operands in common, are computed at the same time.
+    /// CTAs take whole tiles in turn, in every other round the last CTA first, so that nobody has to add up
+    /// sums, and neighbouring tiles, which have operands in common, are computed at the same time. Where the
+    /// tiles that weigh most come first, the CTA that had the heaviest one of a round has the lightest one of the
+    /// next.
     InTurn,
     /// Each CTA has so much of the work, wherever tiles end: stream-K
     /// ([`schedule`](super::schedule)).
@@ -374,6 +374,8 @@ pub struct EvenRuns {
 impl EvenRuns {
     /// The most that a CTA has in even runs may differ from its part, as one in so many.
     const UNEVEN: u32 = 16;
+    /// Rounds of whole tiles whose longest run is found, not bounded.
+    const ROUNDS: u32 = 8;
 
     /// How `work` is divided. Its total and its tiles, with the CTAs added, are below
     /// [`Divisor::DIVIDENDS`].
@@ -382,21 +384,75 @@ impl EvenRuns {
         let even = self.ctas.div_ceil(work.total);
         let even = if even < self.least { self.least } else { even };
         let each = self.ctas.div_ceil(work.tiles);
-        let whole = each * self.tile.value() * work.most;
         let spare = if self.slack < even / Self::UNEVEN { even / Self::UNEVEN } else { self.slack };
-        if each > Self::UNEVEN || whole <= even + spare {
+        if each > Self::UNEVEN || work.longest <= even + spare {
             Shares::InTurn
         } else {
             Shares::Even(even)
         }
     }
 
+    /// What the longest run of whole tiles has at most, of `tiles` whose steps weigh up to `most`.
+    #[inline(always)]
+    pub const fn longest_of(&self, tiles: u32, most: u32) -> u32 {
+        self.ctas.div_ceil(tiles) * self.tile.value() * most
+    }
+
+    /// The tile of CTA `cta` in round `round` where tiles are taken [in turn](Shares::InTurn).
+    #[inline(always)]
+    pub const fn turn(&self, cta: u32, round: u32) -> u32 {
+        let ctas = self.ctas.value();
+        round * ctas + if round % 2 == 0 { cta } else { ctas - 1 - cta }
+    }
+
+    /// The CTA that takes tile `tile`.
+    #[inline(always)]
+    pub const fn taker(&self, tile: u32) -> u32 {
+        let (round, at) = self.ctas.divide(tile);
+        if round % 2 == 0 { at } else { self.ctas.value() - 1 - at }
+    }
+
+    /// Whether tiles are so few that the longest run of whole ones is [found](Self::longest_near).
+    #[inline(always)]
+    pub const fn is_found(&self, tiles: u32) -> bool {
+        tiles > 0 && self.ctas.div_ceil(tiles) <= Self::ROUNDS
+    }
+
+    /// The longest of three runs of whole tiles: of the CTA that takes tile `first`, of the one that takes
+    /// tile `last`, and of the last CTA. What runs have changes from one CTA to the next only where weights do:
+    /// so the longest of all is the longest of these, for the first and the last tile of each problem.
+    /// `weights` says what steps of tiles weigh; there are `tiles`, not more than
+    /// [`is_found`](Self::is_found) says.
+    #[inline(always)]
+    pub fn longest_near(
+        &self,
+        tiles: u32,
+        [first, last]: [u32; 2],
+        weights: impl Fn([u32; 3]) -> [u32; 3],
+    ) -> u32 {
+        let ctas = [self.taker(first), self.taker(last), self.ctas.value() - 1];
+        let (mut work, mut round) = ([0; 3], 0);
+        while round * self.ctas.value() < tiles {
+            let own = ctas.map(|cta| self.turn(cta, round));
+            let found = weights(own.map(|tile| if tile < tiles { tile } else { 0 }));
+            for i in 0..ctas.len() {
+                work[i] += if own[i] < tiles { found[i] } else { 0 };
+            }
+            round += 1;
+        }
+        let [a, b, c] = work;
+        a.max(b).max(c) * self.tile.value()
+    }
+
     /// The work of CTA `cta` where tiles are taken [in turn](Shares::InTurn).
     #[inline(always)]
     pub const fn in_turn(&self, work: &Work, cta: u32) -> OwnRun {
-        let own = self.ctas.div_ceil(work.tiles.saturating_sub(cta));
         let stride = self.ctas.value();
-        OwnRun { first: 0, end: own * self.tile.value(), base: cta, stride, first_cta: cta }
+        let turned = stride - 1 - cta;
+        let rounds = self.ctas.divide(work.tiles).0;
+        let own = rounds + if self.turn(cta, rounds) < work.tiles { 1 } else { 0 };
+        let end = own * self.tile.value();
+        OwnRun { first: 0, end, base: cta, stride, turned, first_cta: cta }
     }
 
     /// Where the share of CTA `cta` begins; that of the next one is its end.
@@ -417,7 +473,11 @@ impl EvenRuns {
         boundary: u32,
         [before, steps, weight]: [u32; 3],
     ) -> (u32, u32) {
-        let own = steps_of(boundary - before, weight);
+        // No step weighs nothing; a kernel has no place for a panic.
+        let own = match (boundary - before).checked_div(weight) {
+            Some(own) => own,
+            None => 0,
+        };
         let tile = before + self.tile.divide(own).0 * self.tile.value() * weight;
         let mut first_cta = cta;
         // A CTA has steps of the tile if the next one's share begins behind its first step.
@@ -584,11 +644,78 @@ mod tests {
         }
         assert_eq!([176, 320, 80, 1, 129].map(|count| narrow.width(count)), [96, 112, 80, 16, 80]);
         assert!(narrow.most_weight() <= MAX_WEIGHT);
-        for work in 0..1000 {
-            for weight in [1, 14, 15, 16] {
-                assert_eq!(steps_of(work, weight), work / weight);
+    }
+
+    fn even_runs(ctas: u32, steps: u32) -> EvenRuns {
+        let (ctas, tile) = (Divisor::nearest(ctas), Divisor::nearest(steps));
+        EvenRuns { ctas, tile, least: 1, slack: 0 }
+    }
+
+    /// Where tiles are taken in turn, each is one CTA's, and every other round goes the other way.
+    #[test]
+    fn turns() {
+        for (ctas, tiles) in [1, 2, 7, 66].into_iter().flat_map(|c| (0..150).map(move |t| (c, t))) {
+            let runs = even_runs(ctas, 5);
+            let work = Work { tiles, total: tiles * 5, longest: 0 };
+            let mut takers = vec![u32::MAX; tiles as usize];
+            for cta in 0..ctas {
+                let own = runs.in_turn(&work, cta);
+                assert_eq!([own.first, own.end % 5, own.first_cta], [0, 0, cta]);
+                for round in 0..own.end / 5 {
+                    let tile = own.tile(round);
+                    assert_eq!([tile, cta], [runs.turn(cta, round), runs.taker(tile)]);
+                    assert_eq!(core::mem::replace(&mut takers[tile as usize], cta), u32::MAX);
+                }
             }
+            assert!(takers.iter().all(|cta| *cta != u32::MAX), "{tiles} for {ctas}");
         }
+        let runs = even_runs(3, 1);
+        assert_eq!([0, 1, 2, 3].map(|round| runs.turn(0, round)), [0, 5, 6, 11]);
+    }
+
+    /// The longest run of whole tiles is that of a CTA next to where weights change.
+    #[test]
+    fn longest_runs_are_found() {
+        let mut seed = 7u32;
+        let mut random = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % below
+        };
+        let mut found = 0;
+        for _ in 0..3000 {
+            let (ctas, rows, problems) = (1 + random(20), 1 + random(6), 1 + random(9));
+            let runs = even_runs(ctas, 4);
+            // Token tiles and weight of each problem, the heaviest first.
+            let mut classes: Vec<_> =
+                (0..problems).map(|_| (random(MAX_WEIGHT) + 1, random(4))).collect();
+            classes.sort_by_key(|(weight, _)| core::cmp::Reverse(*weight));
+            let weights: Vec<u32> = classes
+                .iter()
+                .flat_map(|(weight, tiles)| vec![*weight; (tiles * rows) as usize])
+                .collect();
+            let tiles = weights.len() as u32;
+            if !runs.is_found(tiles) {
+                continue;
+            }
+            found += 1;
+            let weight = |tile: u32| weights[tile as usize];
+            let work_of = |cta| {
+                let turns = (0..).map(|round| runs.turn(cta, round));
+                4 * turns.take_while(|tile| *tile < tiles).map(weight).sum::<u32>()
+            };
+            let longest = (0..ctas).map(work_of).max().unwrap();
+            let mut before = 0;
+            let near = classes.iter().map(|(_, own)| {
+                let first = (before * rows).min(tiles - 1);
+                before += own;
+                let last = (before * rows).max(1) - 1;
+                runs.longest_near(tiles, [first, last], |tiles| tiles.map(weight))
+            });
+            assert_eq!(near.max().unwrap(), longest, "{classes:?}, {rows} rows, {ctas} CTAs");
+            let most = classes.iter().map(|(weight, _)| *weight).max().unwrap();
+            assert!(longest <= runs.longest_of(tiles, most));
+        }
+        assert!(found > 1000, "{found}");
     }
 
     /// Every step is in one run, runs take equally long or are whole tiles, and the first CTA of a
@@ -611,15 +738,16 @@ mod tests {
             };
             // Of each problem: work and steps before it, its weight, its work.
             let mut problems = vec![];
-            let mut work = Work { tiles: 0, total: 0, most: 1 };
+            let (mut work, mut most) = (Work { tiles: 0, total: 0, longest: 0 }, 1);
             for &count in counts.iter().filter(|count| **count > 0) {
                 let weight = narrow.weight(narrow.width(count));
                 let steps = narrow.tiles(count) * rows * STEPS;
                 problems.push(([work.total, work.tiles * STEPS, weight], steps * weight));
                 work.tiles += narrow.tiles(count) * rows;
                 work.total += steps * weight;
-                work.most = work.most.max(weight);
+                most = most.max(weight);
             }
+            work.longest = runs.longest_of(work.tiles, most);
             let weight_of = |step: u32| {
                 let problem = problems.iter().rev().find(|([_, before, _], _)| *before <= step);
                 problem.map(|([_, _, weight], _)| *weight).unwrap()
@@ -642,26 +770,25 @@ mod tests {
                             }
                         };
                         let ((first, first_cta), (end, _)) = (find(cta), find(cta + 1));
-                        OwnRun { first, end, base: 0, stride: 1, first_cta }
+                        OwnRun { first, end, base: 0, stride: 1, turned: 0, first_cta }
                     }
                 };
                 let mut took = 0;
                 for step in own.first..own.end {
-                    let tile = own.base + step / STEPS * own.stride;
+                    let tile = own.tile(step / STEPS);
                     let step = tile * STEPS + step % STEPS;
                     assert_eq!(core::mem::replace(&mut owners[step as usize], cta), u32::MAX);
                     took += weight_of(step);
                 }
                 begins.push((own.first, own.first_cta));
                 if let Shares::Even(share) = shares {
-                    assert!(took <= share + work.most, "{took} of {share}");
+                    assert!(took <= share + most, "{took} of {share}");
                     assert!(share >= least && share <= least.max(work.total / ctas + 1));
                     let is_last = own.end == work.tiles * STEPS;
-                    assert!(is_last || took + work.most > share, "{took} of {share}");
+                    assert!(is_last || took + most > share, "{took} of {share}");
                 } else {
                     let even = (work.total / ctas).max(least);
-                    let longest = work.tiles.div_ceil(ctas) * STEPS * work.most;
-                    let short = longest <= even + 1 + (even / 16).max(8);
+                    let short = work.longest <= even + 1 + (even / 16).max(8);
                     assert!(short || work.tiles > 16 * ctas);
                 }
             }

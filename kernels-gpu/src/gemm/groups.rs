@@ -3,7 +3,7 @@
 //!
 //! | function | who | when |
 //! |---|---|---|
-//! | [`make`](GroupTable::make) | one warp of each CTA | at the start; unless the counts are settled, behind the kernels before |
+//! | [`make`](GroupTable::make) | one warp of each CTA | at the start; behind the kernels before, unless the counts are settled |
 //! | [`tiles`](GroupTable::tiles), [`own`](GroupTable::own), [`tile`](GroupTable::tile) | any thread | behind a barrier after that |
 //! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | likewise |
 //! | [`affine`](GroupTable::affine), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
@@ -15,7 +15,8 @@
 mod make;
 
 use cuda_std::ptx::{grid, memory};
-use fp4_formats::gemm::groups::{Groups, OwnRun, STATUS_BAD_COUNTS};
+use cuda_std::warp;
+use fp4_formats::gemm::groups::{Groups, Located, MAX_PROBLEMS, OwnRun, STATUS_BAD_COUNTS};
 use fp4_formats::gemm::work::{Tile, TokenRange};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
 
@@ -39,6 +40,9 @@ pub struct GroupTable<'a> {
     pub groups: &'a Groups,
     /// Shared address of the table.
     pub table: u32,
+    /// Whether the tiles of up to a warp's lanes of problems are numbered by weight, those that weigh most
+    /// first, so that whole tiles in turn come closest to even runs.
+    pub sorts: bool,
 }
 
 impl GroupTable<'_> {
@@ -86,13 +90,21 @@ impl GroupTable<'_> {
     pub fn own(self) -> OwnRun {
         // SAFETY: the table is made, with runs.
         let word = |at: u32| unsafe { memory::ld_shared_b32(self.table + RUN + at * WORD) };
-        OwnRun { first: word(0), end: word(1), base: word(2), stride: word(3), first_cta: word(4) }
+        OwnRun {
+            first: word(0),
+            end: word(1),
+            base: word(2),
+            stride: word(3),
+            turned: word(4),
+            first_cta: word(5),
+        }
     }
 
     /// Tile number `index`.
     #[inline(always)]
     pub fn tile(self, index: u32) -> Tile {
-        let at = self.groups.locate(index, |problem| self.before(problem));
+        let at = self.groups.locate(index, |place| self.before(place));
+        let at = Located { problem: self.problem(at.problem), ..at };
         // Where counts are bad, there is no tile.
         let none = TokenRange { matrix: 0, first: 0, count: 0, rows: 0 };
         let tokens = self.groups.range(at.problem, |at| self.count(at)).unwrap_or(none);
@@ -152,17 +164,45 @@ impl GroupTable<'_> {
         unsafe { memory::ld_shared_b32(self.table) == BAD }
     }
 
-    /// Where the table says how many token tiles precede `problem`.
+    /// Where the table says how many token tiles precede the problem in place `place` of their order.
     #[inline(always)]
-    fn place(self, problem: u32) -> u32 {
-        self.table + PLACES + problem * WORD
+    fn place(self, place: u32) -> u32 {
+        self.table + PLACES + place * WORD
     }
 
-    /// How many token tiles precede `problem`.
+    /// How many token tiles precede the problem in place `place`.
     #[inline(always)]
-    fn before(self, problem: u32) -> u32 {
+    fn before(self, place: u32) -> u32 {
         // SAFETY: the table is made, and has a word for each problem.
-        unsafe { memory::ld_shared_b32(self.place(problem)) }
+        unsafe { memory::ld_shared_b32(self.place(place)) }
+    }
+
+    /// Whether problems are in the order of their weights.
+    #[inline(always)]
+    fn is_sorted(self) -> bool {
+        self.sorts && self.groups.problems <= warp::LANES
+    }
+
+    /// Where the table says which problem is in place `place`, and its weight. Few problems leave this
+    /// room.
+    #[inline(always)]
+    fn ordered(self, place: u32) -> u32 {
+        const { assert!(warp::LANES * 2 < MAX_PROBLEMS) };
+        self.place(MAX_PROBLEMS + place)
+    }
+
+    /// The problem in place `place`, and what a step of its tiles weighs, where problems are sorted.
+    #[inline(always)]
+    fn order(self, place: u32) -> (u32, u32) {
+        // SAFETY: the order is in the table.
+        let word = unsafe { memory::ld_shared_b32(self.ordered(place)) };
+        (word % MAX_PROBLEMS, word / MAX_PROBLEMS)
+    }
+
+    /// The problem in place `place`.
+    #[inline(always)]
+    fn problem(self, place: u32) -> u32 {
+        if self.is_sorted() { self.order(place).0 } else { place }
     }
 
     /// Where the table has token count number `at`.

@@ -59,13 +59,20 @@ pub const RESULT_PIECE: u32 = RESULT_TOKENS * RESULT_PITCH;
 /// Bytes of a piece of a row of results that a thread stores.
 pub const RESULT_ALIGN: u32 = 16;
 
-/// Tokens of the tiles that may be narrower, and what their widths are multiples of; the narrowest
-/// product that there is, and the tokens that a step costs besides its own, which reproduces what
-/// steps take on an H200 (0.68 us of 128 tokens, 0.635 of 112, 0.58 of 96).
+/// Tokens from which on the tiles of grouped products may be narrower, and what their widths are
+/// multiples of; the narrowest product that there is, and the tokens that a step costs besides its
+/// own, which reproduces what steps take on an H200 (0.68 us of 128 tokens, 0.635 of 112, 0.58 of
+/// 96).
 const NARROW_TOKENS: u32 = 128;
 const NARROW_UNIT: u32 = 16;
 const NARROW_FLOOR: u32 = 96;
 const NARROW_FIXED: u32 = 128;
+/// The same of [wide](HopperConfig::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
+/// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and the width
+/// below which steps take as long.
+pub(super) const WIDE_NARROWEST: u32 = 48;
+const WIDE_FLOOR: u32 = 64;
+const WIDE_FIXED: u32 = 16;
 
 const _: () = assert!(BOX_BYTES / HalfType::F16.float().bytes() == BLOCK_COLUMNS);
 
@@ -111,7 +118,7 @@ impl HopperConfig {
 
     /// Registers that a producer's thread keeps.
     pub const fn producer_registers(&self) -> u32 {
-        if self.narrows() { WIDTHS_REGISTERS } else { PRODUCER_REGISTERS }
+        if self.narrows() && !self.is_wide() { WIDTHS_REGISTERS } else { PRODUCER_REGISTERS }
     }
 
     /// Registers of a consumer's thread, once the producer has released all but
@@ -129,11 +136,13 @@ impl HopperConfig {
     }
 
     /// Columns of the activations that one copy brings.
+    #[inline(always)]
     pub const fn box_columns(&self) -> u32 {
         BOX_BYTES / self.operand_bytes
     }
 
     /// Copies of a step along K.
+    #[inline(always)]
     pub const fn boxes(&self) -> u32 {
         K_STEP / self.box_columns()
     }
@@ -143,9 +152,31 @@ impl HopperConfig {
         self.rows / BLOCK_ROWS / CONSUMERS
     }
 
+    /// Whether tiles hold more tokens than a stage has room for with all columns of a step: 16-bit
+    /// activations of a grouped product whose problems have some hundred tokens, so that weights are
+    /// decoded once for all of them.
+    #[inline(always)]
+    pub const fn is_wide(&self) -> bool {
+        self.grouped && self.boxes() == 2 && self.tokens > NARROW_TOKENS
+    }
+
+    /// Tokens that a stage holds, with all columns of a step.
+    #[inline(always)]
+    pub const fn stage_tokens(&self) -> u32 {
+        if self.is_wide() { self.tokens / 2 } else { self.tokens }
+    }
+
+    /// Stages that a step of a tile of `width` tokens takes: two have half of the columns each, and
+    /// the first one has the weights.
+    #[inline(always)]
+    pub const fn step_stages(&self, width: u32) -> u32 {
+        if self.is_wide() && width > self.stage_tokens() { 2 } else { 1 }
+    }
+
     /// Bytes of a stage's activations.
+    #[inline(always)]
     pub const fn activation_bytes(&self) -> u32 {
-        K_STEP * self.operand_bytes * self.tokens
+        K_STEP * self.operand_bytes * self.stage_tokens()
     }
 
     /// f32 sums of a thread for each block of 64 rows.
@@ -156,29 +187,27 @@ impl HopperConfig {
     /// Whether tiles of a grouped product have no more room than they need: products of as many
     /// tokens as this configuration's take longer than decoding the weights.
     pub const fn narrows(&self) -> bool {
-        self.grouped && self.tokens == NARROW_TOKENS
+        self.grouped && self.tokens >= NARROW_TOKENS
     }
 
     /// How the tokens of a grouped product's problems become tiles.
     pub const fn tiling(&self) -> Tiling {
-        if self.narrows() {
-            Tiling {
-                most: NARROW_TOKENS,
-                unit: NARROW_UNIT,
-                floor: NARROW_FLOOR,
-                fixed: NARROW_FIXED,
-            }
-        } else {
-            Tiling::of(self.tokens)
+        if !self.narrows() {
+            return Tiling::of(self.tokens);
         }
+        let (floor, fixed) =
+            if self.is_wide() { (WIDE_FLOOR, WIDE_FIXED) } else { (NARROW_FLOOR, NARROW_FIXED) };
+        Tiling { most: self.tokens, unit: NARROW_UNIT, floor, fixed }
     }
 
     /// Tokens that one copy brings, to all CTAs of a multicast. Narrower tiles take fewer copies.
+    #[inline(always)]
     pub const fn box_tokens(&self) -> u32 {
         if self.narrows() { 2 * NARROW_UNIT } else { self.tokens / self.multicast }
     }
 
     /// Bytes of a stage's codes and scales.
+    #[inline(always)]
     pub const fn weight_bytes(&self) -> u32 {
         self.rows / CHUNK_ROWS * self.chunk_bytes
     }
@@ -190,16 +219,19 @@ impl HopperConfig {
         CONSUMER_THREADS + (self.multicast - 1) * (CONSUMER_THREADS / WARP)
     }
 
-    /// Bytes of a stage: what its copies bring for a tile with room for all its tokens.
+    /// Bytes of a stage: what its copies bring for a tile with room for as many tokens as it holds.
+    #[inline(always)]
     pub const fn stage_bytes(&self) -> u32 {
-        self.copied_bytes(self.tokens)
+        self.copied_bytes(self.stage_tokens(), 0)
     }
 
-    /// Bytes that the copies of a step bring for a tile of `width` tokens. Boxes count in full where
-    /// they reach out of bounds.
+    /// Bytes that the copies of stage `part` of a step bring for a tile of `width` tokens. Boxes count in
+    /// full where they reach out of bounds.
     #[inline(always)]
-    pub const fn copied_bytes(&self, width: u32) -> u32 {
-        K_STEP * self.operand_bytes * self.copied_tokens(width) + self.weight_bytes()
+    pub const fn copied_bytes(&self, width: u32, part: u32) -> u32 {
+        let columns = K_STEP / self.step_stages(width);
+        let weights = if part == 0 { self.weight_bytes() } else { 0 };
+        columns * self.operand_bytes * self.copied_tokens(width) + weights
     }
 
     /// Tokens in the boxes that a tile of `width` tokens takes, those of all CTAs of a multicast: no
@@ -209,11 +241,13 @@ impl HopperConfig {
         if !self.narrows() {
             return self.tokens;
         }
-        let read = if width < NARROW_FLOOR { NARROW_FLOOR } else { width };
+        let narrowest = if self.is_wide() { WIDE_NARROWEST } else { NARROW_FLOOR };
+        let read = if width < narrowest { narrowest } else { width };
         read.next_multiple_of(self.box_tokens())
     }
 
     /// Stages of the pipeline: as many as fit, up to what memory latency needs.
+    #[inline(always)]
     pub const fn stages(&self) -> u32 {
         let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
         let places = if self.grouped { places_bytes(MAX_STAGES) } else { 0 };
@@ -237,6 +271,7 @@ impl HopperConfig {
     /// Whether the sums have memory of their own behind the stages, so that copies for the next tile
     /// do not wait until they are stored. So have few tokens of many problems, whose tiles are
     /// short and whose sums are small. Elsewhere the sums overlay the stages.
+    #[inline(always)]
     pub const fn sums_apart(&self) -> bool {
         self.grouped && self.uses_mma_sync()
     }
@@ -247,17 +282,20 @@ impl HopperConfig {
     }
 
     /// Bytes of a CTA's sums in shared memory.
+    #[inline(always)]
     pub const fn sum_bytes(&self) -> u32 {
         self.tokens * self.sum_pitch() * size_of::<f32>() as u32
     }
 
     /// Offset of the stages' weights in shared memory; their activations start at 0, because a
     /// swizzled tile starts at a multiple of 1024.
+    #[inline(always)]
     pub const fn weights_offset(&self) -> u32 {
         self.stages() * self.activation_bytes()
     }
 
     /// Offset of the barriers in shared memory.
+    #[inline(always)]
     pub const fn barriers_offset(&self) -> u32 {
         let stages = self.stages() * self.stage_bytes();
         let sums = self.sum_bytes().next_multiple_of(BARRIER_BYTES);
@@ -271,11 +309,13 @@ impl HopperConfig {
     }
 
     /// Bytes of the table of a grouped product's problems.
+    #[inline(always)]
     pub const fn table_bytes(&self) -> u32 {
         if self.grouped { TABLE_BYTES } else { 0 }
     }
 
     /// Offset in shared memory of that table.
+    #[inline(always)]
     pub const fn table_offset(&self) -> u32 {
         self.sums_received_offset() + BARRIER_BYTES
     }
@@ -288,21 +328,25 @@ impl HopperConfig {
     }
 
     /// Offset in shared memory of the [places](Place) of a grouped product's tiles.
+    #[inline(always)]
     pub const fn places_offset(&self) -> u32 {
         self.table_offset() + self.table_bytes()
     }
 
     /// How many there are.
+    #[inline(always)]
     pub const fn places(&self) -> u32 {
         self.stages() + MORE_PLACES
     }
 
     /// Bytes of the places.
+    #[inline(always)]
     pub const fn places_bytes(&self) -> u32 {
         if self.grouped { places_bytes(self.stages()) } else { 0 }
     }
 
     /// Offset in shared memory of the results that [`stages_results`](Self::stages_results).
+    #[inline(always)]
     pub const fn results_offset(&self) -> u32 {
         (self.places_offset() + self.places_bytes()).next_multiple_of(RESULT_ALIGN)
     }
@@ -326,16 +370,13 @@ impl HopperConfig {
     /// Whether results are stored so: sums times factors of rows, of 16 bits, in aligned rows, without
     /// their largest magnitude.
     pub const fn stores_from_registers(&self, epilogue: &Epilogue) -> bool {
-        let Epilogue { affine, combine, sink, .. } = epilogue;
+        let sink = &epilogue.sink;
         let is_half =
             sink.out_type == FloatType::F16 as u32 || sink.out_type == FloatType::Bf16 as u32;
         let rows = (sink.columns as u64 | sink.out_stride) * FloatType::F16.bytes() as u64;
         self.stages_results()
             && is_half
-            && combine.is_none()
-            && affine.column_factors == 0
-            && affine.bias == 0
-            && sink.magnitude == 0
+            && epilogue.is_plain()
             && (sink.out | rows).is_multiple_of(RESULT_ALIGN as u64)
     }
 
@@ -357,6 +398,7 @@ impl HopperConfig {
     }
 
     /// Offset in shared memory of the barrier `sums_received`.
+    #[inline(always)]
     pub const fn sums_received_offset(&self) -> u32 {
         self.sums_stored_offset() + BARRIER_BYTES
     }
@@ -382,6 +424,7 @@ impl HopperConfig {
     }
 
     /// Offset in shared memory of the barrier `sums_stored`.
+    #[inline(always)]
     pub const fn sums_stored_offset(&self) -> u32 {
         self.barriers_offset() + 2 * self.stages() * BARRIER_BYTES
     }
@@ -524,6 +567,7 @@ macro_rules! sm90a_gemm_configs {
 /// |---|---|
 /// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
 /// | 128 x 64, 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
+/// | 128 x 256, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
 #[macro_export]
 macro_rules! sm90a_grouped_configs {
     ($with:ident) => {
@@ -533,16 +577,19 @@ macro_rules! sm90a_grouped_configs {
             gemm_sm90_nvfp4_f16_128x32_grouped: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_f16_128x48_grouped: NVFP4_F16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_f16_128x128_grouped: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x256_grouped_multicast2: NVFP4_F16, 128 x 256, 1 per SM, multicast 2;
             gemm_sm90_nvfp4_bf16_128x8_grouped: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x16_grouped: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x32_grouped: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x48_grouped: NVFP4_BF16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_bf16_128x128_grouped: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x256_grouped_multicast2: NVFP4_BF16, 128 x 256, 1 per SM, multicast 2;
             gemm_sm90_mxfp4_bf16_128x8_grouped: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x16_grouped: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x32_grouped: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x48_grouped: MXFP4_BF16, 128 x 48, 2 per SM, multicast 1;
             gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x256_grouped_multicast2: MXFP4_BF16, 128 x 256, 1 per SM, multicast 2;
             gemm_sm90_nvfp4_e4m3_128x32_grouped: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
             gemm_sm90_nvfp4_e4m3_128x128_grouped: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
             gemm_sm90_mxfp4_e4m3_128x32_grouped: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;

@@ -1,6 +1,6 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use super::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED, PARTITIONS};
+use super::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED, PARTITIONS, WIDE_NARROWEST};
 use super::repack::Scheme;
 use crate::WARP;
 use crate::gemm::{Problem, ResultType, Schedule, Split};
@@ -43,10 +43,11 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         (_, 32) => 550,
         (_, 48) => 600,
         (_, 64) => 650,
-        (128, _) => 1060,
+        (128, ..=128) => 1060,
         _ => 2100,
     }
 }
+
 /// Steps that take as long as sending partial sums, waiting for them and adding them: runs of a
 /// grouped product may be so much longer where that spares the fix-up.
 pub const fn whole_tile_slack(config: &HopperConfig) -> u32 {
@@ -72,6 +73,8 @@ const STAGED_BYTES: u64 = 67;
 const BLOCK_CYCLES: u64 = 340;
 /// More for each CTA of a cluster after the first.
 const MEMBER_CYCLES: u64 = 1300;
+/// More for a launch of grouped products with multicast.
+const MULTICAST_CYCLES: u64 = 2300;
 /// More for a launch with multicast, whose CTAs copy nothing before the barrier of their cluster,
 /// and for each step.
 const MEETING_CYCLES: u64 = 1500;
@@ -220,6 +223,51 @@ pub fn mixed(scheme: Scheme, problem: &Problem, sms: u32, result: ResultType) ->
     found_on_device(config, problem, sms, result)
 }
 
+/// Cycles of a grouped product in tiles that are as wide as need be, where the token counts are spread evenly
+/// from none to twice those expected, without what all such configurations take.
+fn spread_cycles(config: &HopperConfig, expected: &Problem, runs: u64) -> u64 {
+    const COUNTS: u32 = 16;
+    let steps = u64::from(expected.k.div_ceil(K_STEP));
+    let row_tiles = u64::from(expected.n.div_ceil(config.work_shape().rows));
+    let copies = row_tiles * u64::from(expected.l);
+    let (mut work, mut tiles, mut longest) = (0, 0, 0);
+    let tiling = config.tiling();
+    for i in 1..COUNTS {
+        let count = (u64::from(expected.m) * u64::from(i) / u64::from(COUNTS / 2)).max(1) as u32;
+        let (step, tile) = width_cycles(config, tiling.width(count));
+        work += u64::from(tiling.tiles(count)) * (steps * step + tile);
+        tiles += u64::from(tiling.tiles(count));
+        longest = longest.max(steps * step + tile);
+    }
+    let of_all = |sum: u64| sum * copies / u64::from(COUNTS - 1);
+    let even = of_all(work) / runs;
+    let rounds = of_all(tiles).div_ceil(runs);
+    // Sorted whole tiles are even but for a part of the lightest ones; of others all may be heavy.
+    let whole = if config.is_wide() && rounds > 2 {
+        even + work / tiles / 2
+    } else {
+        (rounds * longest).max(even)
+    };
+    let meeting = if config.multicast > 1 { MULTICAST_CYCLES } else { 0 };
+    whole.min(even + 2 * (u64::from(config.sum_bytes()) / FIX_UP_BYTES) + HANDOVER_CYCLES) + meeting
+}
+
+/// Cycles of a step of a tile of `width` tokens, and of the tile besides its steps, where tiles are as wide
+/// as need be. These reproduce equal problems of 48 to 256 tokens on an H200.
+const fn width_cycles(config: &HopperConfig, width: u32) -> (u64, u64) {
+    if config.is_wide() {
+        let read = if width < WIDE_NARROWEST { WIDE_NARROWEST } else { width } as u64;
+        (375 + read * 636 / 100, 3300)
+    } else {
+        let step = match width {
+            ..=96 => 840,
+            97..=112 => 995,
+            113.. => 1050,
+        };
+        (step, 2800)
+    }
+}
+
 /// The estimate for a configuration whose work list is made on the device: what the same tiles cost in
 /// a batch.
 fn found_on_device(
@@ -228,9 +276,19 @@ fn found_on_device(
     sms: u32,
     result: ResultType,
 ) -> Option<Estimate> {
-    let found = estimate(config, Split::None, expected, sms, result)?;
+    let mut found = estimate(config, Split::None, expected, sms, result)?;
     let resident = config.min_blocks;
-    let ctas = clusters(sms, 1, resident);
+    let clusters = clusters(sms, config.multicast, resident);
+    let ctas = clusters * config.multicast as u64;
+    if config.is_wide() {
+        let sibling = GROUPED
+            .iter()
+            .find(|other| other.scheme == config.scheme && other.narrows() && !other.is_wide())?;
+        let narrow = found_on_device(sibling, expected, sms, result)?;
+        let [own, others] = [(config, clusters), (sibling, narrow.ctas)]
+            .map(|(config, runs)| spread_cycles(config, expected, runs));
+        found.cycles = (narrow.cycles + own).saturating_sub(others);
+    }
     let steps = expected.k.div_ceil(K_STEP);
     let schedule = Schedule::stream_k(1, steps, 1)?;
     Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
@@ -281,7 +339,25 @@ mod tests {
             let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
             assert_eq!(grouped(scheme, &expected, 132, result).count(), count);
             let few = if scheme.operand.half().is_some() { 8 } else { 32 };
-            assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few, few, 128]);
+            let many = if scheme.operand.half().is_some() { 256 } else { 128 };
+            assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few, few, many]);
+            // Of what was measured: much work for wide tiles, and little.
+            if scheme.operand.half().is_some() {
+                let pick = |m, n, k, l| {
+                    let expected = Problem { m, n, k, l };
+                    let best =
+                        grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
+                    best.unwrap().config.tokens
+                };
+                for (m, n, k, l, tokens) in [
+                    (128, 4096, 7168, 8, 256),
+                    (128, 7168, 2048, 8, 256),
+                    (256, 3072, 4096, 2, 128),
+                    (256, 4096, 1536, 2, 128),
+                ] {
+                    assert_eq!(pick(m, n, k, l), tokens, "{m} x {n} x {k}, {l}");
+                }
+            }
         }
     }
 

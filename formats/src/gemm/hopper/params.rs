@@ -38,8 +38,8 @@ pub struct HopperParams {
     pub row_factor_stride: u32,
     /// 1 if [results are stored from registers](HopperConfig::stores_from_registers).
     pub from_registers: u32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// 1 if the epilogue [is plain](Epilogue::is_plain).
+    pub plain: u32,
     /// Which tiles have which numbers: that of [`HopperConfig::tiles`].
     pub walk: Walk,
 }
@@ -59,7 +59,7 @@ impl HopperParams {
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
         let (sizes, schedule, walk) = ([m, n, k, l], self.schedule.words(), self.walk.words());
-        let single: [u32; SINGLE] = [self.row_factor_stride, self.from_registers, self.reserved];
+        let single: [u32; SINGLE] = [self.row_factor_stride, self.from_registers, self.plain];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -163,7 +163,7 @@ mod tests {
             schedule: Schedule::new(Split::StreamK, 22, 18, 7).unwrap(),
             row_factor_stride: 23,
             from_registers: 27,
-            reserved: 0,
+            plain: 28,
             walk: Walk::new(TileOrder::TOKENS_INNERMOST, 22, 23),
         };
         let bytes = params.to_bytes();
@@ -178,6 +178,7 @@ mod tests {
         assert_eq!(word(offset_of!(HopperParams, partials)), 16);
         assert_eq!(word(offset_of!(HopperParams, flags)), 17);
         assert_eq!(word(offset_of!(HopperParams, from_registers)), 27);
+        assert_eq!(word(offset_of!(HopperParams, plain)), 28);
         let schedule = offset_of!(HopperParams, schedule);
         let words = params.schedule.words();
         for (i, expected) in (0..).zip(words) {

@@ -44,6 +44,8 @@ pub struct Place {
     pub first_cta: u32,
     /// The item's tile.
     pub tile: Tile,
+    /// Alpha of each half of the tile's problem, as the bits of an f32, with the problem's factors.
+    pub alphas: [u32; 2],
 }
 
 /// The CTA stores the tile.

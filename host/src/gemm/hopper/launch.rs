@@ -40,38 +40,36 @@ impl HopperKernel {
     /// As [`Gemm::launch`].
     pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         let gemm = launch.gemm;
+        let plan = &gemm.plan;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let device = gemm.kernels.device();
         let workspace = Workspace::place(launch.workspace, gemm.workspace_bytes(), device)?;
         let place = self.place(launch, workspace)?;
         let params = self.params(launch, &place)?;
         self.make_before(launch, &place)?;
-        let shape = self.shape();
-        let (uniform, grouped);
+        let grouped;
         let params: &[u8] = match (launch.groups, self.groups) {
             (Some(groups), Some(GroupedRuns { least, .. })) => {
-                let ctas = Divisor::nearest(gemm.plan.grid[0]);
+                // CTAs of a multicast have a run together.
+                let ctas = Divisor::nearest(plan.grid[0] / config.multicast);
                 let tile = Divisor::nearest(schedule.steps());
                 let weight = config.tiling().most_weight();
                 let slack = estimate::whole_tile_slack(config) * weight;
                 let least = least * weight;
                 let runs = EvenRuns { ctas, tile, least, slack };
-                let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.rows));
+                let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.work_shape().rows));
                 let groups = Groups { row_tiles, runs, ..groups };
                 grouped = HopperGroupedParams { gemm: params, groups };
                 bytes(&grouped)
             }
-            (Some(_), None) | (None, _) => {
-                uniform = params;
-                bytes(&uniform)
-            }
+            (Some(_), None) | (None, _) => bytes(&params),
         };
         let spec = LaunchSpec {
             entry: gemm.found.name(),
-            grid: [gemm.plan.grid[0], gemm.plan.grid[1], 1],
-            block: [shape.threads, 1, 1],
-            cluster: (shape.cluster > 1).then_some([shape.cluster, 1, 1]),
-            dynamic_shared: shape.dynamic_shared,
+            grid: [plan.grid[0], plan.grid[1], 1],
+            block: [plan.threads, 1, 1],
+            cluster: (plan.cluster > 1).then_some([plan.cluster, 1, 1]),
+            dynamic_shared: plan.dynamic_shared,
             overlaps: true,
             params,
         };
@@ -86,6 +84,7 @@ impl HopperKernel {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
+    #[inline(always)]
     pub fn place(&self, launch: &Launch<'_>, workspace: u64) -> Result<Place> {
         let parts = self.workspace(launch.gemm.kind)?;
         Ok(Place { parts, workspace, activations: fp8::check(launch)? })
@@ -95,6 +94,7 @@ impl HopperKernel {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
+    #[inline(always)]
     pub fn params(&self, launch: &Launch<'_>, place: &Place) -> Result<HopperParams> {
         let &Launch { gemm, weights, mut epilogue, .. } = launch;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
@@ -130,7 +130,7 @@ impl HopperKernel {
             schedule,
             row_factor_stride,
             from_registers: u32::from(!self.mixed && config.stores_from_registers(&epilogue)),
-            reserved: 0,
+            plain: u32::from(epilogue.is_plain()),
             walk: config.tiles(&self.problem).counts.walk,
         })
     }

@@ -104,7 +104,7 @@ fn grouped<'a>(
     params: &'a BlackwellGroupedParams,
 ) -> (&'a BlackwellParams, GroupTable<'a>) {
     let table = Control::new(config, shared::dynamic::<1024>()).table();
-    (&params.gemm, GroupTable { groups: &params.groups, table })
+    (&params.gemm, GroupTable { groups: &params.groups, table, sorts: false })
 }
 
 /// The arguments of [`gemm`] for mixed products. Where a launch's parameters are asked for and no

@@ -260,7 +260,7 @@ impl List for GroupTable<'_> {
     #[inline(always)]
     unsafe fn begin(self, config: &BlackwellConfig, swapped: bool) {
         // SAFETY: the caller's.
-        unsafe { self.make::<false>(Tiling::of(config.work_shape(swapped).tokens)) };
+        unsafe { self.make::<false>(Tiling::of(config.work_shape(swapped).tokens), 0) };
     }
 
     #[inline(always)]

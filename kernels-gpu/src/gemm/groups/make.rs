@@ -1,10 +1,15 @@
 //! How the table of groups is made, by one warp of each CTA.
 
+use core::mem::offset_of;
+
 use cuda_std::ptx::{grid, marker, memory};
-use cuda_std::{thread, warp};
-use fp4_formats::gemm::groups::{EvenRuns, OwnRun, Shares, Tiling, Work};
+use cuda_std::warp;
+use fp4_formats::gemm::groups::{EvenRuns, Groups, MAX_PROBLEMS, OwnRun, Shares, Tiling, Work};
 
 use super::{AHEAD, BAD, GroupTable, RUN, WORD};
+
+/// Where a run has its first CTA.
+const FIRST_CTA: u32 = offset_of!(OwnRun, first_cta) as u32;
 
 /// What precedes a problem: token tiles, and their work.
 #[derive(Clone, Copy, Default)]
@@ -38,13 +43,13 @@ struct Found {
 }
 
 impl GroupTable<'_> {
-    /// Makes the table for tiles of `tiling`; with `RUNS` also this CTA's run.
+    /// Makes the table for tiles of `tiling`; with `RUNS` also the run of CTA `cta`.
     ///
     /// # Safety
     /// One whole warp of the CTA; the other threads use the table behind a barrier.
     #[inline(always)]
-    pub unsafe fn make<const RUNS: bool>(self, tiling: Tiling) {
-        let (lane, cta) = (warp::lane_id(), thread::block_idx_x());
+    pub unsafe fn make<const RUNS: bool>(self, tiling: Tiling, cta: u32) {
+        let lane = warp::lane_id();
         // SAFETY: the caller's.
         unsafe {
             // Problems of even tiles are many, and each is little work; of others a lane has few.
@@ -76,6 +81,9 @@ impl GroupTable<'_> {
         unsafe {
             self.copy_counts(lane);
             warp::sync();
+            if self.is_sorted() {
+                self.sort(tiling, lane);
+            }
             // Each lane has problems that follow each other: one sum over the lanes is enough.
             let each = self.groups.problems.div_ceil(warp::LANES);
             let first = lane * each;
@@ -118,7 +126,14 @@ impl GroupTable<'_> {
                 } else {
                     (warp::broadcast_u32(through.work, last), warp::max_u32(most))
                 };
-                let all = Work { tiles: tiles * rows, total: work * steps, most };
+                let tiles = tiles * rows;
+                let runs = &self.groups.runs;
+                let longest = if self.is_sorted() && !is_bad && runs.is_found(tiles) {
+                    self.longest(tiles, [through.tiles - own.tiles, own.tiles], lane)
+                } else {
+                    runs.longest_of(tiles, most)
+                };
+                let all = Work { tiles, total: work * steps, longest };
                 boundaries = self.begin_run(&all, is_bad, lane, cta);
             }
             let mut place =
@@ -146,6 +161,71 @@ impl GroupTable<'_> {
                 at += EACH as u32;
             }
             warp::sync();
+        }
+    }
+
+    /// Puts the problems in the order of their weights, the heaviest first: each lane counts those before
+    /// its own.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make); the counts are in the table.
+    #[inline(always)]
+    unsafe fn sort(self, tiling: Tiling, lane: u32) {
+        let problems = self.groups.problems;
+        let mut weight = 0;
+        if lane < problems {
+            let range = self.groups.range(lane, |at| self.count(at));
+            let tokens = range.map_or(0, |range| range.count);
+            weight = if tokens == 0 { 0 } else { tiling.weight(tiling.width(tokens)) };
+        }
+        let (mut place, mut other) = (0, 0);
+        while other < problems {
+            // SAFETY: the warp is whole, and there is such a lane.
+            let weighs = unsafe { warp::broadcast_u32(weight, other) };
+            place += u32::from(weighs > weight || weighs == weight && other < lane);
+            other += 1;
+        }
+        // SAFETY: the table has a word for each place; the warp is whole.
+        unsafe {
+            if lane < problems {
+                memory::st_shared_b32(self.ordered(place), lane + weight * MAX_PROBLEMS);
+            }
+            warp::sync();
+        }
+    }
+
+    /// What the longest run of whole tiles has. The problem in place `lane` has `own` token tiles, behind
+    /// `before` of others.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make); the problems are [sorted](Self::sort), and the counts are good.
+    #[inline(always)]
+    unsafe fn longest(self, tiles: u32, [before, own]: [u32; 2], lane: u32) -> u32 {
+        let Groups { problems, ref runs, row_tiles, .. } = *self.groups;
+        let rows = row_tiles.value();
+        // SAFETY: the table has a word for each place; the warp is whole.
+        unsafe {
+            if lane < problems {
+                memory::st_shared_b32(self.place(lane), before);
+            }
+            warp::sync();
+            let first = (before * rows).min(tiles - 1);
+            let last = ((before + own) * rows).max(1) - 1;
+            let longest = runs.longest_near(tiles, [first, last], |tiles| {
+                let wanted = tiles.map(|tile| row_tiles.divide(tile).0);
+                // The three are looked for at the same time.
+                let (mut at, mut span) = ([0; 3], problems);
+                while span > 1 {
+                    let half = span / 2;
+                    let next = at.map(|at| self.before(at + half));
+                    for i in 0..at.len() {
+                        at[i] += if next[i] <= wanted[i] { half } else { 0 };
+                    }
+                    span -= half;
+                }
+                at.map(|at| self.order(at).1)
+            });
+            warp::max_u32(longest)
         }
     }
 
@@ -182,7 +262,8 @@ impl GroupTable<'_> {
         i: usize,
     ) -> Option<u32> {
         if EACH == 1 {
-            self.groups.range(first, |at| self.count(at)).map(|range| range.count)
+            let problem = self.problem(first);
+            self.groups.range(problem, |at| self.count(at)).map(|range| range.count)
         } else if first + (i as u32) < end {
             self.groups.tokens(words[i])
         } else {
@@ -202,7 +283,7 @@ impl GroupTable<'_> {
         let none = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
         let steps = work.tiles * runs.tile.value();
         let (run, boundaries) = if bad {
-            (OwnRun { first: 0, end: 0, base: 0, stride: 0, first_cta: 0 }, none)
+            (OwnRun { first: 0, end: 0, base: 0, stride: 0, turned: 0, first_cta: 0 }, none)
         } else {
             match runs.shares(work) {
                 Shares::InTurn => (runs.in_turn(work, cta), none),
@@ -211,15 +292,15 @@ impl GroupTable<'_> {
                     let end = EvenRuns::boundary(share, work, cta + 1);
                     // Boundaries behind all work are in no problem.
                     let run =
-                        OwnRun { first: steps, end: steps, base: 0, stride: 1, first_cta: cta };
+                        OwnRun { first: steps, end: steps, base: 0, stride: 1, turned: 0, first_cta: cta };
                     (run, Boundaries { share, first, end })
                 }
             }
         };
-        let OwnRun { first, end, base, stride, first_cta } = run;
+        let OwnRun { first, end, base, stride, turned, first_cta } = run;
         if lane == 0 {
             // SAFETY: inside the table.
-            unsafe { self.put_run([first, end, base, stride, first_cta]) };
+            unsafe { self.put_run([first, end, base, stride, turned, first_cta]) };
         }
         // SAFETY: the warp is whole.
         unsafe { warp::sync() };
@@ -253,7 +334,7 @@ impl GroupTable<'_> {
             if found.first[2] > 0 {
                 let (step, first_cta) = runs.begin(at.share, cta, at.first, found.first);
                 memory::st_shared_b32(self.table + RUN, step);
-                memory::st_shared_b32(self.table + RUN + 4 * WORD, first_cta);
+                memory::st_shared_b32(self.table + RUN + FIRST_CTA, first_cta);
             }
             if found.end[2] > 0 {
                 let (step, _) = runs.begin(at.share, 0, at.end, found.end);

@@ -32,9 +32,14 @@ pub(super) fn descriptor(start: u32, offset: u32) -> u64 {
     DESCRIPTOR >> 32 << 32 | u64::from(low)
 }
 
+/// A unit's operands: a fragment for each `wgmma`.
+type Operands = [[u32; 4]; STEPS];
+
 /// A thread's sums: `SUMS` of each of its warpgroup's `BLOCKS` blocks of rows.
 pub struct Consumer<W, const SUMS: usize, const BLOCKS: usize> {
     sums: [[f32; SUMS]; BLOCKS],
+    /// The operands of the last two units.
+    operands: [Operands; 2],
     weights: core::marker::PhantomData<W>,
 }
 
@@ -53,7 +58,11 @@ pub(super) fn first_block<const BLOCKS: usize>() -> u32 {
 impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     #[inline(always)]
     pub fn new() -> Self {
-        Self { sums: [[0.0; SUMS]; BLOCKS], weights: core::marker::PhantomData }
+        Self {
+            sums: [[0.0; SUMS]; BLOCKS],
+            operands: [[[0; 4]; STEPS]; 2],
+            weights: core::marker::PhantomData,
+        }
     }
 
     /// The sums. The same thread of every CTA holds the same tokens and rows.
@@ -74,18 +83,22 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
         &mut self.sums[0][i]
     }
 
-    /// Puts the sums into shared memory, f32, [tokens, rows] with the configuration's pitch.
+    /// Puts the sums of a tile of `width` tokens into shared memory, f32, [tokens, rows] with the
+    /// configuration's pitch.
     ///
     /// # Safety
     /// The products are finished, and nobody uses the stages any more.
     #[inline(always)]
-    pub unsafe fn put_sums(&self, config: &HopperConfig, memory: Memory) {
+    pub unsafe fn put_sums(&self, config: &HopperConfig, width: u32, memory: Memory) {
         let lane = lane();
         let row = lane / warp::LANES * 16 + lane % warp::LANES / 4;
         let token = lane % 4 * 2;
         for block in 0..BLOCKS {
             let row = (first_block::<BLOCKS>() + block as u32) * BLOCK_ROWS + row;
             for i in 0..SUMS as u32 {
+                if config.is_wide() && 8 * (i / 4) / config.stage_tokens() * config.stage_tokens() >= width {
+                    continue;
+                }
                 let row = row + 8 * (i / 2 % 2);
                 let token = token + 8 * (i / 4) + i % 2;
                 let at = (token * config.sum_pitch() + row) * size_of::<f32>() as u32;
@@ -115,10 +128,50 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     ) {
         // SAFETY: the caller's.
         unsafe {
+            if !config.is_wide() {
+                match width {
+                    ..=96 => self.multiply::<48>(config, count, memory, ring, cursor),
+                    97..=112 => self.multiply::<56>(config, count, memory, ring, cursor),
+                    113.. => self.multiply::<64>(config, count, memory, ring, cursor),
+                }
+                return self.keep_operands(memory, count);
+            }
+            // A product of 144 tokens takes longer than one of 160.
             match width {
-                ..=96 => self.multiply::<48>(config, count, memory, ring, cursor),
+                ..=48 => self.multiply::<24>(config, count, memory, ring, cursor),
+                49..=64 => self.multiply::<32>(config, count, memory, ring, cursor),
+                65..=80 => self.multiply::<40>(config, count, memory, ring, cursor),
+                81..=96 => self.multiply::<48>(config, count, memory, ring, cursor),
                 97..=112 => self.multiply::<56>(config, count, memory, ring, cursor),
-                113.. => self.multiply::<64>(config, count, memory, ring, cursor),
+                113..=128 => self.multiply::<64>(config, count, memory, ring, cursor),
+                129..=160 => self.multiply::<80>(config, count, memory, ring, cursor),
+                161..=176 => self.multiply::<88>(config, count, memory, ring, cursor),
+                177..=192 => self.multiply::<96>(config, count, memory, ring, cursor),
+                193..=208 => self.multiply::<104>(config, count, memory, ring, cursor),
+                209..=224 => self.multiply::<112>(config, count, memory, ring, cursor),
+                225..=240 => self.multiply::<120>(config, count, memory, ring, cursor),
+                241.. => self.multiply::<128>(config, count, memory, ring, cursor),
+            }
+            self.keep_operands(memory, count);
+        }
+    }
+
+    /// Where the loops of all widths meet, this uses the operands of the last two units, which is why
+    /// ptxas keeps those of all loops in the same registers. Without it, each product of the kernel has
+    /// registers of its own for its operand, which are not enough. It is never executed: there is a step.
+    ///
+    /// # Safety
+    /// The products are finished.
+    #[inline(always)]
+    unsafe fn keep_operands(&self, memory: Memory, count: u32) {
+        if marker::pin(count) == 0 {
+            let mut at = memory.base;
+            for unit in 0..2 {
+                for k in 0..STEPS {
+                    // SAFETY: inside the first stage.
+                    unsafe { memory::st_shared_v4_b32(at, self.operands[unit][k]) };
+                    at += size_of::<[u32; 4]>() as u32;
+                }
             }
         }
     }
@@ -139,51 +192,58 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     ) where
         W: Product<N>,
     {
-        let mut last = *cursor;
         let places = Places::new::<BLOCKS>(config);
+        let parts = config.step_stages(2 * N as u32);
+        // The stages of the step before.
+        let mut last = [cursor.stage; 2];
         let mut step = 0;
         // There is a first step. A path around the loop would join it with sums that no
         // product wrote, and ptxas would run the products one by one.
         loop {
             // SAFETY: the stage has arrived when the wait returns. Its predecessor is read: its
-            // products are finished where `stage` says so, and its codes were decoded before.
+            // products are finished where `step` says so, and its codes were decoded before.
             unsafe {
                 ring.wait_full(cursor);
-                self.stage::<N>(config, memory, places, cursor.stage, || {
-                    release(config, ring.empty(last.stage), step > 0);
+                last = self.step::<N>(config, memory, places, ring, cursor, |part| {
+                    release(config, ring.empty(last[part]), step > 0);
                 });
             }
-            last = *cursor;
             cursor.advance();
             step += 1;
             if step >= count {
                 break;
             }
         }
-        // SAFETY: the warpgroup is converged; with its products the last stage is read.
+        // SAFETY: the warpgroup is converged; with its products the last stages are read.
         unsafe {
             wgmma::wgmma_wait_group::<0>();
-            release(config, ring.empty(last.stage), true);
+            for stage in &last[..parts as usize] {
+                release(config, ring.empty(*stage), true);
+            }
         }
     }
 
-    /// One step of K. Calls `release` when the products of the step before are finished.
+    /// One step of K, whose first stage has arrived; returns its stages. Calls `release` with each
+    /// stage's number in the step when the products of the same stage of the step before are finished.
     ///
     /// # Safety
-    /// As [`multiply`](Self::multiply); stage `stage` has arrived.
+    /// As [`multiply`](Self::multiply).
     #[inline(always)]
-    unsafe fn stage<const N: usize>(
+    unsafe fn step<const N: usize>(
         &mut self,
         config: &HopperConfig,
         memory: Memory,
         places: Places,
-        stage: u32,
-        mut release: impl FnMut(),
-    ) where
+        ring: Ring,
+        cursor: &mut Cursor,
+        mut release: impl FnMut(usize),
+    ) -> [u32; 2]
+    where
         W: Product<N>,
     {
-        let activations = memory.activations(config, stage);
-        let weights = memory.weights(config, stage);
+        let is_wide = config.step_stages(2 * N as u32) == 2;
+        let mut stages = [cursor.stage; 2];
+        let weights = memory.weights(config, cursor.stage);
         let mut words = [[[0; STEPS]; BLOCKS]; CHUNK_BLOCKS as usize];
         let mut scales = [[W::NONE; BLOCKS]; CHUNK_BLOCKS as usize];
         for kb in 0..CHUNK_BLOCKS as usize {
@@ -194,35 +254,48 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             }
         }
         for kb in 0..CHUNK_BLOCKS as usize {
+            if is_wide && kb > 0 {
+                cursor.advance();
+                stages[kb] = cursor.stage;
+                // SAFETY: the caller's.
+                unsafe { ring.wait_full(cursor) };
+            }
+            let columns = if is_wide { 0 } else { kb as u32 * BOX_BYTES * config.stage_tokens() };
+            let tile = memory.activations(config, stages[kb]);
             for block in 0..BLOCKS {
                 // SAFETY: the warpgroup is converged. At most the last unit's products are
                 // unfinished: these operands' registers are free.
                 unsafe { wgmma::wgmma_wait_group::<1>() };
-                if kb * BLOCKS + block == 1 {
-                    release();
+                let unit = kb * BLOCKS + block;
+                if is_wide {
+                    release(kb);
+                } else if unit == 1 {
+                    release(0);
                 }
                 let words = words[kb][block].map(marker::pin);
                 let scales = W::pin(scales[kb][block]);
-                let mut fragments = [[0; 4]; STEPS];
+                let mut own = [[0; 4]; STEPS];
+                let operands =
+                    if config.narrows() { &mut self.operands[unit % 2] } else { &mut own };
                 for k in 0..STEPS {
-                    fragments[k] = W::fragment(words[k], scales, k).map(marker::pin);
+                    operands[k] = W::fragment(words[k], scales, k).map(marker::pin);
                 }
-                let tile = kb as u32 * BOX_BYTES * config.tokens;
                 // SAFETY: the warpgroup is converged; operands are written above the fence and
                 // left alone below; the tile arrived by copies, in the async proxy.
                 unsafe {
                     wgmma::wgmma_fence();
                     for k in 0..STEPS {
-                        let b = descriptor(activations, tile + k as u32 * WGMMA_BYTES);
+                        let b = descriptor(tile, columns + k as u32 * WGMMA_BYTES);
                         // The compiler knows that there are so many.
                         if let Some(sums) = self.sums[block].first_chunk_mut::<N>() {
-                            W::multiply(sums, fragments[k], b);
+                            W::multiply(sums, operands[k], b);
                         }
                     }
                     wgmma::wgmma_commit_group();
                 }
             }
         }
+        stages
     }
 }
 

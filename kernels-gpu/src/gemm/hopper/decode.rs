@@ -81,10 +81,14 @@ pub trait Product<const SUMS: usize>: Decoded {
     unsafe fn multiply(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
 }
 
-/// Weights whose tiles of 128 tokens may be narrower.
-pub trait Narrow: Product<48> + Product<56> + Product<64> {}
-
-impl<W: Product<48> + Product<56> + Product<64>> Narrow for W {}
+/// Weights whose tiles may be of all widths from 48 to 256 tokens.
+macro_rules! widths {
+    ($($sums:literal)*) => {
+        pub trait Narrow: Decoded $(+ Product<$sums>)* {}
+        impl<W: Decoded $(+ Product<$sums>)*> Narrow for W {}
+    };
+}
+widths! { 24 32 40 48 56 64 80 88 96 104 112 120 128 }
 
 impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop<SUMS, BLOCKS>
     for W
@@ -132,9 +136,17 @@ macro_rules! products {
             16 = wgmma_m64n32k16_f32_bf16_bf16,
             24 = wgmma_m64n48k16_f32_bf16_bf16,
             32 = wgmma_m64n64k16_f32_bf16_bf16,
+            40 = wgmma_m64n80k16_f32_bf16_bf16,
             48 = wgmma_m64n96k16_f32_bf16_bf16,
             56 = wgmma_m64n112k16_f32_bf16_bf16,
-            64 = wgmma_m64n128k16_f32_bf16_bf16
+            64 = wgmma_m64n128k16_f32_bf16_bf16,
+            80 = wgmma_m64n160k16_f32_bf16_bf16,
+            88 = wgmma_m64n176k16_f32_bf16_bf16,
+            96 = wgmma_m64n192k16_f32_bf16_bf16,
+            104 = wgmma_m64n208k16_f32_bf16_bf16,
+            112 = wgmma_m64n224k16_f32_bf16_bf16,
+            120 = wgmma_m64n240k16_f32_bf16_bf16,
+            128 = wgmma_m64n256k16_f32_bf16_bf16
         })*
     };
 }
@@ -145,9 +157,17 @@ products! { Nvfp4F16:
     16 = wgmma_m64n32k16_f32_f16_f16,
     24 = wgmma_m64n48k16_f32_f16_f16,
     32 = wgmma_m64n64k16_f32_f16_f16,
+    40 = wgmma_m64n80k16_f32_f16_f16,
     48 = wgmma_m64n96k16_f32_f16_f16,
     56 = wgmma_m64n112k16_f32_f16_f16,
-    64 = wgmma_m64n128k16_f32_f16_f16
+    64 = wgmma_m64n128k16_f32_f16_f16,
+    80 = wgmma_m64n160k16_f32_f16_f16,
+    88 = wgmma_m64n176k16_f32_f16_f16,
+    96 = wgmma_m64n192k16_f32_f16_f16,
+    104 = wgmma_m64n208k16_f32_f16_f16,
+    112 = wgmma_m64n224k16_f32_f16_f16,
+    120 = wgmma_m64n240k16_f32_f16_f16,
+    128 = wgmma_m64n256k16_f32_f16_f16
 }
 products! { Nvfp4Bf16, Mxfp4Bf16 }
 

@@ -141,7 +141,7 @@ fn grouped<'a>(
     params: &'a HopperGroupedParams,
 ) -> (&'a HopperParams, GroupTable<'a>) {
     let table = shared::dynamic::<1024>() + config.table_offset();
-    (&params.gemm, GroupTable { groups: &params.groups, table })
+    (&params.gemm, GroupTable { groups: &params.groups, table, sorts: config.is_wide() })
 }
 
 /// The arguments of [`gemm`] for mixed products. Where a launch's parameters are asked for and no

@@ -27,7 +27,12 @@ fn place(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
     p.partials + u64::from(cta) * u64::from(config.partial_bytes()) + u64::from(own)
 }
 
-/// Sends this CTA's partial sums.
+/// Tokens of a vector: a thread has two rows of two of eight tokens. And of the vectors that are in flight,
+/// which are sent together, or not at all.
+const VECTOR_TOKENS: u32 = 8;
+const BATCH_TOKENS: u32 = BATCH as u32 * VECTOR_TOKENS;
+
+/// Sends this CTA's partial sums of a tile of `width` tokens.
 ///
 /// # Safety
 /// All consumers call this; the preceding kernels of the stream have ended.
@@ -35,12 +40,16 @@ fn place(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
 pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
     config: &HopperConfig,
     p: &HopperParams,
+    width: u32,
     sums: &[[f32; SUMS]; BLOCKS],
 ) {
     let cta = thread::block_idx_x();
     let to = place(config, p, cta);
     for block in 0..BLOCKS {
         for i in 0..SUMS / VECTOR {
+            if is_beyond(config, i, width) {
+                continue;
+            }
             let vector = core::array::from_fn(|j| sums[block][i * VECTOR + j].to_bits());
             let index = (block * (SUMS / VECTOR) + i) as u32;
             // SAFETY: inside the CTA's place.
@@ -61,8 +70,15 @@ pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
     }
 }
 
+/// Whether vector `index` of a block's is in a batch of tokens that a tile of `width` has not.
+#[inline(always)]
+fn is_beyond(config: &HopperConfig, index: usize, width: u32) -> bool {
+    let first = (index / BATCH) as u32 * BATCH_TOKENS;
+    config.is_wide() && first > 0 && first >= width
+}
+
 /// Adds the partial sums of the contributors, the CTAs of the runs from `first` up to this one's,
-/// in this order.
+/// in this order, of a tile of `width` tokens.
 ///
 /// # Safety
 /// As [`send`]; each of those CTAs sends its partial sums.
@@ -71,6 +87,7 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
     config: &HopperConfig,
     p: &HopperParams,
     first: u32,
+    width: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
     let end = multicast::run_of(config, thread::block_idx_x());
@@ -95,6 +112,9 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
         while contributor < end {
             let from = place(config, p, multicast::cta_of(config, contributor));
             for batch in 0..vectors / BATCH {
+                if is_beyond(config, batch * BATCH % (SUMS / VECTOR), width) {
+                    continue;
+                }
                 let mut parts = [[0; VECTOR]; BATCH];
                 for i in 0..BATCH {
                     let index = (batch * BATCH + i) as u32;

@@ -34,7 +34,7 @@
 //! # Shared memory
 //! | at | what |
 //! |---|---|
-//! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle |
+//! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle; of a step that takes two stages, one box of twice the tokens in each |
 //! | `weights_offset` | weights of each stage: one chunk for every 128 rows |
 //! | 0, after a tile's last stage is read; of grouped products with few tokens `sums_offset`, behind the stages | f32 sums, one token after the other |
 //! | `slot_offset`, likewise | sums that other CTAs of a split-K cluster send |
@@ -48,14 +48,14 @@
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with `stage_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
+//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
 //! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
-//! | 0, after initialisation | all threads | all threads | the ring; the table of groups |
-//! | cluster, after initialisation, under multicast | all threads of the cluster | all threads of the cluster | the rings of all its CTAs |
+//! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
+//! | cluster, after initialisation, under multicast | all threads of the cluster, before the table is made | all threads of the cluster, behind it | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
 //! | 1, sums written | consumers | consumers | the sums are in shared memory |
-//! | 2 and 3 | a warpgroup each | the same | a piece of the results is in shared memory, or stored |
+//! | 2 and 3 | a warpgroup each | the same | factors, or a piece of the results, are in shared memory; the piece is read |
 //! | 1, partial sums sent, flags read | consumers | consumers | the partial sums are in global memory; the flags are set |
 //! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
 //! | `first_place`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
@@ -185,15 +185,20 @@ unsafe fn gemm<
     }
     // SAFETY: all threads of the CTA are here, or of the cluster.
     unsafe {
+        if config.multicast > 1 {
+            warp::sync();
+            clusters::barrier_cluster_arrive_release_aligned();
+        }
         if W::GROUPED && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
             warp::sync();
             work.begin(config);
         }
         if config.multicast > 1 {
+            // The threads of the other CTA arrive while the table is made.
             warp::sync();
-            clusters::barrier_cluster_arrive_release_aligned();
             clusters::barrier_cluster_wait_acquire_aligned();
-        } else {
+        }
+        if config.multicast == 1 || W::GROUPED {
             thread::sync_threads();
         }
     }
@@ -263,7 +268,7 @@ unsafe fn consume<
     let run = work.run(config, p);
     if W::GROUPED {
         // SAFETY: all consumers are here.
-        unsafe { work.refuse(p) };
+        unsafe { work.refuse(config, p) };
         if run.is_empty() {
             return;
         }
@@ -292,9 +297,10 @@ unsafe fn consume<
             unsafe {
                 sync_consumers();
                 split_k::release_stages(config, &part, received);
-                consumer.put_sums(config, memory);
+                consumer.put_sums(config, config.tokens, memory);
                 split_k::exchange(config, &part, memory, received);
-                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
+                let alphas = work.alphas(&p.epilogue, tile.problem);
+                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
                 split_k::finish(config);
             }
             return;
@@ -315,7 +321,8 @@ unsafe fn consume<
             if owned {
                 if item.first > 0 {
                     let first = place::first_cta(work, config, p, memory, &item);
-                    fix_up::add_partials(config, p, first, consumer.sums_mut());
+                    let width = place::width(config, memory, &item);
+                    fix_up::add_partials(config, p, first, width, consumer.sums_mut());
                 }
                 if from_registers {
                     let tile = place::tile(work, config, p, memory, &item);
@@ -323,22 +330,24 @@ unsafe fn consume<
                         work,
                         config,
                         p,
-                        &tile,
+                        (&tile, place::alphas(work, config, p, memory, (&item, &tile))),
                         memory,
                         consumer.sums(),
                     );
                 } else {
                     sync_consumers();
-                    consumer.put_sums(config, memory);
+                    consumer.put_sums(config, place::width(config, memory, &item), memory);
                     sync_consumers();
                     // Here, and not above: the fix-up has no register left.
                     let tile = place::tile(work, config, p, memory, &item);
                     let part = Share::whole(tile.tokens());
+                    let alphas = place::alphas(work, config, p, memory, (&item, &tile));
                     let p = work.params(p, tile.problem);
-                    store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory);
+                    store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
                 }
             } else {
-                fix_up::send(config, p, consumer.sums());
+                let width = place::width(config, memory, &item);
+                fix_up::send(config, p, width, consumer.sums());
             }
         }
         if last {

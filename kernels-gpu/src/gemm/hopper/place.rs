@@ -32,6 +32,8 @@ pub unsafe fn hand_over(
     index: u32,
     (item, tile): (&Item, &Tile),
 ) {
+    // SAFETY: the tile's problem exists.
+    let alphas = unsafe { work.alphas(&work.params(p, tile.problem).epilogue, tile.problem) };
     let last = work.rest(config, p, work.end(p, item)).is_empty();
     let flag = |is: bool, flag| if is { flag } else { 0 };
     let flags = flag(work.owned(p, item), OWNED) | flag(last, LAST);
@@ -48,6 +50,9 @@ pub unsafe fn hand_over(
         (offset_of!(Place, tile.end), end),
         (offset_of!(Place, tile.rows), rows),
         (offset_of!(Place, tile.width), width),
+        // The last ones: they are loaded meanwhile.
+        (offset_of!(Place, alphas), alphas[0].to_bits()),
+        (offset_of!(Place, alphas) + size_of::<u32>(), alphas[1].to_bits()),
     ];
     let place = memory.place(config, index);
     for (field, word) in all {
@@ -154,6 +159,27 @@ pub unsafe fn tile<W: Work>(
         };
     }
     tile::find(work, config, p, item.tile)
+}
+
+/// Alpha of each half of the problem of an item's tile, with the problem's factors.
+///
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+pub unsafe fn alphas<W: Work>(
+    work: W,
+    config: &HopperConfig,
+    p: &HopperParams,
+    memory: Memory,
+    (item, tile): (&Item, &Tile),
+) -> [f32; 2] {
+    if W::GROUPED {
+        let at = offset_of!(Place, alphas);
+        let words = [at, at + size_of::<u32>()];
+        return words.map(|at| f32::from_bits(word(config, memory, item.tile, at)));
+    }
+    // SAFETY: the tile's problem exists.
+    unsafe { work.alphas(&p.epilogue, tile.problem) }
 }
 
 /// Tokens that an item's tile has room for: the configuration's, unless it has several widths. Only

@@ -109,26 +109,35 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Copies this CTA's part of the tokens to all CTAs of the multicast.
+    /// Copies this CTA's part of the tokens to all CTAs of the multicast: all columns of a step, or, of a
+    /// step in two stages, the columns of stage `part` of it.
     ///
     /// # Safety
     /// As [`weights`](Self::weights), in all CTAs of the multicast; the kernels that write the
     /// activations have ended.
     #[inline(always)]
-    unsafe fn activations(&self, tile: &Tile, step: u32, stage: u32, full: u32) {
+    unsafe fn activations(&self, tile: &Tile, [step, part]: [u32; 2], stage: u32, full: u32) {
         let mut own = multicast::rank(self.config) * self.config.box_tokens();
-        let end = own + self.config.copied_tokens(tile.width) / self.config.multicast;
+        let end = self.config.copied_tokens(tile.width);
+        let halves = self.config.step_stages(tile.width) > 1;
+        let column = step * K_STEP + part * self.config.box_columns();
+        let to = self.memory.activations(self.config, stage);
         // How many there are is known where tiles do not narrow.
         while own < end {
-            for part in 0..self.config.boxes() {
-                let column = step * K_STEP + part * self.config.box_columns();
-                let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
-                let to = self.memory.activations(self.config, stage)
-                    + (part * self.config.tokens + own) * BOX_BYTES;
-                // SAFETY: the caller's.
-                unsafe { self.activation_box(to, at, full) };
+            let to = to + own * BOX_BYTES;
+            let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
+            // SAFETY: the caller's.
+            unsafe {
+                self.activation_box(to, at, full);
+                if !halves {
+                    for part in 1..self.config.boxes() {
+                        let column = column + part * self.config.box_columns();
+                        let to = to + part * self.config.stage_tokens() * BOX_BYTES;
+                        self.activation_box(to, [column as i32, at[1], at[2]], full);
+                    }
+                }
             }
-            own += self.config.box_tokens();
+            own += self.config.box_tokens() * self.config.multicast;
         }
     }
 
@@ -164,6 +173,13 @@ pub struct Begun<W> {
     chunk: u64,
 }
 
+/// Stages of the first steps of an item, those that are whole in the ring.
+#[inline(always)]
+fn early(config: &HopperConfig, item: &Item, tile: &Tile) -> u32 {
+    let parts = config.step_stages(tile.width);
+    item.count().min(config.stages() / parts) * parts
+}
+
 /// Fills the first stages with weights: before the CTA's other threads know the barriers, and
 /// before the preceding kernels of the stream, which may write the activations, have ended; unless
 /// the work list is theirs.
@@ -189,14 +205,18 @@ pub unsafe fn begin<W: Work>(
         copies
     };
     let mut chunk = copies.chunk(&tile, item.first);
-    let early = item.count().min(config.stages());
+    let parts = config.step_stages(tile.width);
+    let early = early(config, &item, &tile);
     for stage in 0..early {
+        let part = stage % parts;
         // SAFETY: all stages are empty at first.
         unsafe {
-            ring.expect_bytes(stage, config.copied_bytes(tile.width));
-            copies.weights(&tile, chunk, stage, ring.full(stage));
+            ring.expect_bytes(stage, config.copied_bytes(tile.width, part));
+            if part == 0 {
+                copies.weights(&tile, chunk, stage, ring.full(stage));
+                chunk += u64::from(config.chunk_bytes);
+            }
         }
-        chunk += u64::from(config.chunk_bytes);
     }
     Begun { work, item, tile, chunk }
 }
@@ -218,8 +238,8 @@ pub unsafe fn produce<W: Work>(
     let Begun { work, mut item, mut tile, mut chunk } = begun;
     // SAFETY: the tile is one of the launch's.
     let mut copies = unsafe { Copies::of(work, config, p, map, memory, &tile) };
-    // Steps whose weights are in flight.
-    let mut early = item.count().min(config.stages());
+    // Stages that are told what comes, and whose weights are in flight.
+    let mut early = early(config, &item, &tile);
     let chunk_bytes = u64::from(config.chunk_bytes);
     let mut step = item.first;
     let mut cursor = ring.producer();
@@ -229,18 +249,25 @@ pub unsafe fn produce<W: Work>(
         grid::griddepcontrol_wait();
         let (mut parity, mut at) = (0, 0);
         loop {
+            let parts = config.step_stages(tile.width);
+            let mut part = 0;
             while step < item.end {
                 let full = ring.full(cursor.stage);
                 if early > 0 {
                     early -= 1;
                 } else {
                     ring.wait_empty(&cursor);
-                    ring.expect_bytes(cursor.stage, config.copied_bytes(tile.width));
-                    copies.weights(&tile, chunk, cursor.stage, full);
-                    chunk += chunk_bytes;
+                    ring.expect_bytes(cursor.stage, config.copied_bytes(tile.width, part));
+                    if part == 0 {
+                        copies.weights(&tile, chunk, cursor.stage, full);
+                        chunk += chunk_bytes;
+                    }
                 }
-                copies.activations(&tile, step, cursor.stage, full);
-                step += 1;
+                copies.activations(&tile, [step, part], cursor.stage, full);
+                part += 1;
+                if part == parts {
+                    (part, step) = (0, step + 1);
+                }
                 cursor.advance();
             }
             let mut run = work.rest(config, p, work.end(p, &item));
@@ -276,7 +303,7 @@ pub unsafe fn produce<W: Work>(
                     let mut ahead = cursor;
                     for _ in 0..early {
                         ring.wait_empty(&ahead);
-                        ring.expect_bytes(ahead.stage, config.copied_bytes(tile.width));
+                        ring.expect_bytes(ahead.stage, config.copied_bytes(tile.width, 0));
                         copies.weights(&tile, chunk, ahead.stage, ring.full(ahead.stage));
                         chunk += chunk_bytes;
                         ahead.advance();

@@ -42,23 +42,23 @@ pub unsafe fn store_tile<W: Weights>(
     tile: &Tile,
     part: &Part,
     memory: Memory,
+    alphas: [f32; 2],
 ) {
     let sink = &p.epilogue.sink;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     // Pinned, so that what follows from it takes no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
     let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
-    // Loaded once: a grouped product has them in memory.
-    // SAFETY: the tile's problem exists.
-    let alphas = unsafe { work.alphas(&p.epilogue, tile.problem) };
     let store =
         Store { work, config, p, sink, result: &result, tile, part, memory, unit, thread, alphas };
-    let aligned = result.n.is_multiple_of(COLUMNS as u32);
+    let columns = if config.is_wide() { marker::pin(sink.columns) } else { sink.columns };
+    let sizes = Problem { n: columns, ..result };
+    let aligned = sizes.n.is_multiple_of(COLUMNS as u32);
     let is_blocks = epilogue::is_blocks(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
     unsafe {
-        let found = if is_blocks || aligned && direct::rows_aligned(sink, &result) {
-            if is_blocks || !is_plain(&p.epilogue) {
+        let found = if is_blocks || aligned && direct::rows_aligned(sink, &sizes) {
+            if is_blocks || !is_plain(config, p) {
                 if config.loads_remote() {
                     return store.store_halves();
                 }
@@ -81,11 +81,11 @@ pub unsafe fn store_tile<W: Weights>(
     }
 }
 
-/// Whether a result is a sum times alpha and a row factor, and nothing is asked of it.
+/// Whether the epilogue is plain. What its fields say takes registers during the main loop, which wide
+/// tiles leave none of: for those one word of the parameters says it, and alignment is found anew.
 #[inline(always)]
-pub(super) fn is_plain(epilogue: &Epilogue) -> bool {
-    let wanted = epilogue.sink.magnitude != 0;
-    epilogue.combine.is_none() && !affine::has_columns(&epilogue.affine) && !wanted
+pub(super) fn is_plain(config: &HopperConfig, p: &HopperParams) -> bool {
+    if config.is_wide() { p.plain != 0 } else { p.epilogue.is_plain() }
 }
 
 /// What a thread needs to store its part of a tile.

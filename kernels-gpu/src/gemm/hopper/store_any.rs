@@ -98,7 +98,7 @@ impl<W: Work> Store<'_, W> {
         unsafe { self.pad() };
         let is_blocks = epilogue::is_blocks(sink);
         let eights = if is_blocks { 2 } else { 1 };
-        let plain_blocks = is_blocks && is_plain(&self.p.epilogue);
+        let plain_blocks = is_blocks && is_plain(self.config, self.p);
         // All threads do as many rounds as the one with most tokens. The lanes of a warp stay
         // together, and ptxas knows it: otherwise no address of the main loop would be in a
         // uniform register.
@@ -140,7 +140,7 @@ impl<W: Work> Store<'_, W> {
         found
     }
 
-    /// Sixteen results of an epilogue that [`is_plain`].
+    /// Sixteen results of an epilogue that [is plain](fp4_formats::gemm::Epilogue::is_plain).
     ///
     /// # Safety
     /// Their sums exist, and the token's factor.

@@ -67,7 +67,7 @@ pub trait Work: Copy {
     /// # Safety
     /// All consumers of all CTAs call it.
     #[inline(always)]
-    unsafe fn refuse(self, _: &HopperParams) {}
+    unsafe fn refuse(self, _: &HopperConfig, _: &HopperParams) {}
 
     /// This CTA's run; all CTAs of a multicast have the same.
     fn run(self, config: &HopperConfig, p: &HopperParams) -> Run;
@@ -194,13 +194,16 @@ impl Work for GroupTable<'_> {
     #[inline(always)]
     unsafe fn begin(self, config: &HopperConfig) {
         // SAFETY: the caller's.
-        unsafe { self.make::<true>(config.tiling()) };
+        unsafe {
+            self.make::<true>(config.tiling(), multicast::run_of(config, thread::block_idx_x()));
+        }
     }
 
     #[inline(always)]
-    unsafe fn refuse(self, p: &HopperParams) {
-        let (thread, cta) = (thread::thread_idx_x(), thread::block_idx_x());
-        let threads = [thread, CONSUMER_THREADS];
+    unsafe fn refuse(self, config: &HopperConfig, p: &HopperParams) {
+        let cta = multicast::run_of(config, thread::block_idx_x());
+        let thread = multicast::rank(config) * CONSUMER_THREADS + thread::thread_idx_x();
+        let threads = [thread, config.multicast * CONSUMER_THREADS];
         // SAFETY: the caller's.
         unsafe { self.refuse(&p.epilogue.sink, &p.problem, cta, threads) };
     }
@@ -219,8 +222,7 @@ impl Work for GroupTable<'_> {
 
     #[inline(always)]
     fn tile(self, _: &HopperConfig, _: &HopperParams, index: u32) -> WorkTile {
-        let OwnRun { base, stride, .. } = self.own();
-        self.tile(base + index * stride)
+        self.tile(self.own().tile(index))
     }
 
     #[inline(always)]
