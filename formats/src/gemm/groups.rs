@@ -305,6 +305,28 @@ impl Tiling {
 /// The most that a step may weigh.
 pub const MAX_WEIGHT: u32 = 17;
 
+/// `work` by `weight`, which is one of a [`Tiling`]: 1, or from 5 on up to [`MAX_WEIGHT`].
+#[inline(always)]
+const fn steps_of(work: u32, weight: u32) -> u32 {
+    // A division by a constant is a multiplication.
+    match weight {
+        5 => work / 5,
+        6 => work / 6,
+        7 => work / 7,
+        8 => work / 8,
+        9 => work / 9,
+        10 => work / 10,
+        11 => work / 11,
+        12 => work / 12,
+        13 => work / 13,
+        14 => work / 14,
+        15 => work / 15,
+        16 => work / 16,
+        MAX_WEIGHT => work / MAX_WEIGHT,
+        _ => work,
+    }
+}
+
 /// The tiles of some problems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
@@ -337,7 +359,7 @@ impl OwnRun {
     /// The tile that number `index` means.
     #[inline(always)]
     pub const fn tile(&self, index: u32) -> u32 {
-        index * self.stride + if index % 2 == 0 { self.base } else { self.turned }
+        index * self.stride + if index.is_multiple_of(2) { self.base } else { self.turned }
     }
 }
 
@@ -402,14 +424,14 @@ impl EvenRuns {
     #[inline(always)]
     pub const fn turn(&self, cta: u32, round: u32) -> u32 {
         let ctas = self.ctas.value();
-        round * ctas + if round % 2 == 0 { cta } else { ctas - 1 - cta }
+        round * ctas + if round.is_multiple_of(2) { cta } else { ctas - 1 - cta }
     }
 
     /// The CTA that takes tile `tile`.
     #[inline(always)]
     pub const fn taker(&self, tile: u32) -> u32 {
         let (round, at) = self.ctas.divide(tile);
-        if round % 2 == 0 { at } else { self.ctas.value() - 1 - at }
+        if round.is_multiple_of(2) { at } else { self.ctas.value() - 1 - at }
     }
 
     /// Whether tiles are so few that the longest run of whole ones is [found](Self::longest_near).
@@ -473,11 +495,7 @@ impl EvenRuns {
         boundary: u32,
         [before, steps, weight]: [u32; 3],
     ) -> (u32, u32) {
-        // No step weighs nothing; a kernel has no place for a panic.
-        let own = match (boundary - before).checked_div(weight) {
-            Some(own) => own,
-            None => 0,
-        };
+        let own = steps_of(boundary - before, weight);
         let tile = before + self.tile.divide(own).0 * self.tile.value() * weight;
         let mut first_cta = cta;
         // A CTA has steps of the tile if the next one's share begins behind its first step.
@@ -643,7 +661,16 @@ mod tests {
             assert_eq!([full.weight(64), full.most_weight()], [1, 1]);
         }
         assert_eq!([176, 320, 80, 1, 129].map(|count| narrow.width(count)), [96, 112, 80, 16, 80]);
-        assert!(narrow.most_weight() <= MAX_WEIGHT);
+        let wide = Tiling { most: 256, unit: 16, floor: 64, fixed: 16 };
+        for work in 0..1000 {
+            for weight in [1].into_iter().chain(5..=MAX_WEIGHT) {
+                assert_eq!(steps_of(work, weight), work / weight);
+            }
+        }
+        for count in 1..600 {
+            assert!((5..=MAX_WEIGHT).contains(&wide.weight(wide.width(count))), "{count}");
+            assert!((14..=16).contains(&narrow.weight(narrow.width(count))), "{count}");
+        }
     }
 
     fn even_runs(ctas: u32, steps: u32) -> EvenRuns {

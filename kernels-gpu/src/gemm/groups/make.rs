@@ -291,8 +291,14 @@ impl GroupTable<'_> {
                     let first = EvenRuns::boundary(share, work, cta);
                     let end = EvenRuns::boundary(share, work, cta + 1);
                     // Boundaries behind all work are in no problem.
-                    let run =
-                        OwnRun { first: steps, end: steps, base: 0, stride: 1, turned: 0, first_cta: cta };
+                    let run = OwnRun {
+                        first: steps,
+                        end: steps,
+                        base: 0,
+                        stride: 1,
+                        turned: 0,
+                        first_cta: cta,
+                    };
                     (run, Boundaries { share, first, end })
                 }
             }

@@ -96,7 +96,9 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
         for block in 0..BLOCKS {
             let row = (first_block::<BLOCKS>() + block as u32) * BLOCK_ROWS + row;
             for i in 0..SUMS as u32 {
-                if config.is_wide() && 8 * (i / 4) / config.stage_tokens() * config.stage_tokens() >= width {
+                if config.is_wide()
+                    && 8 * (i / 4) / config.stage_tokens() * config.stage_tokens() >= width
+                {
                     continue;
                 }
                 let row = row + 8 * (i / 2 % 2);

@@ -19,7 +19,7 @@ use cuda_std::thread;
 use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
 use fp4_formats::gemm::hopper::params::HopperParams;
-use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
+use fp4_formats::gemm::{Affine, Problem, Sink};
 
 use super::decode::Weights;
 use super::split_k::Part;
