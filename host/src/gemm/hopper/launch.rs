@@ -84,7 +84,6 @@ impl HopperKernel {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    #[inline(always)]
     pub fn place(&self, launch: &Launch<'_>, workspace: u64) -> Result<Place> {
         let parts = self.workspace(launch.gemm.kind)?;
         Ok(Place { parts, workspace, activations: fp8::check(launch)? })
@@ -94,7 +93,6 @@ impl HopperKernel {
     ///
     /// # Errors
     /// As [`Gemm::launch`].
-    #[inline(always)]
     pub fn params(&self, launch: &Launch<'_>, place: &Place) -> Result<HopperParams> {
         let &Launch { gemm, weights, mut epilogue, .. } = launch;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
