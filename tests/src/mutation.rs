@@ -39,8 +39,6 @@ gemm_sm90_nvfp4_e4m3_128x256 | remove | wgmma.fence.sync.aligned; #3 | reads of 
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #2 | lanes hand token counts to one another, but no launch parts them just there
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #6 | lanes part where a flag is late, and no launch has one that late
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | griddepcontrol.wait; #5 | no kernel before makes the factors of groups
-gemm_sm90_nvfp4_f16_128x64_mixed | remove | griddepcontrol.wait; #1 | the host makes the factors of products
-gemm_sm90_nvfp4_f16_128x64_mixed | remove | griddepcontrol.wait; #3 | consumers begin behind the first one, and no schedule of these launches has a copy arrive before
 gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | as the first of grouped ones
 gemm_*_mixed | remove | fence.proxy.tensormap::generic.acquire.sys [%rd], 128; | of maps that the host wrote, no launch finds an older one in a cache
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends

@@ -330,11 +330,12 @@ mod tests {
     fn choices_of_grouped_products() {
         let result = ResultType::Floats(FloatType::F16);
         for scheme in Scheme::ALL {
-            let pick = |m, l| {
-                let expected = Problem { m, n: 4096, k: 7168, l };
+            let pick_of = |m, n, k, l| {
+                let expected = Problem { m, n, k, l };
                 let best = grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
                 best.unwrap().config.tokens
             };
+            let pick = |m, l| pick_of(m, 4096, 7168, l);
             let count = GROUPED.iter().filter(|config| config.scheme == scheme).count();
             let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
             assert_eq!(grouped(scheme, &expected, 132, result).count(), count);
@@ -343,19 +344,13 @@ mod tests {
             assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few, few, many]);
             // Of what was measured: much work for wide tiles, and little.
             if scheme.operand.half().is_some() {
-                let pick = |m, n, k, l| {
-                    let expected = Problem { m, n, k, l };
-                    let best =
-                        grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
-                    best.unwrap().config.tokens
-                };
                 for (m, n, k, l, tokens) in [
                     (128, 4096, 7168, 8, 256),
                     (128, 7168, 2048, 8, 256),
                     (256, 3072, 4096, 2, 128),
                     (256, 4096, 1536, 2, 128),
                 ] {
-                    assert_eq!(pick(m, n, k, l), tokens, "{m} x {n} x {k}, {l}");
+                    assert_eq!(pick_of(m, n, k, l), tokens, "{m} x {n} x {k}, {l}");
                 }
             }
         }

@@ -35,8 +35,11 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut boxes = boxes::Boxes::new(config, control);
     let mut blocks = store_blocks::Blocks::new();
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
-    // The kernel before may make the vectors, and use the memory of the result.
-    grid::griddepcontrol_wait();
+    // The kernel before may make the vectors, and use the memory of the result. Of products of sizes of
+    // their own it has ended: see `List::begin`.
+    if !L::MIXED {
+        grid::griddepcontrol_wait();
+    }
     // SAFETY: all storing threads are here.
     unsafe { work.list.refuse(work.params) };
     let mut known = u32::MAX;

@@ -214,8 +214,11 @@ unsafe fn gemm<
                     if warp::lane_id() == 0 {
                         let item = work.take(p, &mut run);
                         let tile = tile::find(work, config, p, item.tile);
-                        // The kernels before may make the problems' factors.
-                        grid::griddepcontrol_wait();
+                        // The kernels before may make a group's factors. The host makes those of
+                        // products of sizes of their own.
+                        if !W::MIXED {
+                            grid::griddepcontrol_wait();
+                        }
                         place::hand_over(work, config, p, memory, 0, (&item, &tile));
                         let first_place = memory.base + config.first_place_offset();
                         mbarrier::mbarrier_arrive_shared_cta_b64(first_place);
