@@ -345,11 +345,11 @@ pub struct OwnRun {
     pub first: u32,
     /// The step after the last.
     pub end: u32,
-    /// The tile that number 0 means.
+    /// An even number `i` means tile `base + i * stride`.
     pub base: u32,
-    /// The distance from one number's tile to the next one's, but that odd numbers count from `turned`.
+    /// The distance between the tiles of two numbers, both even or both odd, over that of the numbers.
     pub stride: u32,
-    /// What odd numbers have in place of `base`.
+    /// An odd number `i` means tile `turned + i * stride`.
     pub turned: u32,
     /// The first CTA that computes steps of the tile in which the run begins.
     pub first_cta: u32,
@@ -440,11 +440,11 @@ impl EvenRuns {
         tiles > 0 && self.ctas.div_ceil(tiles) <= Self::ROUNDS
     }
 
-    /// The longest of three runs of whole tiles: of the CTA that takes tile `first`, of the one that takes
-    /// tile `last`, and of the last CTA. What runs have changes from one CTA to the next only where weights do:
-    /// so the longest of all is the longest of these, for the first and the last tile of each problem.
-    /// `weights` says what steps of tiles weigh; there are `tiles`, not more than
-    /// [`is_found`](Self::is_found) says.
+    /// The longest of three runs of whole tiles: that of the CTA that takes tile `first`, that of the one
+    /// that takes tile `last`, and that of the last CTA. The work of a run differs from its neighbour's
+    /// only where weights change, so the longest run of all is the longest that this finds with the first
+    /// and the last tile of each problem. `weights` says what a step of each of three tiles weighs. There are
+    /// `tiles` tiles, for which [`is_found`](Self::is_found) holds.
     #[inline(always)]
     pub fn longest_near(
         &self,

@@ -73,7 +73,8 @@ impl SettledCounts {
     /// What last wrote the counts is complete when the kernel queued just before the launch lets it begin.
     /// So it is where the host wrote them and waited, as [`DeviceBuffer::upload`] does, and where anything
     /// but launches that [overlap](crate::device::LaunchSpec::overlaps) is between: a copy, an event, another
-    /// library's kernel. CTAs that read different counts wait for one another, until the launch fails or forever.
+    /// library's kernel. Otherwise CTAs may read different counts and wait for one another, until the launch
+    /// fails or forever (`docs/CONTRACTS.md`).
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self(())

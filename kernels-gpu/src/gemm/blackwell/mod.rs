@@ -87,7 +87,7 @@
 //! kernel may have written is read, and the result is written, behind `griddepcontrol.wait`, which
 //! the copying lane, the warp that loads tokens and the storing warps execute. Of a grouped product
 //! one warp executes it before it reads the token counts, unless they are settled; of products of sizes of
-//! their own, before it reads the table. All else is behind that, then.
+//! their own, before it reads the table. In both cases all else is behind that one.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
 macro_rules! for_group {

@@ -70,9 +70,9 @@
 //! # Dependent launches
 //! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
 //! still run writes weights, so they are copied at once. Activations are copied, and results and
-//! partial sums written, after `griddepcontrol.wait`. So are the token counts of groups read, and nothing
-//! is copied before, unless they are settled. A CTA without work executes it, too: that this kernel has ended
-//! says that those before have.
+//! partial sums written, after `griddepcontrol.wait`. Unless they are settled, the token counts of groups
+//! are read after it as well, and nothing is copied before it. A CTA without work executes it, too, so that
+//! the end of this kernel implies the end of those before.
 //!
 //! # Arithmetic
 //! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
