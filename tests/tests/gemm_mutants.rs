@@ -220,7 +220,7 @@ fn hopper_folded() {
 fn hopper_folded_panels() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x256";
     check(&[
-        hopper(kernel, Split::None, [200, 332, 1136]),
+        hopper(kernel, Split::None, [200, 332, 1520]),
         shared(2, kernel, [200, 332, 1136]),
         hopper(kernel, Split::Cluster(2), [200, 140, 1264]),
     ]);
