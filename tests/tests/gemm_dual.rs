@@ -145,6 +145,49 @@ fn batches() {
     }
 }
 
+/// Results of 16 bits that are gated by a sigmoid go from registers to memory on sm_90a, in every configuration
+/// that can: with the same bits as by way of shared memory, which asking for the largest magnitude does.
+#[test]
+fn from_registers() {
+    let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
+    let sigmoids =
+        ACTIVATIONS.into_iter().filter(|activation| activation.combine(true).is_sigmoid_gate());
+    let mut cases = sigmoids
+        .flat_map(|activation| [FloatType::F16, FloatType::Bf16].map(|result| (activation, result)))
+        .cycle();
+    let mut index = 0;
+    for config in hopper::CONFIGS.iter().filter(|config| config.stages_results()) {
+        if config.scheme.operand.half().is_none() {
+            continue; // Activations in e4m3 have factors of rows.
+        }
+        let (tokens, rows) = (config.tokens as usize, config.rows as usize);
+        for ([m, n, k, l], split) in [
+            ([tokens + 35, rows + 40, 160, 2], Split::None),
+            ([tokens - 7, 3 * rows / 2 + 8, 416, 1], Split::StreamK),
+            ([1, 8, 160, 1], Split::None),
+        ] {
+            let (activation, result) = cases.next().expect("they repeat");
+            let mut case = varied([m, n, k, l], index)
+                .activation(activation)
+                .decoded_to(config.scheme.format, config.scheme.operand, index)
+                .kernel(config.name, split)
+                .result(result)
+                .up([1.0, -2.5, 1e37][index % 3], [false; 2]);
+            (case.vectors, case.magnitude) = ([false; 3], false);
+            case.alpha = [4.0, 1e37, -0.75][index / 3 % 3];
+            let machine = &machines[index % 5];
+            let registers = case.check(machine);
+            case.magnitude = true;
+            let shared = case.check(machine);
+            let [one, other] = [registers.values(), shared.values()];
+            let differs = one.iter().zip(&other).position(|(a, b)| a.to_bits() != b.to_bits());
+            assert_eq!(differs, None, "{case:?}: first value that differs");
+            index += 1;
+        }
+    }
+    assert!(index >= 9, "{index} cases");
+}
+
 /// K in parts of every kind on sm_90a, with a fix-up in the workspace and without.
 #[test]
 fn splits_of_k() {

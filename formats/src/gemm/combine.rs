@@ -209,15 +209,25 @@ impl Combine {
         self.function == FUNCTION_NONE && self.gated == 0
     }
 
+    /// Whether the product is gated, and its activation `x sigmoid(x (slope + cubic x^2))`.
+    #[inline(always)]
+    pub const fn is_sigmoid_gate(&self) -> bool {
+        self.function == FUNCTION_SIGMOID && self.gated != 0
+    }
+
+    /// `x sigmoid(x (slope + cubic x^2))`.
+    #[inline(always)]
+    pub fn by_sigmoid<M: Machine>(&self, x: f32) -> f32 {
+        let x = between::<M>(x, f32::MIN, self.limit);
+        x * sigmoid::<M>(x * (self.slope + self.cubic * square::<M>(x)))
+    }
+
     /// What the function makes of each value.
     #[inline(always)]
     pub fn activate<M: Machine, const N: usize>(&self, values: [f32; N]) -> [f32; N] {
         // One branch for all values.
         if self.function == FUNCTION_SIGMOID {
-            values.map(|x| {
-                let x = between::<M>(x, f32::MIN, self.limit);
-                x * sigmoid::<M>(x * (self.slope + self.cubic * square::<M>(x)))
-            })
+            values.map(|x| self.by_sigmoid::<M>(x))
         } else if self.function == FUNCTION_ERF {
             M::each(values, |x| {
                 let x = between::<M>(x, f32::MIN, f32::MAX);

@@ -100,7 +100,17 @@ impl Epilogue {
     /// Whether a result is a sum times alpha and a row factor, and nothing is asked of it.
     pub const fn is_plain(&self) -> bool {
         let Self { affine, combine, sink, .. } = self;
-        combine.is_none() && affine.column_factors == 0 && affine.bias == 0 && sink.magnitude == 0
+        combine.is_none() && affine.has_no_columns() && sink.magnitude == 0
+    }
+
+    /// Whether a result is made of two sums times alpha each, gated by a sigmoid, and nothing is asked of it.
+    pub const fn is_plain_gate(&self) -> bool {
+        let Self { affine, up, combine, sink } = self;
+        combine.is_sigmoid_gate()
+            && affine.row_factors == 0
+            && affine.has_no_columns()
+            && up.has_no_columns()
+            && sink.magnitude == 0
     }
 }
 
@@ -126,6 +136,13 @@ pub struct Affine {
     pub alpha: f32,
     /// A [`FloatType`]; any where there is no bias.
     pub bias_type: u32,
+}
+
+impl Affine {
+    /// Whether columns have neither factors nor a bias.
+    pub const fn has_no_columns(&self) -> bool {
+        self.column_factors == 0 && self.bias == 0
+    }
 }
 
 /// The result in memory. Pointers are device addresses.

@@ -254,12 +254,14 @@ pub struct Tiling {
     pub floor: u32,
     /// A step of a tile takes as long as so many tokens, and one for each token it has room for.
     pub fixed: u32,
+    /// Whether runs are even wherever whole tiles would take longer by more than a fix-up.
+    pub is_cut: bool,
 }
 
 impl Tiling {
     /// Tiles that all have room for `tokens` tokens.
     pub const fn of(tokens: u32) -> Self {
-        Self { most: tokens, unit: tokens, floor: tokens, fixed: 0 }
+        Self { most: tokens, unit: tokens, floor: tokens, fixed: 0, is_cut: false }
     }
 
     /// Whether all tiles are equally wide, and a step of each weighs 1.
@@ -389,7 +391,7 @@ pub struct EvenRuns {
     /// they save. No less than a step weighs.
     pub least: u32,
     /// Work by which the longest run may exceed an even one where tiles are
-    /// [whole](Shares::InTurn) then; a sixteenth it may in any case.
+    /// [whole](Shares::InTurn) then; a sixteenth it may where tiles are not [cut](Tiling::is_cut).
     pub slack: u32,
 }
 
@@ -399,14 +401,15 @@ impl EvenRuns {
     /// Rounds of whole tiles whose longest run is found, not bounded.
     const ROUNDS: u32 = 8;
 
-    /// How `work` is divided. Its total and its tiles, with the CTAs added, are below
+    /// How `work` is divided, in tiles that are [cut](Tiling::is_cut) or not. Its total and its tiles, with the CTAs added, are below
     /// [`Divisor::DIVIDENDS`].
     #[inline(always)]
-    pub const fn shares(&self, work: &Work) -> Shares {
+    pub const fn shares(&self, work: &Work, is_cut: bool) -> Shares {
         let even = self.ctas.div_ceil(work.total);
         let even = if even < self.least { self.least } else { even };
         let each = self.ctas.div_ceil(work.tiles);
-        let spare = if self.slack < even / Self::UNEVEN { even / Self::UNEVEN } else { self.slack };
+        let part = if is_cut { 0 } else { even / Self::UNEVEN };
+        let spare = if self.slack < part { part } else { self.slack };
         if each > Self::UNEVEN || work.longest <= even + spare {
             Shares::InTurn
         } else {
@@ -649,7 +652,7 @@ mod tests {
     /// Tiles hold all tokens of a problem, none is empty, and they are no wider than need be.
     #[test]
     fn widths_are_even() {
-        let narrow = Tiling { most: 128, unit: 16, floor: 96, fixed: 128 };
+        let narrow = Tiling { most: 128, unit: 16, floor: 96, fixed: 128, is_cut: false };
         for count in 1..2000u32 {
             let (tiles, width) = (narrow.tiles(count), narrow.width(count));
             assert!(tiles == count.div_ceil(128) && width.is_multiple_of(16) && width <= 128);
@@ -661,7 +664,7 @@ mod tests {
             assert_eq!([full.weight(64), full.most_weight()], [1, 1]);
         }
         assert_eq!([176, 320, 80, 1, 129].map(|count| narrow.width(count)), [96, 112, 80, 16, 80]);
-        let wide = Tiling { most: 256, unit: 16, floor: 64, fixed: 16 };
+        let wide = Tiling { most: 256, unit: 16, floor: 64, fixed: 16, is_cut: false };
         for work in 0..1000 {
             for weight in [1].into_iter().chain(5..=MAX_WEIGHT) {
                 assert_eq!(steps_of(work, weight), work / weight);
@@ -750,12 +753,15 @@ mod tests {
     #[test]
     fn runs_are_even() {
         const STEPS: u32 = 6;
-        let narrow = Tiling { most: 128, unit: 16, floor: 96, fixed: 128 };
+        let narrow = Tiling { most: 128, unit: 16, floor: 96, fixed: 128, is_cut: false };
         let few = vec![5u32, 0, 176, 128, 300, 0];
         let all = [vec![], vec![0, 0], vec![1], few, vec![80; 40], (0..300).collect()];
-        for (counts, ctas, rows) in all.iter().flat_map(|counts| {
-            [1, 2, 7, 132].into_iter().flat_map(move |ctas| [(counts, ctas, 1), (counts, ctas, 3)])
+        for (counts, ctas, [rows, is_cut]) in all.iter().flat_map(|counts| {
+            [1, 2, 7, 132].into_iter().flat_map(move |ctas| {
+                [[1, 0], [3, 0], [1, 1], [3, 1]].map(move |options| (counts, ctas, options))
+            })
         }) {
+            let is_cut = is_cut == 1;
             let least = 2 * narrow.most_weight();
             let runs = EvenRuns {
                 ctas: Divisor::nearest(ctas),
@@ -779,7 +785,7 @@ mod tests {
                 let problem = problems.iter().rev().find(|([_, before, _], _)| *before <= step);
                 problem.map(|([_, _, weight], _)| *weight).unwrap()
             };
-            let shares = runs.shares(&work);
+            let shares = runs.shares(&work, is_cut);
             let mut owners = vec![u32::MAX; (work.tiles * STEPS) as usize];
             let mut begins = vec![];
             for cta in 0..ctas {
@@ -815,7 +821,8 @@ mod tests {
                     assert!(is_last || took + most > share, "{took} of {share}");
                 } else {
                     let even = (work.total / ctas).max(least);
-                    let short = work.longest <= even + 1 + (even / 16).max(8);
+                    let short =
+                        work.longest <= even + 1 + if is_cut { 8 } else { (even / 16).max(8) };
                     assert!(short || work.tiles > 16 * ctas);
                 }
             }

@@ -83,6 +83,11 @@ const SHARE_CYCLES: u64 = 20;
 const HANDOVER_CYCLES: u64 = 2500;
 /// Bytes of partial sums per cycle from each contributor of a fix-up.
 const FIX_UP_BYTES: u64 = 30;
+/// What a step of a grouped product's tile of 8 tokens takes longer than one of 16, and what a launch with
+/// those takes longer, where memory is the limit. These reproduce 8 to 64 groups of one or two tokens.
+const FEW_TOKENS: u32 = 8;
+const FEW_STEP_CYCLES: u64 = 53;
+const MORE_LAUNCH_CYCLES: u64 = 6100;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
 /// long. CTAs of a cluster are on SMs of one of them.
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
@@ -290,6 +295,11 @@ fn found_on_device(
         found.cycles = (narrow.cycles + own).saturating_sub(others);
     }
     let steps = expected.k.div_ceil(K_STEP);
+    if config.tokens == FEW_TOKENS && config.token_tiles(expected.m) == 1 {
+        let rounds = config.tiles(expected).count().div_ceil(ctas);
+        let longer = rounds * u64::from(steps) * FEW_STEP_CYCLES;
+        found.cycles = (found.cycles + longer).saturating_sub(MORE_LAUNCH_CYCLES);
+    }
     let schedule = Schedule::stream_k(1, steps, 1)?;
     Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
 }

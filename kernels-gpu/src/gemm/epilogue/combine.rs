@@ -60,6 +60,13 @@ pub fn combine<const N: usize>(
     }
 }
 
+/// The results of a product that is [gated by a sigmoid](Combine::is_sigmoid_gate).
+#[inline(always)]
+pub fn by_sigmoid<const N: usize>(combine: &Combine, gate: [f32; N], up: [f32; N]) -> [f32; N] {
+    let activated = gate.map(|x| combine.by_sigmoid::<Instructions>(x));
+    combine.gate::<Instructions, N>(activated, up)
+}
+
 /// Factors and bias of half `half`.
 #[inline(always)]
 pub fn affine_of(epilogue: &Epilogue, half: u32) -> Affine {

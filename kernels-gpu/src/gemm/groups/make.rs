@@ -134,7 +134,7 @@ impl GroupTable<'_> {
                     runs.longest_of(tiles, most)
                 };
                 let all = Work { tiles, total: work * steps, longest };
-                boundaries = self.begin_run(&all, is_bad, lane, cta);
+                boundaries = self.begin_run(&all, tiling.is_cut, is_bad, [lane, cta]);
             }
             let mut place =
                 Place { tiles: through.tiles - own.tiles, work: through.work - own.work };
@@ -272,20 +272,26 @@ impl GroupTable<'_> {
     }
 
     /// Writes what of this CTA's run does not depend on where its work is, and returns the share of
-    /// all CTAs and the boundaries of this one's; `bad` says that there is no work. Of tiles in turn,
-    /// shares are 0.
+    /// all CTAs and the boundaries of this one's; `is_cut` is the [tiling's](Tiling::is_cut), and `bad` says
+    /// that there is no work. Of tiles in turn, shares are 0.
     ///
     /// # Safety
     /// As [`make`](Self::make); `work` is the same in all lanes.
     #[inline(always)]
-    unsafe fn begin_run(self, work: &Work, bad: bool, lane: u32, cta: u32) -> Boundaries {
+    unsafe fn begin_run(
+        self,
+        work: &Work,
+        is_cut: bool,
+        bad: bool,
+        [lane, cta]: [u32; 2],
+    ) -> Boundaries {
         let runs = &self.groups.runs;
         let none = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
         let steps = work.tiles * runs.tile.value();
         let (run, boundaries) = if bad {
             (OwnRun { first: 0, end: 0, base: 0, stride: 0, turned: 0, first_cta: 0 }, none)
         } else {
-            match runs.shares(work) {
+            match runs.shares(work, is_cut) {
                 Shares::InTurn => (runs.in_turn(work, cta), none),
                 Shares::Even(share) => {
                     let first = EvenRuns::boundary(share, work, cta);

@@ -95,6 +95,7 @@ mod split_k;
 mod store;
 mod store_any;
 mod store_registers;
+mod strips;
 mod tile;
 mod work;
 
@@ -329,7 +330,7 @@ unsafe fn consume<
                 }
                 if from_registers {
                     let tile = place::tile(work, config, p, memory, &item);
-                    store_registers::store_tile::<K::Weights, SUMS, BLOCKS>(
+                    store_registers::store_tile::<K::Weights, W, SUMS, BLOCKS>(
                         work,
                         config,
                         p,
