@@ -64,9 +64,9 @@ pub const RESULT_ALIGN: u32 = 16;
 /// own, which reproduces what steps take on an H200 (0.68 us of 128 tokens, 0.635 of 112, 0.58 of
 /// 96).
 const NARROW_TOKENS: u32 = 128;
-/// Tokens of the tiles that are [cut](Tiling::is_cut) wherever that evens out runs. On an H200, 64 groups of two
-/// tokens by 4096 x 7168, 8 rounds of whole tiles where 7.76 are needed, take 257 to 267 us cut and 265 to 271 us
-/// whole; tiles of 8 tokens 279 to 286 us and 275 to 278 us.
+/// Tokens of the tiles that are [cut](Tiling::is_cut) wherever that evens out runs. On an H200, 64 groups of
+/// two tokens by 4096 x 7168, 8 rounds of whole tiles where 7.76 are needed, take 257 to 267 us cut and 265 to
+/// 271 us whole; tiles of 8 tokens 279 to 286 us and 275 to 278 us.
 const CUT_TOKENS: u32 = 16;
 const NARROW_UNIT: u32 = 16;
 const NARROW_FLOOR: u32 = 96;
@@ -378,9 +378,11 @@ impl HopperConfig {
         let is_half =
             sink.out_type == FloatType::F16 as u32 || sink.out_type == FloatType::Bf16 as u32;
         let rows = (sink.columns as u64 | sink.out_stride) * FloatType::F16.bytes() as u64;
+        // Activations in e4m3 have factors of rows, and kernels of groups no code for it.
+        let gates = !self.grouped && self.scheme.operand.half().is_some();
         self.stages_results()
             && is_half
-            && (epilogue.is_plain() || !self.grouped && epilogue.is_plain_gate())
+            && (epilogue.is_plain() || gates && epilogue.is_plain_gate())
             && (sink.out | rows).is_multiple_of(RESULT_ALIGN as u64)
     }
 

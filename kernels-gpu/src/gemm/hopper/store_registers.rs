@@ -33,7 +33,8 @@ use super::work::Work;
 use crate::gemm::epilogue::affine;
 use crate::gemm::epilogue::{self, COLUMNS};
 
-/// Vectors of a row of shared memory; rows that the threads read at a time, and how many of them a thread does.
+/// Vectors of a row of shared memory; rows that the threads read at a time, and how many of them a thread
+/// reads.
 const PIECES: u32 = BLOCK_ROWS * BYTES / RESULT_ALIGN;
 const STORE_ROWS: u32 = WARPGROUP / PIECES;
 const STORES: u32 = RESULT_TOKENS / STORE_ROWS;

@@ -17,7 +17,8 @@ const GROUP: u32 = 8;
 /// Sums of a thread in a group, and of one row of it.
 const GROUP_SUMS: usize = 4;
 const ROW_SUMS: usize = GROUP_SUMS / 2;
-/// Groups of a strip, which has as many tokens as there are rows of shared memory, and sums of a thread in it.
+/// Groups of a strip, which has as many tokens as there are rows of shared memory, and sums of a thread in
+/// it.
 const GROUPS: usize = (RESULT_TOKENS / GROUP) as usize;
 pub(super) const STRIP_SUMS: usize = GROUPS * GROUP_SUMS;
 /// Groups of a plain product whose matrices are stored together.
@@ -37,9 +38,9 @@ pub(super) trait Strip: Copy {
     const TOKENS: u32 = RESULT_TOKENS * Self::HALVES;
     const SUMS: usize = STRIP_SUMS * Self::HALVES as usize;
 
-    /// Puts the results into shared memory, [tokens, rows], from address `to` on. The strip's first token is
-    /// number `token` of the tile; `thread` is the thread's index in its warpgroup. `pair` rounds two results,
-    /// the second to the low half.
+    /// Puts the results into shared memory, [tokens, rows]. The strip's first token is number `token` of the
+    /// tile; `place` is the thread's index in its warpgroup, and the address of the first result. `pair` rounds
+    /// two results, the second to the low half.
     ///
     /// # Safety
     /// The warp is converged; the place is the warpgroup's, and what was staged there is read.
