@@ -100,7 +100,7 @@ impl Epilogue {
     /// Whether a result is a sum times alpha and a row factor, and nothing is asked of it.
     pub const fn is_plain(&self) -> bool {
         let Self { affine, combine, sink, .. } = self;
-        combine.is_none() && affine.has_no_columns() && sink.magnitude == 0
+        combine.is_none() && !affine.has_columns() && sink.magnitude == 0
     }
 
     /// Whether a result is made of two sums times alpha each, gated by a sigmoid, and nothing is asked of it.
@@ -108,8 +108,8 @@ impl Epilogue {
         let Self { affine, up, combine, sink } = self;
         combine.is_sigmoid_gate()
             && affine.row_factors == 0
-            && affine.has_no_columns()
-            && up.has_no_columns()
+            && !affine.has_columns()
+            && !up.has_columns()
             && sink.magnitude == 0
     }
 }
@@ -139,9 +139,10 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Whether columns have neither factors nor a bias.
-    pub const fn has_no_columns(&self) -> bool {
-        self.column_factors == 0 && self.bias == 0
+    /// Whether columns have factors or a bias.
+    #[inline(always)]
+    pub const fn has_columns(&self) -> bool {
+        self.column_factors != 0 || self.bias != 0
     }
 }
 

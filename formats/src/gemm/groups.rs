@@ -254,7 +254,7 @@ pub struct Tiling {
     pub floor: u32,
     /// A step of a tile takes as long as so many tokens, and one for each token it has room for.
     pub fixed: u32,
-    /// Whether runs are even wherever whole tiles would take longer by more than a fix-up.
+    /// Whether CTAs take even runs wherever whole tiles would take longer than those by more than a fix-up.
     pub is_cut: bool,
 }
 
@@ -401,8 +401,8 @@ impl EvenRuns {
     /// Rounds of whole tiles whose longest run is found, not bounded.
     const ROUNDS: u32 = 8;
 
-    /// How `work` is divided, in tiles that are [cut](Tiling::is_cut) or not. Its total and its tiles, with the CTAs added, are below
-    /// [`Divisor::DIVIDENDS`].
+    /// How `work` is divided; `is_cut` is the [tiling's](Tiling::is_cut). The total of the work and its tiles,
+    /// with the CTAs added, are below [`Divisor::DIVIDENDS`].
     #[inline(always)]
     pub const fn shares(&self, work: &Work, is_cut: bool) -> Shares {
         let even = self.ctas.div_ceil(work.total);

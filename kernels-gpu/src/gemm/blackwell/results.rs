@@ -71,7 +71,7 @@ pub unsafe fn values<L: List>(
             if n < epilogue.sink.columns { affine::column(&affine, n) } else { Column::NONE },
         )
     };
-    let along_y = if swapped { affine.row_factors != 0 } else { affine::has_columns(&affine) };
+    let along_y = if swapped { affine.row_factors != 0 } else { affine.has_columns() };
     // Of the thread's row of `X` it is known, also where another lane's half is needed: there it
     // comes with that lane's row of `Y`.
     let gated_rows = work.gated() && !swapped;

@@ -38,12 +38,6 @@ pub fn value(sum: f32, unit: f32, row: f32, column: Column) -> f32 {
     column.apply(scaled(sum, unit, row))
 }
 
-/// Whether columns have factors or a bias.
-#[inline(always)]
-pub fn has_columns(affine: &Affine) -> bool {
-    affine.column_factors != 0 || affine.bias != 0
-}
-
 /// alpha times row `m`'s factor.
 ///
 /// # Safety

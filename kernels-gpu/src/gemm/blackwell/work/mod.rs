@@ -58,13 +58,15 @@ pub trait List: Copy {
     ///
     /// # Safety
     /// One whole warp of each CTA; the other threads use the work list behind a barrier.
-    unsafe fn begin(self, config: &BlackwellConfig, swapped: bool);
+    #[inline(always)]
+    unsafe fn begin(self, _: &BlackwellConfig, _: bool) {}
 
     /// If the work list is bad: says so, and makes all results NaN. There are no tiles then.
     ///
     /// # Safety
     /// All storing threads of all CTAs call it.
-    unsafe fn refuse(self, params: &BlackwellParams);
+    #[inline(always)]
+    unsafe fn refuse(self, _: &BlackwellParams) {}
 
     /// What numbers the tiles.
     fn numbers(self, config: &BlackwellConfig, params: &BlackwellParams) -> Self::Numbers;
@@ -77,7 +79,10 @@ pub trait List: Copy {
 
     /// Matrix of the activations' scales, and its row with those of the first token of a tile's
     /// problem.
-    fn scales(self, tile: &Tile) -> (u32, u32);
+    #[inline(always)]
+    fn scales(self, tile: &Tile) -> (u32, u32) {
+        (tile.tokens.matrix, tile.tokens.first)
+    }
 
     /// What storing threads keep of a tile's problem.
     ///
@@ -86,10 +91,16 @@ pub trait List: Copy {
     unsafe fn group(self, epilogue: &Epilogue, tile: &Tile) -> Self::Group;
 
     /// One past the last token of the problem.
-    fn end(params: &BlackwellParams, group: &Self::Group) -> u32;
+    #[inline(always)]
+    fn end(params: &BlackwellParams, _: &Self::Group) -> u32 {
+        params.problem.m
+    }
 
     /// Tokens of the result's matrix up to the last problem's last one.
-    fn rows(params: &BlackwellParams, group: &Self::Group) -> u32;
+    #[inline(always)]
+    fn rows(params: &BlackwellParams, _: &Self::Group) -> u32 {
+        params.problem.m
+    }
 
     /// Factors and bias of half `half`.
     fn affine(self, epilogue: &Epilogue, half: u32, group: &Self::Group) -> Affine;

@@ -157,9 +157,6 @@ impl List for MixedTable<'_> {
     }
 
     #[inline(always)]
-    unsafe fn refuse(self, _: &BlackwellParams) {}
-
-    #[inline(always)]
     fn numbers(self, config: &BlackwellConfig, params: &BlackwellParams) -> Self::Numbers {
         let swapped = params.swapped != 0;
         (config.work_shape(swapped), BlackwellConfig::order(swapped))
@@ -182,22 +179,7 @@ impl List for MixedTable<'_> {
     }
 
     #[inline(always)]
-    fn scales(self, tile: &Tile) -> (u32, u32) {
-        (tile.tokens.matrix, tile.tokens.first)
-    }
-
-    #[inline(always)]
     unsafe fn group(self, _: &Epilogue, _: &Tile) -> Self::Group {}
-
-    #[inline(always)]
-    fn end(params: &BlackwellParams, (): &Self::Group) -> u32 {
-        params.problem.m
-    }
-
-    #[inline(always)]
-    fn rows(params: &BlackwellParams, (): &Self::Group) -> u32 {
-        params.problem.m
-    }
 
     #[inline(always)]
     fn affine(self, epilogue: &Epilogue, half: u32, (): &Self::Group) -> Affine {

@@ -25,12 +25,6 @@ impl List for Uniform {
     }
 
     #[inline(always)]
-    unsafe fn begin(self, _: &BlackwellConfig, _: bool) {}
-
-    #[inline(always)]
-    unsafe fn refuse(self, _: &BlackwellParams) {}
-
-    #[inline(always)]
     fn numbers(self, config: &BlackwellConfig, params: &BlackwellParams) -> Self::Numbers {
         let swapped = params.swapped != 0;
         let (shape, order) = (config.work_shape(swapped), BlackwellConfig::order(swapped));
@@ -48,22 +42,7 @@ impl List for Uniform {
     }
 
     #[inline(always)]
-    fn scales(self, tile: &Tile) -> (u32, u32) {
-        (tile.tokens.matrix, tile.tokens.first)
-    }
-
-    #[inline(always)]
     unsafe fn group(self, _: &Epilogue, _: &Tile) -> Self::Group {}
-
-    #[inline(always)]
-    fn end(params: &BlackwellParams, (): &Self::Group) -> u32 {
-        params.problem.m
-    }
-
-    #[inline(always)]
-    fn rows(params: &BlackwellParams, (): &Self::Group) -> u32 {
-        params.problem.m
-    }
 
     #[inline(always)]
     fn affine(self, epilogue: &Epilogue, half: u32, (): &Self::Group) -> Affine {
@@ -92,12 +71,6 @@ impl List for Scaled {
     }
 
     #[inline(always)]
-    unsafe fn begin(self, _: &BlackwellConfig, _: bool) {}
-
-    #[inline(always)]
-    unsafe fn refuse(self, _: &BlackwellParams) {}
-
-    #[inline(always)]
     fn numbers(self, config: &BlackwellConfig, params: &BlackwellParams) -> Self::Numbers {
         Uniform.numbers(config, params)
     }
@@ -113,23 +86,8 @@ impl List for Scaled {
     }
 
     #[inline(always)]
-    fn scales(self, tile: &Tile) -> (u32, u32) {
-        Uniform.scales(tile)
-    }
-
-    #[inline(always)]
     unsafe fn group(self, _: &Epilogue, tile: &Tile) -> Self::Group {
         tile.tokens.matrix
-    }
-
-    #[inline(always)]
-    fn end(params: &BlackwellParams, _: &Self::Group) -> u32 {
-        params.problem.m
-    }
-
-    #[inline(always)]
-    fn rows(params: &BlackwellParams, _: &Self::Group) -> u32 {
-        params.problem.m
     }
 
     #[inline(always)]
