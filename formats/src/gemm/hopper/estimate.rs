@@ -83,11 +83,11 @@ const SHARE_CYCLES: u64 = 20;
 const HANDOVER_CYCLES: u64 = 2500;
 /// Bytes of partial sums per cycle from each contributor of a fix-up.
 const FIX_UP_BYTES: u64 = 30;
-/// What a step of a grouped product's tile of 8 tokens takes longer than one of 16, and what a launch with
-/// those takes longer, where memory is the limit. These reproduce 8 to 64 groups of one or two tokens.
+/// A grouped product in tiles of eight tokens, against one in tiles of twice as many: what a step takes
+/// longer, and what the launch takes less. These reproduce 8 to 64 groups of one or two tokens.
 const FEW_TOKENS: u32 = 8;
-const FEW_STEP_CYCLES: u64 = 53;
-const MORE_LAUNCH_CYCLES: u64 = 6100;
+const FEW_STEP_CYCLES: u64 = 69;
+const LESS_LAUNCH_CYCLES: u64 = 9000;
 /// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
 /// long. CTAs of a cluster are on SMs of one of them.
 const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
@@ -296,9 +296,12 @@ fn found_on_device(
     }
     let steps = expected.k.div_ceil(K_STEP);
     if config.tokens == FEW_TOKENS && config.token_tiles(expected.m) == 1 {
+        let of_twice =
+            |other: &&HopperConfig| other.scheme == config.scheme && other.tokens == 2 * FEW_TOKENS;
+        let twice = found_on_device(GROUPED.iter().find(of_twice)?, expected, sms, result)?;
         let rounds = config.tiles(expected).count().div_ceil(ctas);
         let longer = rounds * u64::from(steps) * FEW_STEP_CYCLES;
-        found.cycles = (found.cycles + longer).saturating_sub(MORE_LAUNCH_CYCLES);
+        found.cycles = (twice.cycles + longer).saturating_sub(LESS_LAUNCH_CYCLES);
     }
     let schedule = Schedule::stream_k(1, steps, 1)?;
     Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
@@ -349,12 +352,15 @@ mod tests {
             let count = GROUPED.iter().filter(|config| config.scheme == scheme).count();
             let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
             assert_eq!(grouped(scheme, &expected, 132, result).count(), count);
-            let few = if scheme.operand.half().is_some() { 8 } else { 32 };
+            let few = if scheme.operand.half().is_some() { [8, 16] } else { [32; 2] };
             let many = if scheme.operand.half().is_some() { 256 } else { 128 };
-            assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few, few, many]);
-            // Of what was measured: much work for wide tiles, and little.
+            assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few[0], few[1], many]);
+            // Of what was measured: few tokens in short and in long loops, and much work for wide tiles
+            // and little.
             if scheme.operand.half().is_some() {
                 for (m, n, k, l, tokens) in [
+                    (2, 4096, 2048, 64, 8),
+                    (2, 2048, 7168, 64, 16),
                     (128, 4096, 7168, 8, 256),
                     (128, 7168, 2048, 8, 256),
                     (256, 3072, 4096, 2, 128),
