@@ -232,7 +232,8 @@ impl Reference {
         accumulation + floats::half_ulp(dtype, largest) + f64::from(f32::MIN_POSITIVE)
     }
 
-    /// Compares a kernel's results, converted from `dtype` to f32, with this reference.
+    /// Compares a kernel's results, converted from `dtype` to f32, with this reference. Where the exact
+    /// result of infinite or NaN operands is not finite, the kernel's must be the same infinity, or NaN.
     #[must_use]
     pub fn verify(&self, got: &[f32], dtype: FloatType) -> Verification {
         let mut report = Verification {
@@ -250,7 +251,8 @@ impl Reference {
             let allowed = self.allowed(index, dtype);
             let near = f64::from(rounded[index]);
             let contest = (f64::from(value) - near).abs() <= 1e-3 + 1e-3 * near.abs();
-            report.contest_criterion &= contest || f64::from(value) == near;
+            let same = f64::from(value) == near || value.is_nan() && near.is_nan();
+            report.contest_criterion &= contest || same;
             let error = (f64::from(value) - expected).abs();
             if value.is_finite() {
                 report.max_abs_error = report.max_abs_error.max(error);
@@ -259,14 +261,18 @@ impl Reference {
                     report.max_rel_error = report.max_rel_error.max(error / expected.abs());
                 }
             }
-            // Beyond the range the rounding error is unbounded, so only the sign can be checked.
-            let in_range_or_infinite = if value.is_infinite() {
-                expected.abs() + allowed >= floats::max(dtype)
-                    && value.is_sign_negative() == expected.is_sign_negative()
+            let same_sign = value.is_sign_negative() == expected.is_sign_negative();
+            let is_right = if expected.is_nan() {
+                value.is_nan()
+            } else if expected.is_infinite() {
+                value.is_infinite() && same_sign
+            } else if value.is_infinite() {
+                // Beyond the range the rounding error is unbounded, so only the sign can be checked.
+                expected.abs() + allowed >= floats::max(dtype) && same_sign
             } else {
                 error <= allowed
             };
-            if in_range_or_infinite {
+            if is_right {
                 report.overflowed += usize::from(value.is_infinite());
             } else {
                 report.mismatches += 1;

@@ -111,6 +111,30 @@ fn wrong_infinities_and_missing_results_fail() {
     assert!(!short.contest_criterion);
 }
 
+/// Operands that overflowed make results infinite or NaN, and only the same are right.
+#[test]
+fn results_that_are_not_finite_are_compared() {
+    let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1.0];
+    let exact = reference(&values);
+    let right = values.map(|value| value as f32);
+    let report = exact.verify(&right, FloatType::F16);
+    assert!(report.passed() && report.contest_criterion && report.overflowed == 2, "{report:?}");
+    for (index, wrong) in [
+        (0, [0.0, f32::INFINITY, f32::NEG_INFINITY]),
+        (1, [65504.0, f32::NEG_INFINITY, f32::NAN]),
+        (2, [-65504.0, f32::INFINITY, f32::NAN]),
+        (3, [f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
+    ]
+    .into_iter()
+    .flat_map(|(index, wrong)| wrong.map(|wrong| (index, wrong)))
+    {
+        let mut got = right;
+        got[index] = wrong;
+        let report = exact.verify(&got, FloatType::F16);
+        assert_eq!(report.mismatches, 1, "{wrong} for {}", values[index]);
+    }
+}
+
 #[test]
 fn one_f32_ulp_a_block_is_allowed_and_a_dropped_term_is_not() {
     let exact =

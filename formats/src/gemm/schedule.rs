@@ -11,6 +11,10 @@
 //! What is called a CTA here is a cluster where its CTAs share an operand by multicast, or multiply
 //! together as a pair: they compute neighbouring tiles, counted as one, in lockstep.
 //!
+//! A schedule may leave the last steps of each tile out of the row: they are *kept* for the CTA that computes
+//! the step before them. A CTA whose run holds no end of a tile then has fewer steps than the others, and its
+//! partial sums are there when another CTA needs them.
+//!
 //! # Stream-K
 //! A run is the end of one tile, perhaps whole tiles, and the beginning of another. The CTA whose
 //! run holds a tile's last step *owns* the tile. The other CTAs of the tile, its *contributors*,
@@ -30,7 +34,7 @@ use crate::Divisor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Schedule {
-    /// K steps of a tile.
+    /// K steps of a tile in the row.
     steps: Divisor,
     /// Steps in the run of a CTA.
     share: Divisor,
@@ -40,6 +44,8 @@ pub struct Schedule {
     cluster: Divisor,
     /// How many CTAs have one step more than the others.
     longer: u32,
+    /// K steps of a tile, the kept ones too.
+    tile_steps: u32,
 }
 
 /// Some K steps of one tile.
@@ -94,6 +100,19 @@ impl Schedule {
         Some(Self::of(steps, total / ctas, total % ctas, 1))
     }
 
+    /// The schedule of as many CTAs for `tiles` tiles, as this one is, with the last `kept` steps of each tile
+    /// out of the row. The same one where tiles are not cut, or where a CTA would have no step.
+    pub const fn keeping(self, kept: u32, tiles: u64) -> Self {
+        if !self.has_fix_up() || kept >= self.steps() {
+            return self;
+        }
+        let steps = self.steps() - kept;
+        match Self::stream_k(tiles, steps, self.ctas(tiles) as u32) {
+            Some(schedule) => Self { tile_steps: self.tile_steps, ..schedule },
+            None => self,
+        }
+    }
+
     /// Whole tiles of `steps` steps, of which CTA `i` computes tile `i`. `None` without steps.
     pub const fn whole_tiles(steps: u32) -> Option<Self> {
         Self::stream_k(1, steps, 1)
@@ -120,6 +139,7 @@ impl Schedule {
             long_share: Divisor::nearest(share + 1),
             cluster: Divisor::nearest(cluster),
             longer,
+            tile_steps: steps,
         }
     }
 
@@ -132,7 +152,13 @@ impl Schedule {
     /// K steps of a tile.
     #[inline(always)]
     pub const fn steps(&self) -> u32 {
-        self.steps.value()
+        self.tile_steps
+    }
+
+    /// The step of the row before which an item begins.
+    #[inline(always)]
+    pub const fn start(&self, item: &Item) -> u32 {
+        item.tile * self.steps.value() + item.first
     }
 
     /// The C layout.
@@ -141,7 +167,7 @@ impl Schedule {
         let [d, e, f] = self.share.words();
         let [g, h, i] = self.long_share.words();
         let [j, k, l] = self.cluster.words();
-        [a, b, c, d, e, f, g, h, i, j, k, l, self.longer]
+        [a, b, c, d, e, f, g, h, i, j, k, l, self.longer, self.tile_steps]
     }
 
     /// Whether the CTAs of a cluster split the K of a tile.
@@ -194,12 +220,14 @@ impl Schedule {
         if self.is_split() {
             return self.cluster.value();
         }
-        if self.steps() <= 1 { 1 } else { (self.steps() - 2) / self.share.value() + 2 }
+        let steps = self.steps.value();
+        if steps <= 1 { 1 } else { (steps - 2) / self.share.value() + 2 }
     }
 
     /// Whether partial sums go from CTA to CTA through global memory.
     pub const fn has_fix_up(&self) -> bool {
-        !self.is_split() && (self.longer > 0 || !self.share.value().is_multiple_of(self.steps()))
+        let steps = self.steps.value();
+        !self.is_split() && (self.longer > 0 || !self.share.value().is_multiple_of(steps))
     }
 
     /// The most steps that a CTA computes.
@@ -207,19 +235,33 @@ impl Schedule {
         if self.is_split() {
             return self.steps().div_ceil(self.cluster.value());
         }
+        let run = self.longest_run();
+        run + run.div_ceil(self.steps.value()) * self.kept()
+    }
+
+    /// Last K steps of a tile, which are not in the row.
+    const fn kept(&self) -> u32 {
+        self.tile_steps - self.steps.value()
+    }
+
+    /// The most steps of the row in a run.
+    const fn longest_run(&self) -> u32 {
         self.share.value() + if self.longer > 0 { 1 } else { 0 }
     }
 
     /// The most steps of one tile that one CTA computes.
     pub const fn longest(&self) -> u32 {
-        let run = self.most();
+        let run = if self.is_split() { self.most() } else { self.longest_run() + self.kept() };
         if run < self.steps() { run } else { self.steps() }
     }
 
     /// CTAs of the launch, for as many tiles as the schedule was made for.
     pub const fn ctas(&self, tiles: u64) -> u64 {
         match self.cluster.value() {
-            1 => (tiles * self.steps() as u64 - self.longer as u64) / self.share.value() as u64,
+            1 => {
+                let steps = tiles * self.steps.value() as u64;
+                (steps - self.longer as u64) / self.share.value() as u64
+            }
             cluster => tiles * cluster as u64,
         }
     }
@@ -237,7 +279,9 @@ impl Run {
         let (tile, last) = schedule.steps.divide(self.end - 1);
         let start = self.end - 1 - last;
         let first = if start > self.first { start } else { self.first };
-        let item = Item { tile, first: first - start, end: self.end - start };
+        let row_end = self.end - start;
+        let end = if row_end == schedule.steps.value() { schedule.tile_steps } else { row_end };
+        let item = Item { tile, first: first - start, end };
         self.end = first;
         item
     }
@@ -256,7 +300,7 @@ impl Item {
 
     /// The first CTA that computes steps of the tile.
     pub const fn first_cta(&self, schedule: &Schedule) -> u32 {
-        schedule.cta_of(self.tile * schedule.steps())
+        schedule.cta_of(self.tile * schedule.steps.value())
     }
 }
 
@@ -272,25 +316,35 @@ mod tests {
     fn every_step_is_done_once() {
         let sizes = [(1, 1), (1, 9), (3, 7), (32, 56), (56, 16), (56, 128), (200, 3), (5, 1)];
         for (tiles, steps) in sizes {
-            for ctas in [1, 2, 3, 5, 31, 64, 112, 132, 133, 264, 777] {
-                let Some(schedule) = Schedule::stream_k(tiles, steps, ctas) else {
+            for (ctas, kept) in [1, 2, 3, 5, 31, 64, 112, 132, 133, 264, 777]
+                .into_iter()
+                .flat_map(|ctas| [0, 1, 3, 8].map(|kept| (ctas, kept)))
+            {
+                let Some(even) = Schedule::stream_k(tiles, steps, ctas) else {
                     assert!(u64::from(ctas) > tiles * u64::from(steps));
                     continue;
                 };
+                let schedule = even.keeping(kept, tiles);
+                assert_eq!((schedule.ctas(tiles), schedule.steps()), (u64::from(ctas), steps));
+                if !even.has_fix_up() {
+                    assert_eq!(schedule, even);
+                }
                 let mut done = vec![0u32; (tiles * u64::from(steps)) as usize];
                 let mut sent = vec![None; ctas as usize];
                 let mut parts = vec![0u32; tiles as usize];
                 for cta in 0..ctas {
                     let mut run = schedule.run(cta);
                     assert!(!run.is_empty());
-                    let mut at = 0;
+                    let (mut at, mut count) = (0, 0);
                     while !run.is_empty() {
                         let item = run.take(&schedule);
                         assert!(item.count() > 0 && item.count() <= schedule.longest());
+                        assert_eq!(schedule.start(&item), run.end);
+                        assert_eq!(schedule.cta_of(run.end), cta);
+                        count += item.count();
                         parts[item.tile as usize] += 1;
                         for step in item.first..item.end {
                             done[(item.tile * steps + step) as usize] += 1;
-                            assert_eq!(schedule.cta_of(item.tile * steps + step), cta);
                         }
                         if item.owned(&schedule) {
                             for contributor in item.first_cta(&schedule)..cta {
@@ -302,6 +356,7 @@ mod tests {
                         }
                         at += 1;
                     }
+                    assert!(count <= schedule.most());
                 }
                 assert!(done.iter().all(|&times| times == 1), "{tiles} x {steps} by {ctas}");
                 assert!(parts.iter().all(|&parts| parts <= schedule.parts()));

@@ -63,8 +63,6 @@ pub struct BlackwellParams {
     /// Which K steps of which tiles are whose; what is called a CTA there is a cluster. Any if it is not
     /// looked at.
     pub schedule: Schedule,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
 }
 
 impl BlackwellParams {
@@ -81,7 +79,7 @@ impl BlackwellParams {
         const REST: usize = 12;
         const FRONT: usize = MAPS * MAP + EPILOGUE;
         const {
-            let words = FRONT + SUMS + TOKENS + REST + WALK + SCHEDULE + 1;
+            let words = FRONT + SUMS + TOKENS + REST + WALK + SCHEDULE;
             assert!(size_of::<Self>() == 4 * words);
         }
         let maps: [_; MAPS] =
@@ -127,10 +125,8 @@ impl BlackwellParams {
                 rest[i - FRONT - SUMS - TOKENS]
             } else if i < FRONT + SUMS + TOKENS + REST + WALK {
                 walk[i - FRONT - SUMS - TOKENS - REST]
-            } else if i < FRONT + SUMS + TOKENS + REST + WALK + SCHEDULE {
-                schedule[i - FRONT - SUMS - TOKENS - REST - WALK]
             } else {
-                self.reserved
+                schedule[i - FRONT - SUMS - TOKENS - REST - WALK]
             };
             bytes[at] = word.to_le_bytes()[at % 4];
             at += 1;
@@ -293,7 +289,6 @@ mod tests {
             row_factor_stride: 26,
             walk: Walk::new(BlackwellConfig::order(true), 25, 26),
             schedule: Schedule::stream_k(31, 32, 33).unwrap(),
-            reserved: 0,
         };
         let bytes = params.to_bytes();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

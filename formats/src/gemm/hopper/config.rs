@@ -49,6 +49,10 @@ const MAX_STAGES: u32 = 8;
 /// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
 /// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;
+/// Partial sums of a vector.
+pub const PARTIAL_VECTOR: u32 = 4;
+/// Vectors of partial sums that a thread loads together.
+pub const PARTIAL_BATCH: u32 = 8;
 
 /// Tokens of a block of 64 rows whose results of 16 bits are staged at a time.
 pub const RESULT_TOKENS: u32 = 32;
@@ -272,6 +276,21 @@ impl HopperConfig {
         self.tokens * self.rows * size_of::<f32>() as u32
     }
 
+    /// Bytes of the vectors of partial sums that all threads load together.
+    pub const fn partial_batch_bytes(&self) -> u32 {
+        PARTIAL_BATCH * CONSUMER_THREADS * PARTIAL_VECTOR * size_of::<f32>() as u32
+    }
+
+    /// Whether the producer copies the partial sums of a tile's contributors into stages, behind those of
+    /// the tile's own steps, so that they are there when the last products end. So they are where the
+    /// activations of a stage take as many bytes as a batch. Elsewhere the consumers load them, and so
+    /// they do where a thread has more sums, which leave no register for it.
+    pub const fn copies_partials(&self) -> bool {
+        const MOST_SUMS: usize = 64;
+        self.activation_bytes() >= self.partial_batch_bytes()
+            && self.row_blocks() as usize * self.thread_sums() <= MOST_SUMS
+    }
+
     /// Whether the sums have memory of their own behind the stages, so that copies for the next tile
     /// do not wait until they are stored. So have few tokens of many problems, whose tiles are
     /// short and whose sums are small. Elsewhere the sums overlay the stages.
@@ -471,6 +490,12 @@ impl HopperConfig {
         split.cluster() <= self.max_split()
     }
 
+    /// Steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive before it has
+    /// finished. None where memory is the limit: fewer CTAs would have bytes in flight at the end.
+    pub const fn kept_steps(&self) -> u32 {
+        if self.copies_partials() { 2 } else { 0 }
+    }
+
     /// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
     /// launch, or where the kernel cannot split K so.
     pub fn schedule(&self, split: Split, problem: &Problem, sms: u32) -> Option<Schedule> {
@@ -483,7 +508,9 @@ impl HopperConfig {
             Split::None | Split::Cluster(_) => self.min_blocks,
         };
         let fit = clusters(sms, self.multicast, blocks);
-        Schedule::new(split, self.tiles(problem).count(), problem.k.div_ceil(K_STEP), fit)
+        let tiles = self.tiles(problem).count();
+        let schedule = Schedule::new(split, tiles, problem.k.div_ceil(K_STEP), fit)?;
+        Some(schedule.keeping(self.kept_steps(), tiles))
     }
 }
 

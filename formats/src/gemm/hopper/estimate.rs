@@ -44,7 +44,7 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         (_, 48) => 600,
         (_, 64) => 650,
         (128, ..=128) => 1060,
-        _ => 2100,
+        _ => 2200,
     }
 }
 
@@ -81,8 +81,10 @@ const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
 /// Cycles from a contributor's last store of partial sums to the owner's first load.
 const HANDOVER_CYCLES: u64 = 2500;
-/// Bytes of partial sums per cycle from each contributor of a fix-up.
+/// Bytes of partial sums per cycle from each contributor of a fix-up, where consumers load them and where the
+/// producer has copied them.
 const FIX_UP_BYTES: u64 = 30;
+const COPIED_BYTES: u64 = 60;
 /// A grouped product in tiles of eight tokens, against one in tiles of twice as many: what a step takes
 /// longer, and what the launch takes less. These reproduce 8 to 64 groups of one or two tokens.
 const FEW_TOKENS: u32 = 8;
@@ -187,7 +189,8 @@ pub fn estimate(
     } else {
         fixed += tiles.div_ceil(runs) * store_cycles(config, 1, result);
         if schedule.has_fix_up() {
-            fixed += (parts - 1) * (sums / FIX_UP_BYTES);
+            let bytes = if config.copies_partials() { COPIED_BYTES } else { FIX_UP_BYTES };
+            fixed += (parts - 1) * (sums / bytes);
         }
     }
     let cycles = body + waves * fixed;
@@ -395,12 +398,13 @@ mod tests {
             ((64, 4096, 7168), (128, 64, 1, 96)),
             ((128, 7168, 2048), (128, 64, 1, 112)),
             ((128, 4096, 7168), (128, 64, 1, 128)),
-            ((128, 7168, 16384), (128, 128, 2, 132)),
+            ((128, 7168, 16384), (128, 128, 1, 132)),
             ((256, 4096, 7168), (128, 128, 1, 128)),
             ((512, 4096, 7168), (128, 128, 1, 128)),
-            ((1024, 7168, 2048), (128, 128, 2, 132)),
-            ((2304, 4608, 7168), (256, 128, 1, 132)),
-            ((4096, 4096, 4096), (256, 128, 1, 132)),
+            ((1024, 7168, 2048), (128, 128, 1, 132)),
+            ((2304, 4608, 7168), (128, 128, 2, 132)),
+            ((512, 8192, 7168), (128, 128, 2, 132)),
+            ((4096, 4096, 4096), (128, 128, 2, 132)),
         ];
         for ((m, n, k), best) in measured {
             let found = pick(m, n, k);

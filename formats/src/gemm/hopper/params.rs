@@ -40,6 +40,8 @@ pub struct HopperParams {
     pub from_registers: u32,
     /// 1 if the epilogue [is plain](Epilogue::is_plain).
     pub plain: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
     /// Which tiles have which numbers: that of [`HopperConfig::tiles`].
     pub walk: Walk,
 }
@@ -48,7 +50,7 @@ impl HopperParams {
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         const WIDE: usize = 4;
-        const SINGLE: usize = 3;
+        const SINGLE: usize = 4;
         const EPILOGUE: usize = size_of::<Epilogue>() / 4;
         const SCHEDULE: usize = size_of::<Schedule>() / 4;
         const WALK: usize = size_of::<Walk>() / 4;
@@ -59,7 +61,8 @@ impl HopperParams {
         let epilogue = self.epilogue.words();
         let Problem { m, n, k, l } = self.problem;
         let (sizes, schedule, walk) = ([m, n, k, l], self.schedule.words(), self.walk.words());
-        let single: [u32; SINGLE] = [self.row_factor_stride, self.from_registers, self.plain];
+        let single: [u32; SINGLE] =
+            [self.row_factor_stride, self.from_registers, self.plain, self.reserved];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -160,10 +163,11 @@ mod tests {
             flags: 17,
             epilogue: sample::epilogue(200),
             problem: Problem { m: 12, n: 13, k: 14, l: 15 },
-            schedule: Schedule::new(Split::StreamK, 22, 18, 7).unwrap(),
+            schedule: Schedule::new(Split::StreamK, 22, 18, 7).unwrap().keeping(2, 22),
             row_factor_stride: 23,
             from_registers: 27,
             plain: 28,
+            reserved: 0,
             walk: Walk::new(TileOrder::TOKENS_INNERMOST, 22, 23),
         };
         let bytes = params.to_bytes();
@@ -184,8 +188,9 @@ mod tests {
         for (i, expected) in (0..).zip(words) {
             assert_eq!(word(schedule + 4 * i), expected);
         }
-        // 22 tiles of 18 steps for 7 CTAs: runs of 56 steps, of which 4 have one more.
-        assert_eq!([words[0], words[3], words[6], words[9], words[12]], [18, 56, 57, 1, 4]);
+        // 22 tiles of 16 steps, and of two more, for 7 CTAs: runs of 50 steps, of which 2 have one more.
+        assert_eq!([words[0], words[3], words[6], words[9]], [16, 50, 51, 1]);
+        assert_eq!(words[12..], [2, 18]);
         let walk = params.walk.words();
         for (i, expected) in (0..).zip(walk) {
             assert_eq!(word(offset_of!(HopperParams, walk) + 4 * i), expected);

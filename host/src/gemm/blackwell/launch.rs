@@ -253,7 +253,6 @@ pub(super) fn params(
         row_factor_stride,
         walk: choice.tiles.counts.walk,
         schedule: choice.schedule,
-        reserved: 0,
     })
 }
 

@@ -237,7 +237,6 @@ impl VectorProduct {
             row_factor_stride: 0,
             walk: choice.tiles.counts.walk,
             schedule: choice.schedule,
-            reserved: 0,
         })
     }
 }

@@ -4,27 +4,48 @@
 //!
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
 //! rearrangement: each thread sends vectors of four, 256 threads side by side.
+//!
+//! A contributor sends a tile's first steps before it computes anything else, as a rule long before the
+//! owner needs them. Where a stage has room for a batch of vectors, the owner's producer copies them into
+//! stages behind the tile's last step, while that is multiplied ([`copy`], [`add_copied`]). Elsewhere the
+//! consumers wait for them and load them ([`add_partials`]).
 
-use cuda_std::ptx::{marker, memory, scoped};
+use cuda_std::ptx::{bulk, fence, marker, memory, scoped};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
+use fp4_formats::gemm::hopper::config::{
+    CONSUMER_THREADS, HopperConfig, PARTIAL_BATCH, PARTIAL_VECTOR,
+};
 use fp4_formats::gemm::hopper::params::HopperParams;
 
+use super::tile::Memory;
 use super::{multicast, sync_consumers};
 use crate::gemm::flags::{self, FLAG_BYTES};
+use crate::pipeline::{Cursor, Ring};
 
 /// Sums of a vector, and its bytes.
-const VECTOR: usize = 4;
-const VECTOR_BYTES: u32 = VECTOR as u32 * size_of::<f32>() as u32;
-/// Vectors that a thread has in flight.
-const BATCH: usize = 8;
+const VECTOR: usize = PARTIAL_VECTOR as usize;
+const VECTOR_BYTES: u32 = PARTIAL_VECTOR * size_of::<f32>() as u32;
+/// Vectors that a thread has in flight, or that a stage holds of each thread.
+const BATCH: usize = PARTIAL_BATCH as usize;
+
+/// Address of the partial sums of `cta`.
+#[inline(always)]
+fn partials(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
+    p.partials + u64::from(cta) * u64::from(config.partial_bytes())
+}
+
+/// Address of the flag of `cta`.
+#[inline(always)]
+fn flag(p: &HopperParams, cta: u32) -> u64 {
+    p.flags + u64::from(cta) * FLAG_BYTES
+}
 
 /// Address of this thread's first vector of the partial sums of `cta`.
 #[inline(always)]
 fn place(config: &HopperConfig, p: &HopperParams, cta: u32) -> u64 {
     // Pinned, so that it takes no register during the main loop.
     let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
-    p.partials + u64::from(cta) * u64::from(config.partial_bytes()) + u64::from(own)
+    partials(config, p, cta) + u64::from(own)
 }
 
 /// Tokens of a vector: a thread has two rows of two of eight tokens. And of the vectors that are in flight,
@@ -65,7 +86,7 @@ pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
     unsafe {
         sync_consumers();
         if thread::thread_idx_x() == 0 {
-            flags::raise(p.flags + u64::from(cta) * FLAG_BYTES);
+            flags::raise(flag(p, cta));
         }
     }
 }
@@ -75,6 +96,87 @@ pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
 fn is_beyond(config: &HopperConfig, index: usize, width: u32) -> bool {
     let first = (index / BATCH) as u32 * BATCH_TOKENS;
     config.is_wide() && first > 0 && first >= width
+}
+
+/// Producer: copies the partial sums of the contributors, the CTAs of the runs from `first` up to this
+/// one's, in this order, into the stages from `cursor` on.
+///
+/// # Safety
+/// The producer's thread; the configuration [copies them](HopperConfig::copies_partials); each of those
+/// CTAs sends its partial sums; the preceding kernels of the stream have ended.
+#[inline(always)]
+pub unsafe fn copy(
+    config: &HopperConfig,
+    p: &HopperParams,
+    memory: Memory,
+    (ring, cursor): (Ring, &mut Cursor),
+    first: u32,
+) {
+    let bytes = config.partial_batch_bytes();
+    let policy = bulk::createpolicy_fractional_l2_evict_first_b64();
+    let end = multicast::run_of(config, thread::block_idx_x());
+    let mut contributor = marker::pin(first);
+    while contributor < end {
+        let cta = multicast::cta_of(config, contributor);
+        // SAFETY: the contributor's flag, for which this thread alone waits.
+        unsafe { flags::wait_for(flag(p, cta)) };
+        // The copies read what the contributor's threads have stored.
+        fence::fence_proxy_async_global();
+        let mut from = partials(config, p, cta);
+        let mut batch = marker::pin(0);
+        while batch < config.partial_bytes() / bytes {
+            let full = ring.full(cursor.stage);
+            let to = memory.activations(config, cursor.stage);
+            // SAFETY: the stage is empty when the wait returns, and has room for a batch; the batch is
+            // inside the contributor's place.
+            unsafe {
+                ring.wait_empty(cursor);
+                ring.expect_bytes(cursor.stage, bytes);
+                bulk::cp_async_bulk_shared_cta_global(to, from, bytes, full, policy);
+            }
+            cursor.advance();
+            from += u64::from(bytes);
+            batch = marker::pin(batch + 1);
+        }
+        contributor += 1;
+    }
+}
+
+/// Consumers: adds the partial sums that [`copy`] copies. Until its stages are full, so many times as it has
+/// contributors, this waits.
+///
+/// # Safety
+/// All consumers call this, warp by warp converged, with what the producer calls [`copy`] with.
+#[inline(always)]
+pub unsafe fn add_copied<const SUMS: usize, const BLOCKS: usize>(
+    config: &HopperConfig,
+    memory: Memory,
+    (ring, cursor): (Ring, &mut Cursor),
+    first: u32,
+    sums: &mut [[f32; SUMS]; BLOCKS],
+) {
+    let end = multicast::run_of(config, thread::block_idx_x());
+    let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
+    let batches = const { BLOCKS * SUMS / VECTOR / BATCH };
+    let mut contributor = first;
+    while contributor < end {
+        for batch in 0..batches {
+            // SAFETY: the stage holds the batch when the wait returns, and is not read afterwards.
+            unsafe {
+                ring.wait_full(cursor);
+                let from = memory.activations(config, cursor.stage) + own;
+                let parts: [[u32; VECTOR]; BATCH] = core::array::from_fn(|i| {
+                    memory::ld_shared_v4_b32(from + i as u32 * CONSUMER_THREADS * VECTOR_BYTES)
+                });
+                multicast::release(config, ring.empty(cursor.stage), true);
+                for i in 0..BATCH {
+                    add(sums, batch * BATCH + i, parts[i]);
+                }
+            }
+            cursor.advance();
+        }
+        contributor += 1;
+    }
 }
 
 /// Adds the partial sums of the contributors, the CTAs of the runs from `first` up to this one's,
@@ -95,9 +197,8 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
     let mut contributor = first + thread::thread_idx_x();
     if thread::thread_idx_x() < warp::LANES {
         while contributor < end {
-            let flag = p.flags + u64::from(multicast::cta_of(config, contributor)) * FLAG_BYTES;
             // SAFETY: the contributor's flag.
-            unsafe { flags::wait_for(flag) };
+            unsafe { flags::wait_for(flag(p, multicast::cta_of(config, contributor))) };
             contributor += warp::LANES;
         }
     }

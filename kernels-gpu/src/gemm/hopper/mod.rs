@@ -48,7 +48,7 @@
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included | consumers | the stage holds data |
+//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers | the stage holds data, or a batch of partial sums |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
 //! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
 //! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
@@ -61,8 +61,8 @@
 //! | `first_place`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
 //! | cluster, finished | consumers of the cluster | consumers of the cluster | what this CTA sent is read: it may end |
-//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read | consumers of the cluster | what this CTA sent has arrived: it may end |
-//! | flag (global) | one thread of the contributor | one lane of the owner | the contributor's partial sums are there |
+//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | what this CTA sent has arrived: it may end |
+//! | flag (global) | one thread of the contributor | the owner's producer where it copies partial sums, elsewhere one lane | the contributor's partial sums are there |
 //!
 //! The producer's warpgroup ends as soon as all its copies are issued. They complete before the
 //! consumers end, who wait for each of them.
@@ -309,14 +309,10 @@ unsafe fn consume<
             }
             return;
         }
-        if multicast && last {
-            // All multicast data from the peer CTA has arrived, and this CTA's last arrivals at
-            // the peer's barriers are issued.
-            // SAFETY: all consumers of both CTAs arrive; the warp converges first.
-            unsafe {
-                warp::sync();
-                clusters::barrier_cluster_arrive_release_aligned();
-            }
+        let copies = const { K::CONFIG.copies_partials() };
+        if multicast && last && !(copies && owned && item.first > 0) {
+            // SAFETY: all consumers of both CTAs arrive.
+            unsafe { multicast::arrive_last() };
         }
         let from_registers = store_registers::applies::<W>(config, p);
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
@@ -325,8 +321,16 @@ unsafe fn consume<
             if owned {
                 if item.first > 0 {
                     let first = place::first_cta(work, config, p, memory, &item);
-                    let width = place::width(config, memory, &item);
-                    fix_up::add_partials(config, p, first, width, consumer.sums_mut());
+                    if copies {
+                        let sums = consumer.sums_mut();
+                        fix_up::add_copied(config, memory, (ring, &mut cursor), first, sums);
+                        if multicast && last {
+                            multicast::arrive_last();
+                        }
+                    } else {
+                        let width = place::width(config, memory, &item);
+                        fix_up::add_partials(config, p, first, width, consumer.sums_mut());
+                    }
                 }
                 if from_registers {
                     let tile = place::tile(work, config, p, memory, &item);

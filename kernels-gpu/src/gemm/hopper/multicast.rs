@@ -87,6 +87,20 @@ pub unsafe fn release_sums(config: &HopperConfig, sums_stored: u32) {
     }
 }
 
+/// Arrives at the cluster's barrier before the CTA ends: all that the peer's copies bring has arrived, and this
+/// CTA's last arrivals at the peer's barriers are issued.
+///
+/// # Safety
+/// All consumers of both CTAs call this, warp by warp converged, and wait for the barrier later.
+#[inline(always)]
+pub unsafe fn arrive_last() {
+    // SAFETY: all consumers of both CTAs arrive; the warp converges first.
+    unsafe {
+        warp::sync();
+        cluster::barrier_cluster_arrive_release_aligned();
+    }
+}
+
 /// Producer: waits until the sums of all CTAs of the multicast are stored.
 ///
 /// # Safety

@@ -8,7 +8,7 @@ use fp4_formats::gemm::hopper::repack::CHUNK_ROWS;
 
 use super::tile::{self, Memory, Tile};
 use super::work::Work;
-use super::{multicast, place, store_registers};
+use super::{fix_up, multicast, place, store_registers};
 use crate::pipeline::Ring;
 
 /// Chunks of 128 rows of weights, along K.
@@ -269,6 +269,15 @@ pub unsafe fn produce<W: Work>(
                     (part, step) = (0, step + 1);
                 }
                 cursor.advance();
+            }
+            if config.copies_partials()
+                && !W::WHOLE_TILES
+                && item.first > 0
+                && work.owned(p, &item)
+                && !p.schedule.is_split()
+            {
+                let first = work.first_cta(p, &item);
+                fix_up::copy(config, p, memory, (ring, &mut cursor), first);
             }
             let mut run = work.rest(config, p, work.end(p, &item));
             if run.is_empty() {

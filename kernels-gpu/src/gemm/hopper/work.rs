@@ -87,7 +87,7 @@ pub trait Work: Copy {
     /// Where the rest of the run ends when `item`, which was its last, is done.
     #[inline(always)]
     fn end(self, p: &HopperParams, item: &Item) -> u32 {
-        item.tile * p.schedule.steps() + item.first
+        p.schedule.start(item)
     }
 
     /// Whether this CTA stores the tile of an item.

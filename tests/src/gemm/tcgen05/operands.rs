@@ -154,7 +154,6 @@ impl Product {
             row_factor_stride,
             walk: self.config.tiles(&problem, self.swapped).counts.walk,
             schedule: self.schedule_of_tiles(),
-            reserved: 0,
         };
         Ok((params, before))
     }
