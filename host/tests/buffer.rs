@@ -187,8 +187,8 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
     for kernels in machines() {
         let device = kernels.device().clone();
         let name = &device.choice().device;
-        // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a, of more tokens than
-        // kernels load themselves.
+        // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a, of more tokens
+        // than kernels load themselves.
         let (split, m) = match device.choice().arch.tensor() {
             TensorFamily::Wgmma => (Some(Split::StreamK), 5),
             TensorFamily::Tcgen05 => (None, 40),

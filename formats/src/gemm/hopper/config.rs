@@ -491,7 +491,8 @@ impl HopperConfig {
     }
 
     /// Steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive before it has
-    /// finished. None where memory is the limit: fewer CTAs would have bytes in flight at the end.
+    /// finished: as many as were measured to be best where the producer copies them. Elsewhere none: of few
+    /// tokens memory is the limit, and CTAs that end earlier leave it unused.
     pub const fn kept_steps(&self) -> u32 {
         if self.copies_partials() { 2 } else { 0 }
     }

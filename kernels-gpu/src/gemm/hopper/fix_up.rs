@@ -5,8 +5,8 @@
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
 //! rearrangement: each thread sends vectors of four, 256 threads side by side.
 //!
-//! A contributor sends a tile's first steps before it computes anything else, as a rule long before the
-//! owner needs them. Where a stage has room for a batch of vectors, the owner's producer copies them into
+//! A contributor sends its partial sums of a tile before it computes anything else, as a rule long before
+//! the owner needs them. Where a stage has room for a batch of vectors, the owner's producer copies them into
 //! stages behind the tile's last step, while that is multiplied ([`copy`], [`add_copied`]). Elsewhere the
 //! consumers wait for them and load them ([`add_partials`]).
 
