@@ -552,7 +552,7 @@ pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 
 /// | 128 x 32, 128 x 64 | a few sequences at a time, two CTAs per SM |
 /// | 128 x 128 | prompts of some hundred tokens |
 /// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
-/// | 256 x 128 | a thousand tokens and more: activations are read half as often |
+/// | 256 x 128 | many tokens, in the few cases in which multicast does not give the same: activations are read half as often |
 /// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
 #[macro_export]
 macro_rules! sm90a_gemm_configs {
