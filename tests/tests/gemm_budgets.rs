@@ -3,11 +3,11 @@
 
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::BlackwellConfig;
 use fp4_formats::gemm::blackwell::config::STORE_WARPS;
 use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::hopper::config::K_STEP;
+use fp4_formats::gemm::{Problem, Split};
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
@@ -53,6 +53,28 @@ fn counted(kernels: &Kernels, case: &Case) -> Counted {
     Counted { result, counters }
 }
 
+impl Counted {
+    /// Bytes of operands that were copied; partial sums of other CTAs may be copied as well.
+    fn copied(&self, [m, n, k, l]: [usize; 4], sms: u32) -> u64 {
+        let asynchronous = &self.counters.asynchronous;
+        let all = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
+        all - sums_copied(&self.plan, [m, n, k, l].map(|size| size as u32), sms)
+    }
+}
+
+/// Bytes of partial sums that the producers of a plan's launch copy: those of each CTA whose run ends within
+/// a tile, which another CTA owns.
+fn sums_copied(plan: &GemmPlan, [m, n, k, l]: [u32; 4], sms: u32) -> u64 {
+    let copying = HOPPER.iter().find(|config| config.name == plan.kernel);
+    let Some(config) = copying.filter(|config| config.copies_partials()) else { return 0 };
+    let problem = Problem { m, n, k, l };
+    let schedule = config.schedule(plan.split, &problem, sms).expect("as planned");
+    let runs = schedule.ctas(config.tiles(&problem).count()) as u32;
+    let sent = (0..runs).filter(|&run| !schedule.run(run).take(&schedule).owned(&schedule));
+    let sent = if schedule.is_split() { 0 } else { sent.count() };
+    sent as u64 * u64::from(config.multicast * config.partial_bytes())
+}
+
 /// Bytes of rows of codes and scales in NVFP4.
 fn blocks(rows: usize, k: usize) -> u64 {
     (rows * (k / 2 + k / 16)) as u64
@@ -93,8 +115,8 @@ fn contest_shapes_are_within_budget() {
             let once = counters.global_unique_bytes_read;
             let of = format!("{once} of {} and {given} of sums, {what}", a + b);
             assert!(once >= a + b && 20 * once.saturating_sub(given) <= 21 * (a + b), "{of}");
-            let copied =
-                counters.asynchronous.tensor_loads.bytes + counters.asynchronous.bulk_loads.bytes;
+            let GemmShape { m, n, k, l } = shape;
+            let copied = result.copied([m, n, k, l], kernels.device().properties().sms);
             assert_eq!(copied, reads.bytes, "{what}");
             let passes = a * reads.activation_passes + b * reads.weight_passes;
             assert!(copied >= passes && 20 * copied <= 21 * passes, "{passes} {what}");
@@ -187,8 +209,7 @@ fn plans_state_what_is_copied() {
             case.activations =
                 if of_halves { ActivationType::as_they_are(operand) } else { BLOCKED };
             let result = counted(&kernels, &case.kernel(name, split));
-            let asynchronous = result.counters.asynchronous;
-            let copied = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
+            let copied = result.copied([m, n, k as usize, l], kernels.device().properties().sms);
             let Reads { activation_passes, weight_passes, bytes } = result.plan.reads;
             assert_eq!(copied, bytes, "{}", result.plan);
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);

@@ -81,8 +81,8 @@ pub struct Reads {
     pub activation_passes: u64,
     /// Times that the weights of a batch entry are read; where entries share weights, by each.
     pub weight_passes: u64,
-    /// Bytes of all copies: whole stages, including elements beyond the edges. What a kernel loads of
-    /// few tokens besides does not count.
+    /// Bytes of all copies of operands: whole stages, including elements beyond the edges. What a kernel loads
+    /// of few tokens besides does not count.
     pub bytes: u64,
 }
 
