@@ -322,7 +322,13 @@ fn hopper_groups() {
         experiment.gpu.sms = 2;
         experiment
     };
+    // More partial sums of one tile than the ring has stages.
+    let many = |counts: &[usize], sizes| {
+        let gpu = Gpu { sms: 6, ..Gpu::h200() };
+        grouped(kernel, &gpu, counts, sizes, F16, FLOATS, "a")
+    };
     check(&[
+        many(&[60], [128, 2560]),
         on(&[36, 0, 128], [332, 1328], "counts"),
         on(&[300], [128, 2160], "a"),
         on(&[276], [128, 2160], "a"),
