@@ -81,9 +81,9 @@ const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
 /// Cycles from a contributor's last store of partial sums to the owner's first load.
 const HANDOVER_CYCLES: u64 = 2500;
-/// Bytes of partial sums per cycle from each contributor of a fix-up, where consumers load them and where the
-/// producer has copied them.
+/// Bytes of partial sums per cycle from each contributor of a fix-up, where consumers load them.
 const FIX_UP_BYTES: u64 = 30;
+/// The same where the producer has copied them.
 const COPIED_BYTES: u64 = 60;
 /// A grouped product in tiles of eight tokens, against one in tiles of twice as many: what a step takes
 /// longer, and what the launch takes less. These reproduce 8 to 64 groups of one or two tokens.

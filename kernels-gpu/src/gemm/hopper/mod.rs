@@ -310,6 +310,7 @@ unsafe fn consume<
             return;
         }
         let copies = const { K::CONFIG.copies_partials() };
+        // A fix-up of copied sums arrives at the peer's barriers, too: this arrival then follows it.
         if multicast && last && !(copies && owned && item.first > 0) {
             // SAFETY: all consumers of both CTAs arrive.
             unsafe { multicast::arrive_last() };
