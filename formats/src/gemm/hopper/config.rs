@@ -75,9 +75,13 @@ const CUT_TOKENS: u32 = 16;
 const NARROW_UNIT: u32 = 16;
 const NARROW_FLOOR: u32 = 96;
 const NARROW_FIXED: u32 = 128;
-/// The same of [wide](HopperConfig::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
-/// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and the width
-/// below which steps take as long.
+/// Tokens of the tiles that are [trimmed](HopperConfig::trims), of their narrowest product, and of a copy.
+const TRIMMED_TOKENS: u32 = 48;
+const TRIMMED_NARROWEST: u32 = 32;
+const TRIMMED_BOX: u32 = 16;
+/// Of [wide](HopperConfig::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
+/// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and as above the width
+/// below which steps take as long and the tokens that a step costs besides its own.
 pub(super) const WIDE_NARROWEST: u32 = 48;
 const WIDE_FLOOR: u32 = 64;
 const WIDE_FIXED: u32 = 16;
@@ -194,8 +198,23 @@ impl HopperConfig {
 
     /// Whether tiles of a grouped product have no more room than they need: products of as many
     /// tokens as this configuration's take longer than decoding the weights.
+    #[inline(always)]
     pub const fn narrows(&self) -> bool {
         self.grouped && self.tokens >= NARROW_TOKENS
+    }
+
+    /// Whether tiles of a grouped product multiply no more tokens than they have, although all count alike
+    /// where work is divided: of groups of some ten tokens there are so many that it evens out, and what
+    /// a product of fewer tokens saves is power.
+    #[inline(always)]
+    pub const fn trims(&self) -> bool {
+        self.grouped && self.boxes() == 2 && self.tokens == TRIMMED_TOKENS
+    }
+
+    /// Whether products have several widths.
+    #[inline(always)]
+    pub const fn has_widths(&self) -> bool {
+        self.narrows() || self.trims()
     }
 
     /// How the tokens of a grouped product's problems become tiles.
@@ -211,7 +230,13 @@ impl HopperConfig {
     /// Tokens that one copy brings, to all CTAs of a multicast. Narrower tiles take fewer copies.
     #[inline(always)]
     pub const fn box_tokens(&self) -> u32 {
-        if self.narrows() { 2 * NARROW_UNIT } else { self.tokens / self.multicast }
+        if self.narrows() {
+            2 * NARROW_UNIT
+        } else if self.trims() {
+            TRIMMED_BOX
+        } else {
+            self.tokens / self.multicast
+        }
     }
 
     /// Bytes of a stage's codes and scales.
@@ -246,10 +271,16 @@ impl HopperConfig {
     /// fewer than the narrowest product reads.
     #[inline(always)]
     pub const fn copied_tokens(&self, width: u32) -> u32 {
-        if !self.narrows() {
+        if !self.has_widths() {
             return self.tokens;
         }
-        let narrowest = if self.is_wide() { WIDE_NARROWEST } else { NARROW_FLOOR };
+        let narrowest = if self.trims() {
+            TRIMMED_NARROWEST
+        } else if self.is_wide() {
+            WIDE_NARROWEST
+        } else {
+            NARROW_FLOOR
+        };
         let read = if width < narrowest { narrowest } else { width };
         read.next_multiple_of(self.box_tokens())
     }
@@ -285,6 +316,7 @@ impl HopperConfig {
     /// the tile's own steps, so that they are there when the last products end. So they are where the
     /// activations of a stage take as many bytes as a batch. Elsewhere the consumers load them, and so
     /// they do where a thread has more sums, which leave no register for it.
+    #[inline(always)]
     pub const fn copies_partials(&self) -> bool {
         const MOST_SUMS: usize = 64;
         self.activation_bytes() >= self.partial_batch_bytes()
@@ -375,6 +407,7 @@ impl HopperConfig {
     }
 
     /// Bytes in which a warpgroup stages results: a piece of them, and the factors of all tokens.
+    #[inline(always)]
     pub const fn result_bytes(&self) -> u32 {
         RESULT_PIECE + self.tokens * size_of::<f32>() as u32
     }
@@ -383,6 +416,7 @@ impl HopperConfig {
     /// of a warpgroup's block at a time, so that stages are filled for the next tile meanwhile. So they do
     /// where one CTA has an SM and the room that whole stages leave is enough; but where a warpgroup has two
     /// blocks, it has no registers for it.
+    #[inline(always)]
     pub const fn stages_results(&self) -> bool {
         let limit = SM_SHARED_BYTES - SYSTEM_SHARED_BYTES;
         self.min_blocks == 1
@@ -392,6 +426,7 @@ impl HopperConfig {
 
     /// Whether results are stored so: sums times factors of rows, or, of dense products, two sums gated by a
     /// sigmoid; of 16 bits, in aligned rows, without their largest magnitude.
+    #[inline(always)]
     pub const fn stores_from_registers(&self, epilogue: &Epilogue) -> bool {
         let sink = &epilogue.sink;
         let is_half =
@@ -406,6 +441,7 @@ impl HopperConfig {
     }
 
     /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
+    #[inline(always)]
     pub const fn shared_bytes(&self) -> u32 {
         if self.stages_results() {
             self.results_offset() + CONSUMERS * self.result_bytes()
@@ -600,7 +636,8 @@ macro_rules! sm90a_gemm_configs {
 /// | tiles | for |
 /// |---|---|
 /// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
-/// | 128 x 64, 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
+/// | 128 x 32, 128 x 48 | some ten tokens for each; two CTAs per SM; of 48, products of as many as a tile has |
+/// | 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
 /// | 128 x 256, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
 #[macro_export]
 macro_rules! sm90a_grouped_configs {

@@ -28,9 +28,10 @@ pub struct Estimate {
     pub bound: &'static str,
 }
 
-/// Cycles of an SM for a step of a tile, decoded and multiplied. These constants reproduce
-/// launches that follow one another on an H200, where parts of one overlap the next.
-const fn product_cycles(config: &HopperConfig) -> u32 {
+/// Cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; of narrowed tiles, those of
+/// the configuration's tokens. These constants reproduce launches that follow one another on an H200, where
+/// parts of one overlap the next.
+const fn product_cycles(config: &HopperConfig, width: u32) -> u32 {
     match (config.rows, config.tokens) {
         (_, tokens) if config.scheme.operand.half().is_none() => match tokens {
             ..=32 => 400,
@@ -41,7 +42,11 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
         (_, 8) => 330,
         (_, 16) => 430,
         (_, 32) => 550,
-        (_, 48) => 600,
+        (_, 48) => match width {
+            ..=32 => 555,
+            33..=40 => 585,
+            41.. => 605,
+        },
         (_, 64) => 650,
         (128, ..=128) => 1060,
         _ => 2200,
@@ -52,7 +57,7 @@ const fn product_cycles(config: &HopperConfig) -> u32 {
 /// grouped product may be so much longer where that spares the fix-up.
 pub const fn whole_tile_slack(config: &HopperConfig) -> u32 {
     let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
-    (fix_up / product_cycles(config) as u64) as u32 + 1
+    (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1
 }
 
 /// Bytes per cycle from memory to all SMs.
@@ -145,8 +150,8 @@ pub fn estimate(
     }
     let waves = groups.div_ceil(clusters(sms, cluster, resident));
     let tiling = config.tiling();
-    let step =
-        product_cycles(config) * tiling.weight(tiling.width(problem.m)) / tiling.most_weight();
+    let step = product_cycles(config, problem.m) * tiling.weight(tiling.width(problem.m))
+        / tiling.most_weight();
     let (step, mut bound) = (step * resident, "products");
     let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
     let mut body = waves * schedule.most() as u64 * (step as u64 + wait);

@@ -40,8 +40,9 @@ pub struct HopperParams {
     pub from_registers: u32,
     /// 1 if the epilogue [is plain](Epilogue::is_plain).
     pub plain: u32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// 1, of which kernels make the powers of two that they multiply by: see
+    /// [`HalfType::multipliers`](crate::HalfType::multipliers).
+    pub one: u32,
     /// Which tiles have which numbers: that of [`HopperConfig::tiles`].
     pub walk: Walk,
 }
@@ -62,7 +63,7 @@ impl HopperParams {
         let Problem { m, n, k, l } = self.problem;
         let (sizes, schedule, walk) = ([m, n, k, l], self.schedule.words(), self.walk.words());
         let single: [u32; SINGLE] =
-            [self.row_factor_stride, self.from_registers, self.plain, self.reserved];
+            [self.row_factor_stride, self.from_registers, self.plain, self.one];
         let mut bytes = [0; size_of::<Self>()];
         let mut at = 0;
         while at < map.len() {
@@ -167,7 +168,7 @@ mod tests {
             row_factor_stride: 23,
             from_registers: 27,
             plain: 28,
-            reserved: 0,
+            one: 1,
             walk: Walk::new(TileOrder::TOKENS_INNERMOST, 22, 23),
         };
         let bytes = params.to_bytes();

@@ -396,7 +396,9 @@ mod tests {
         for (rb, kb, thread, j) in [(0, 0, 0, 0), (1, 0, 77, 3), (0, 1, 127, 2), (1, 1, 33, 1)] {
             let at = word_offset(rb, kb, thread, j) as usize;
             let word = u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap());
-            for (pair, operands) in HalfType::F16.decode(word).into_iter().enumerate() {
+            for (pair, operands) in
+                HalfType::F16.decode(word, HalfType::F16.multipliers(1)).into_iter().enumerate()
+            {
                 let (row, column) = fragment(thread, pair as u32);
                 let (row, column) = (rb * 64 + row, kb * 64 + j * 16 + column);
                 let low = HalfType::F16.place(code(row, column));

@@ -6,10 +6,11 @@
 //! a power of two, subnormals included. So a pair is decoded by bringing eight
 //! bits to their places and masking the rest: one shift, one AND.
 //!
-//! The places of four codes do not tile 16 bits, whatever the shifts. What would
-//! collide is therefore stored as an exclusive or with a bit that another shift
-//! supplies: `(word << a ^ word << b) & mask` is one shift more and still one
-//! three-input logic operation.
+//! The places of four codes do not tile 16 bits, whatever the shifts, but five shifts
+//! of a word, by none among them, cover its bits. A pair for which one shift is not
+//! enough is the exclusive or of two, `(word << a ^ word << b) & mask`: still one
+//! three-input logic operation, and the other shift may serve another pair, too.
+//! Found by a search; four shifts beside four logic operations are the fewest.
 //!
 //! Pair `j` of a word is register `j` of `wgmma`'s A fragment: rows `g`, `g + 8`,
 //! `g`, `g + 8` of columns `2t, 2t + 1` (pairs 0, 1) and `2t + 8, 2t + 9` (2, 3).
@@ -19,6 +20,9 @@ use crate::HalfType;
 
 /// Pairs of codes in a word.
 pub const PAIRS: usize = 4;
+
+/// What a word is multiplied by for its left shifts; bf16 does not use the last.
+pub type Multipliers = [u32; 3];
 
 impl HalfType {
     /// Where the sign and `eem` of a decoded pair are.
@@ -37,42 +41,59 @@ impl HalfType {
         }
     }
 
-    /// The four pairs of a word, each a code's value over `2^`[`unit_log2`](Self::unit_log2).
+    /// The powers of two that [`decode`](Self::decode) multiplies by, where `one` is 1. Kernels take it from their
+    /// parameters: the compiler, which does not know it, leaves the products to the pipe of multiply-adds.
+    /// Shifts it divides between that pipe and the one of logic operations by what the whole kernel has,
+    /// outside the main loop, too; then logic operations take longest.
+    pub const fn multipliers(self, one: u32) -> Multipliers {
+        match self {
+            Self::F16 => [one << 3, one << 7, one << 10],
+            Self::Bf16 => [one << 4, one << 6, 0],
+        }
+    }
+
+    /// The four pairs of a word, with `by` of [`multipliers`](Self::multipliers): each a code's value over `2^`[`unit_log2`](Self::unit_log2).
     #[inline(always)]
-    pub const fn decode(self, word: u32) -> [u32; PAIRS] {
+    pub const fn decode(self, word: u32, by: Multipliers) -> [u32; PAIRS] {
         let mask = self.mask();
         match self {
-            Self::F16 => [
-                word & mask,
-                word << 3 & mask,
-                (word << 6 ^ word << 1) & mask,
-                (word << 9 ^ word << 2) & mask,
-            ],
+            Self::F16 => {
+                let shared = word.wrapping_mul(by[1]);
+                [
+                    word & mask,
+                    word.wrapping_mul(by[0]) & mask,
+                    (word.wrapping_mul(by[2]) ^ shared) & mask,
+                    (word.rotate_left(12) ^ shared) & mask,
+                ]
+            }
             Self::Bf16 => [
                 word & mask,
-                word << 3 & mask,
-                (word << 6 ^ word << 1) & mask,
-                (word >> 3 ^ word << 2) & mask,
+                word.wrapping_mul(by[0]) & mask,
+                (word.wrapping_mul(by[1]) ^ word >> 2) & mask,
+                word.rotate_left(10) & mask,
             ],
         }
     }
 
     /// The word whose pair `j` is `codes[j]`: the codes of the low and of the high half.
     pub const fn encode(self, codes: [[u8; 2]; PAIRS]) -> u32 {
-        let mut word = 0;
-        // Each pair has eight bits of its own. Setting them right may disturb a pair that sees
-        // them through its second shift; the second round is the last that finds any wrong.
-        let mut round = 0;
-        while round < 2 {
-            let mut pair = 0;
-            while pair < PAIRS {
-                let wanted = self.place(codes[pair][0]) | self.place(codes[pair][1]) << 16;
-                word ^= self.own_bits(pair, self.decode(word)[pair] ^ wanted);
-                pair += 1;
-            }
-            round += 1;
+        let words = match self {
+            Self::F16 => &F16_WORDS,
+            Self::Bf16 => &BF16_WORDS,
+        };
+        let (mut word, mut pair) = (0, 0);
+        while pair < PAIRS {
+            word ^= words[pair][0][codes[pair][0] as usize & 15];
+            word ^= words[pair][1][codes[pair][1] as usize & 15];
+            pair += 1;
         }
         word
+    }
+
+    /// Bit `bit` of the code of half `half` of a decoded pair.
+    const fn code_bit(self, decoded: u32, half: usize, bit: usize) -> u32 {
+        let at = if bit == 3 { 15 } else { self.magnitude_shift() + bit as u32 };
+        decoded >> (16 * half as u32 + at) & 1
     }
 
     /// A code as the decoded float's 16 bits.
@@ -88,17 +109,65 @@ impl HalfType {
             Self::Bf16 => 6,
         }
     }
+}
 
-    /// Bits of a decoded pair moved to those of a word that only pair `pair` owns.
-    const fn own_bits(self, pair: usize, decoded: u32) -> u32 {
-        let sign = [15, 12, 14, 13][pair];
-        let magnitude = match self {
-            Self::F16 => [9, 6, 3, 0][pair],
-            Self::Bf16 => [6, 3, 0, 9][pair],
-        };
-        (decoded & 0x8000_8000) >> (15 - sign)
-            | (decoded >> self.magnitude_shift() & 0x0007_0007) << magnitude
+/// The words of single codes, by pair, half and code, all others zero. Decoding is linear over bits, so that
+/// the word of several codes is the exclusive or of theirs.
+type Words = [[[u32; 16]; 2]; PAIRS];
+
+static F16_WORDS: Words = words(HalfType::F16);
+static BF16_WORDS: Words = words(HalfType::Bf16);
+
+/// Inverts [`HalfType::decode`], by elimination.
+const fn words(half_type: HalfType) -> Words {
+    // A row for each bit of a code: the word's bits whose exclusive or it is, and the codes' bits.
+    let (mut of_word, mut of_codes) = ([0u32; 32], [0u32; 32]);
+    let mut row = 0;
+    while row < 32 {
+        of_codes[row] = 1 << row;
+        let mut bit = 0;
+        while bit < 32 {
+            let decoded = half_type.decode(1 << bit, half_type.multipliers(1))[row / 8];
+            of_word[row] |= half_type.code_bit(decoded, row / 4 % 2, row % 4) << bit;
+            bit += 1;
+        }
+        row += 1;
     }
+    let mut bit = 0;
+    while bit < 32 {
+        let mut pivot = bit;
+        while of_word[pivot] >> bit & 1 == 0 {
+            pivot += 1;
+        }
+        (of_word[bit], of_word[pivot]) = (of_word[pivot], of_word[bit]);
+        (of_codes[bit], of_codes[pivot]) = (of_codes[pivot], of_codes[bit]);
+        let mut row = 0;
+        while row < 32 {
+            if row != bit && of_word[row] >> bit & 1 == 1 {
+                of_word[row] ^= of_word[bit];
+                of_codes[row] ^= of_codes[bit];
+            }
+            row += 1;
+        }
+        bit += 1;
+    }
+    // Now row `bit` is that bit of the word.
+    let mut words = [[[0; 16]; 2]; PAIRS];
+    let mut code = 0;
+    while code < 16 {
+        let mut place = 0;
+        while place < 2 * PAIRS {
+            let mut bit = 0;
+            while bit < 32 {
+                let set = of_codes[bit] >> (4 * place) & code as u32;
+                words[place / 2][place % 2][code] |= (set.count_ones() % 2) << bit;
+                bit += 1;
+            }
+            place += 1;
+        }
+        code += 1;
+    }
+    words
 }
 
 #[cfg(test)]
@@ -123,7 +192,11 @@ mod tests {
                         let mut codes = [[0; 2]; PAIRS];
                         codes[pair][half] = code;
                         let word = operand.encode(codes);
-                        assert_eq!(operand.decode(word), decoded(codes), "{operand:?} {codes:?}");
+                        assert_eq!(
+                            operand.decode(word, operand.multipliers(1)),
+                            decoded(codes),
+                            "{operand:?} {codes:?}"
+                        );
                     }
                 }
             }
@@ -135,7 +208,11 @@ mod tests {
                 };
                 let codes = [(); PAIRS].map(|()| [next(), next()]);
                 let word = operand.encode(codes);
-                assert_eq!(operand.decode(word), decoded(codes), "{operand:?} {codes:?}");
+                assert_eq!(
+                    operand.decode(word, operand.multipliers(1)),
+                    decoded(codes),
+                    "{operand:?} {codes:?}"
+                );
             }
         }
     }

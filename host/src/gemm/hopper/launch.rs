@@ -129,7 +129,7 @@ impl HopperKernel {
             row_factor_stride,
             from_registers: u32::from(!self.mixed && config.stores_from_registers(&epilogue)),
             plain: u32::from(epilogue.is_plain()),
-            reserved: 0,
+            one: 1,
             walk: config.tiles(&self.problem).counts.walk,
         })
     }

@@ -11,6 +11,7 @@ use fp4_formats::gemm::hopper::repack::{
     BLOCK_CODE_BYTES, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES,
     word_offset,
 };
+use fp4_formats::gemm::hopper::word::Multipliers;
 
 use super::decode::{Decoded, Narrow, Product, STEPS};
 use super::multicast::release;
@@ -24,11 +25,18 @@ const DESCRIPTOR: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 /// Bits of a shared address that a descriptor takes; the CTA's rank stands above them.
 const ADDRESS: u32 = 0x3_ffff;
 
-/// The descriptor of a tile `offset` bytes from the shared address `start`. The descriptors of a
-/// stage differ by a sum in the low half only.
+/// Bytes in the unit in which descriptors have addresses.
+#[inline(always)]
+pub(super) const fn units(bytes: u32) -> u32 {
+    bytes >> 4
+}
+
+/// The descriptor of a tile that is `offset` [`units`] from the shared address `start`. Descriptors that
+/// differ in the offset differ by a sum in the low half only, so that what `start` makes is found once
+/// where it is the same.
 #[inline(always)]
 pub(super) fn descriptor(start: u32, offset: u32) -> u64 {
-    let low = ((start & ADDRESS) >> 4 | DESCRIPTOR as u32) + (offset >> 4);
+    let low = (units(start & ADDRESS) | DESCRIPTOR as u32) + offset;
     DESCRIPTOR >> 32 << 32 | u64::from(low)
 }
 
@@ -40,6 +48,8 @@ pub struct Consumer<W, const SUMS: usize, const BLOCKS: usize> {
     sums: [[f32; SUMS]; BLOCKS],
     /// The operands of the last two units.
     operands: [Operands; 2],
+    /// `HopperParams::one`.
+    one: u32,
     weights: core::marker::PhantomData<W>,
 }
 
@@ -56,11 +66,13 @@ pub(super) fn first_block<const BLOCKS: usize>() -> u32 {
 }
 
 impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
+    /// No sums yet; `one` is `HopperParams::one`.
     #[inline(always)]
-    pub fn new() -> Self {
+    pub fn new(one: u32) -> Self {
         Self {
             sums: [[0.0; SUMS]; BLOCKS],
             operands: [[[0; 4]; STEPS]; 2],
+            one,
             weights: core::marker::PhantomData,
         }
     }
@@ -113,6 +125,12 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
 }
 
 impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
+    /// What decoding multiplies words by.
+    #[inline(always)]
+    pub(super) fn multipliers(&self) -> Multipliers {
+        W::HALF.multipliers(self.one).map(marker::pin)
+    }
+
     /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
     /// the narrowest product that has room for them.
     ///
@@ -130,6 +148,14 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     ) {
         // SAFETY: the caller's.
         unsafe {
+            if config.trims() {
+                match width {
+                    ..=32 => self.multiply::<16>(config, count, memory, ring, cursor),
+                    33..=40 => self.multiply::<20>(config, count, memory, ring, cursor),
+                    41.. => self.multiply::<24>(config, count, memory, ring, cursor),
+                }
+                return self.keep_operands(memory, count);
+            }
             if !config.is_wide() {
                 match width {
                     ..=96 => self.multiply::<48>(config, count, memory, ring, cursor),
@@ -195,6 +221,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         W: Product<N>,
     {
         let places = Places::new::<BLOCKS>(config);
+        let by = self.multipliers();
         let parts = config.step_stages(2 * N as u32);
         // The stages of the step before.
         let mut last = [cursor.stage; 2];
@@ -206,7 +233,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             // products are finished where `step` says so, and its codes were decoded before.
             unsafe {
                 ring.wait_full(cursor);
-                last = self.step::<N>(config, memory, places, ring, cursor, |part| {
+                last = self.step::<N>(config, memory, (places, by), ring, cursor, |part| {
                     release(config, ring.empty(last[part]), step > 0);
                 });
             }
@@ -235,7 +262,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         &mut self,
         config: &HopperConfig,
         memory: Memory,
-        places: Places,
+        (places, by): (Places, Multipliers),
         ring: Ring,
         cursor: &mut Cursor,
         mut release: impl FnMut(usize),
@@ -263,7 +290,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                 unsafe { ring.wait_full(cursor) };
             }
             let columns = if is_wide { 0 } else { kb as u32 * BOX_BYTES * config.stage_tokens() };
-            let tile = memory.activations(config, stages[kb]);
+            let tile = stages[kb] * units(config.activation_bytes()) + units(columns);
             for block in 0..BLOCKS {
                 // SAFETY: the warpgroup is converged. At most the last unit's products are
                 // unfinished: these operands' registers are free.
@@ -278,16 +305,16 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                 let scales = W::pin(scales[kb][block]);
                 let mut own = [[0; 4]; STEPS];
                 let operands =
-                    if config.narrows() { &mut self.operands[unit % 2] } else { &mut own };
+                    if config.has_widths() { &mut self.operands[unit % 2] } else { &mut own };
                 for k in 0..STEPS {
-                    operands[k] = W::fragment(words[k], scales, k).map(marker::pin);
+                    operands[k] = W::fragment(words[k], scales, k, by).map(marker::pin);
                 }
                 // SAFETY: the warpgroup is converged; operands are written above the fence and
                 // left alone below; the tile arrived by copies, in the async proxy.
                 unsafe {
                     wgmma::wgmma_fence();
                     for k in 0..STEPS {
-                        let b = descriptor(tile, columns + k as u32 * WGMMA_BYTES);
+                        let b = descriptor(memory.base, tile + units(k as u32 * WGMMA_BYTES));
                         // The compiler knows that there are so many.
                         if let Some(sums) = self.sums[block].first_chunk_mut::<N>() {
                             W::multiply(sums, operands[k], b);

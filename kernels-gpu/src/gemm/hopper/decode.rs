@@ -7,6 +7,7 @@
 use cuda_std::ptx::{convert, half, integer, memory as words, mma, wgmma};
 use fp4_formats::HalfType;
 use fp4_formats::gemm::hopper::repack::{BLOCK_COLUMNS, WGMMA_K};
+use fp4_formats::gemm::hopper::word::Multipliers;
 use fp4_formats::gemm::hopper::{HopperConfig, Scheme};
 
 use super::Kernel;
@@ -46,6 +47,9 @@ pub trait Decoded: Weights {
     /// The scales of a thread's two rows by 64 columns, as loaded.
     type Scales: Copy;
 
+    /// The type of operands.
+    const HALF: HalfType;
+
     /// No scales.
     const NONE: Self::Scales;
 
@@ -59,7 +63,7 @@ pub trait Decoded: Weights {
     fn pin(scales: Self::Scales) -> Self::Scales;
 
     /// The fragment of 16 columns, number `step` of the 64.
-    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4];
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4];
 
     /// Adds a warp's 16 rows by 16 columns times eight tokens. The fragments of `mma` and
     /// `wgmma` are the same.
@@ -88,7 +92,7 @@ macro_rules! widths {
         impl<W: Decoded $(+ Product<$sums>)*> Narrow for W {}
     };
 }
-widths! { 24 32 40 48 56 64 80 88 96 104 112 120 128 }
+widths! { 16 20 24 32 40 48 56 64 80 88 96 104 112 120 128 }
 
 impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop<SUMS, BLOCKS>
     for W
@@ -107,7 +111,7 @@ impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop
         unsafe {
             if const { K::CONFIG.uses_mma_sync() } {
                 consumer.multiply_mma_sync(config, count, memory, ring, cursor);
-            } else if const { K::CONFIG.narrows() } {
+            } else if const { K::CONFIG.has_widths() } {
                 consumer.multiply_width(config, width, count, memory, ring, cursor);
             } else {
                 consumer.multiply::<SUMS>(config, count, memory, ring, cursor);
@@ -134,6 +138,7 @@ macro_rules! products {
             4 = wgmma_m64n8k16_f32_bf16_bf16,
             8 = wgmma_m64n16k16_f32_bf16_bf16,
             16 = wgmma_m64n32k16_f32_bf16_bf16,
+            20 = wgmma_m64n40k16_f32_bf16_bf16,
             24 = wgmma_m64n48k16_f32_bf16_bf16,
             32 = wgmma_m64n64k16_f32_bf16_bf16,
             40 = wgmma_m64n80k16_f32_bf16_bf16,
@@ -155,6 +160,7 @@ products! { Nvfp4F16:
     4 = wgmma_m64n8k16_f32_f16_f16,
     8 = wgmma_m64n16k16_f32_f16_f16,
     16 = wgmma_m64n32k16_f32_f16_f16,
+    20 = wgmma_m64n40k16_f32_f16_f16,
     24 = wgmma_m64n48k16_f32_f16_f16,
     32 = wgmma_m64n64k16_f32_f16_f16,
     40 = wgmma_m64n80k16_f32_f16_f16,
@@ -185,6 +191,7 @@ impl Weights for Nvfp4F16 {
 impl Decoded for Nvfp4F16 {
     /// Four blocks of both rows, `g` in the low byte of each half.
     type Scales = [u32; 2];
+    const HALF: HalfType = HalfType::F16;
     const NONE: Self::Scales = [0; 2];
 
     #[inline(always)]
@@ -199,10 +206,10 @@ impl Decoded for Nvfp4F16 {
     }
 
     #[inline(always)]
-    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
         let pair = (scales[step / 2] >> (16 * (step % 2))) as u16;
         let scales = convert::cvt_rn_f16x2_e4m3x2(pair);
-        scale_f16(HalfType::F16.decode(word), scales)
+        scale_f16(HalfType::F16.decode(word, by), scales)
     }
 
     #[inline(always)]
@@ -218,6 +225,7 @@ impl Weights for Nvfp4Bf16 {
 
 impl Decoded for Nvfp4Bf16 {
     type Scales = [u32; 2];
+    const HALF: HalfType = HalfType::Bf16;
     const NONE: Self::Scales = [0; 2];
 
     #[inline(always)]
@@ -232,14 +240,14 @@ impl Decoded for Nvfp4Bf16 {
     }
 
     #[inline(always)]
-    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
         // Exponent and mantissa of e4m3 at the low end of bf16's exponent: the scale's value
         // times 2^-120, subnormals included. Two products bring it to 2^119.
         let spread = if step.is_multiple_of(2) { 0x4140 } else { 0x4342 };
         let scales = integer::prmt_b32(scales[step / 2], 0, spread) << 4;
         let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_120));
         let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_119));
-        scale_bf16(HalfType::Bf16.decode(word), scales)
+        scale_bf16(HalfType::Bf16.decode(word, by), scales)
     }
 
     #[inline(always)]
@@ -256,6 +264,7 @@ impl Weights for Mxfp4Bf16 {
 impl Decoded for Mxfp4Bf16 {
     /// Two blocks of both rows, `g` in the low byte of each half.
     type Scales = u32;
+    const HALF: HalfType = HalfType::Bf16;
     const NONE: Self::Scales = 0;
 
     #[inline(always)]
@@ -270,12 +279,12 @@ impl Decoded for Mxfp4Bf16 {
     }
 
     #[inline(always)]
-    fn fragment(word: u32, scales: Self::Scales, step: usize) -> [u32; 4] {
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
         let pair = scales >> (16 * (step / 2));
         let both = ue8m0_bf16(pair & 0xff) | ue8m0_bf16(pair >> 8 & 0xff) << 16;
         // The code's 2^-126 first: the scale alone could not undo it.
         let codes = HalfType::Bf16
-            .decode(word)
+            .decode(word, by)
             .map(|codes| half::mul_rn_bf16x2(codes, pair_of(BF16_2_126)));
         scale_bf16(codes, half::mul_rn_bf16x2(both, pair_of(BF16_EIGHTH)))
     }

@@ -8,6 +8,7 @@ use cuda_std::ptx::{marker, mma};
 use cuda_std::warp;
 use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::CHUNK_BLOCKS;
+use fp4_formats::gemm::hopper::word::Multipliers;
 
 use super::consumer::{self, Consumer};
 use super::decode::{Decoded, Narrow, STEPS};
@@ -45,6 +46,8 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         // Products of even and odd number add to separate sums: a product takes longer than
         // decoding the operands of the next.
         let mut sums = [[0.0; SUMS]; 2];
+        // Of 16 tokens, products of `mma.sync` are many, and shifts that the compiler divides are faster.
+        let by = if SUMS == SUMS_EACH { self.multipliers() } else { W::HALF.multipliers(1) };
         let steps = Steps { config, stages, ring, places: Places::new(config) };
         // SAFETY: the caller's; the producer has so many steps.
         unsafe {
@@ -55,20 +58,20 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                 let mut left = count - 1;
                 while left >= 2 {
                     let next = steps.operands::<W>(cursor);
-                    multiply::<W, SUMS>(&mut sums, &now);
+                    multiply::<W, SUMS>(&mut sums, &now, by);
                     now = steps.operands::<W>(cursor);
-                    multiply::<W, SUMS>(&mut sums, &next);
+                    multiply::<W, SUMS>(&mut sums, &next, by);
                     left -= 2;
                 }
                 if left > 0 {
                     let next = steps.operands::<W>(cursor);
-                    multiply::<W, SUMS>(&mut sums, &now);
+                    multiply::<W, SUMS>(&mut sums, &now, by);
                     now = next;
                 }
-                multiply::<W, SUMS>(&mut sums, &now);
+                multiply::<W, SUMS>(&mut sums, &now, by);
             } else {
                 for _ in 0..count {
-                    multiply::<W, SUMS>(&mut sums, &steps.operands::<W>(cursor));
+                    multiply::<W, SUMS>(&mut sums, &steps.operands::<W>(cursor), by);
                 }
             }
         }
@@ -94,11 +97,12 @@ struct Operands<W: Decoded> {
 unsafe fn multiply<W: Decoded, const SUMS: usize>(
     sums: &mut [[f32; SUMS]; 2],
     operands: &Operands<W>,
+    by: Multipliers,
 ) {
     for kb in 0..COLUMNS {
         let (words, scales) = operands.words[kb];
         for k in 0..STEPS {
-            let fragment = W::fragment(words[k], scales, k);
+            let fragment = W::fragment(words[k], scales, k, by);
             for i in 0..SUMS / SUMS_EACH {
                 let sums = &mut sums[k % 2].as_chunks_mut().0[i];
                 // SAFETY: all threads of the warp are here.

@@ -281,7 +281,7 @@ unsafe fn consume<
     }
     let mut at = place::start::<W>(&run);
     loop {
-        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new();
+        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(p.one);
         // SAFETY: the consumers are converged, and the ring is known to them; there is an item.
         unsafe {
             let Part { item, .. } = place::part(work, config, p, memory, at);

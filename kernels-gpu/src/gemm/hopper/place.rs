@@ -102,7 +102,7 @@ pub unsafe fn part<W: Work>(
     if W::GROUPED {
         let word = |field| word(config, memory, at, field);
         let flags = word(offset_of!(Place, flags));
-        let [first, end] = [offset_of!(Place, first_step), offset_of!(Place, end_step)].map(word);
+        let (first, end) = (word(offset_of!(Place, first_step)), word(offset_of!(Place, end_step)));
         // Nothing of a fix-up is compiled where there is none.
         return Part {
             item: Item { tile: at, first: if W::WHOLE_TILES { 0 } else { first }, end },
@@ -174,9 +174,9 @@ pub unsafe fn alphas<W: Work>(
     (item, tile): (&Item, &Tile),
 ) -> [f32; 2] {
     if W::GROUPED {
-        let at = offset_of!(Place, alphas);
-        let words = [at, at + size_of::<u32>()];
-        return words.map(|at| f32::from_bits(word(config, memory, item.tile, at)));
+        let alpha = |at| f32::from_bits(word(config, memory, item.tile, at));
+        let first = offset_of!(Place, alphas);
+        return [alpha(first), alpha(first + size_of::<u32>())];
     }
     // SAFETY: the tile's problem exists.
     unsafe { work.alphas(&p.epilogue, tile.problem) }
@@ -186,7 +186,7 @@ pub unsafe fn alphas<W: Work>(
 /// grouped products have, so that the width is read from the item's place.
 #[inline(always)]
 pub fn width(config: &HopperConfig, memory: Memory, item: &Item) -> u32 {
-    if config.narrows() {
+    if config.has_widths() {
         word(config, memory, item.tile, offset_of!(Place, tile.width))
     } else {
         config.tokens

@@ -14,13 +14,15 @@ use super::work::Work;
 pub fn find<W: Work>(work: W, config: &HopperConfig, p: &HopperParams, index: u32) -> Tile {
     // Pinned: where the tile is would otherwise stay in registers from before its main loop.
     let tile = work.tile(config, p, marker::pin(index));
-    let width =
+    let room =
         if config.narrows() { config.tiling().width(tile.tokens.count) } else { config.tokens };
+    let before = tile.token_tile * room;
+    let width = if config.trims() { room.min(tile.tokens.count - before) } else { room };
     Tile {
         problem: tile.problem,
         matrix: tile.tokens.matrix,
         row_tile: tile.row_tile * config.multicast + multicast::rank(config),
-        token: tile.tokens.first + tile.token_tile * width,
+        token: tile.tokens.first + before,
         end: tile.tokens.first + tile.tokens.count,
         rows: tile.tokens.rows,
         width,
