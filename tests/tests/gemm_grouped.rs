@@ -184,6 +184,44 @@ fn wide_tiles() {
     assert_eq!(kinds, 3, "configurations with wide tiles");
 }
 
+/// Tiles that multiply as many tokens as they have: of each count up to a tile's, and in the last tile of a
+/// larger group. Products are counted: each is of 32 tokens or a multiple of eight above.
+#[test]
+fn trimmed_tiles() {
+    let every: Vec<usize> = (1..=48).map(|i| i * 29 % 49).collect();
+    let ragged = vec![49, 0, 48, 130, 33, 7, 81, 96];
+    let (mut kinds, k) = (0, 672);
+    for (at, config) in hopper::GROUPED.iter().filter(|config| config.trims()).enumerate() {
+        for (i, (sms, counts)) in [(132, &every), (5, &ragged), (7, &every)].into_iter().enumerate()
+        {
+            let index = 3 * at + i;
+            let machine = emulated_on(Gpu { sms, ..Gpu::h200() }, SCHEDULES[index % 5]);
+            let mut case = varied(counts, [264, k], index);
+            case.format = config.scheme.format;
+            let Scheme { format, operand } = config.scheme;
+            case.activations = ActivationType::of_operand(format, operand, i);
+            case.result = RESULTS[index % RESULTS.len()];
+            case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
+            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+            case.check(&machine);
+
+            let result = case.run(&machine);
+            let tile = config.tokens as usize;
+            let widths = counts.iter().flat_map(|&count| {
+                (0..count.div_ceil(tile)).map(move |at| (count - at * tile).min(tile))
+            });
+            let tokens: usize = widths.map(|width| width.next_multiple_of(8).max(32)).sum();
+            let halves = if case.gated { 2 } else { 1 };
+            let rows = (halves * case.sizes[0]).next_multiple_of(config.rows as usize);
+            let products = (tokens * rows * k.next_multiple_of(128)) as u64;
+            let counters = &result.reports.last().expect("a launch").counters;
+            assert_eq!(counters.tensor.half, products, "{}: {counts:?}", config.name);
+        }
+        kinds += 1;
+    }
+    assert_eq!(kinds, 3, "configurations that trim tiles");
+}
+
 /// Results of wide tiles that go from registers to memory: 16 bits, with and without factors of rows.
 #[test]
 fn wide_tiles_from_registers() {
