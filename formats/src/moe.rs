@@ -99,6 +99,13 @@ impl RouteParams {
         (if first < slots { first } else { slots }, if end < slots { end } else { slots })
     }
 
+    /// Warps that have slots: the first ones.
+    #[must_use]
+    pub const fn warps(&self) -> u32 {
+        let (first, end) = self.part(0);
+        if end == first { 0 } else { self.slots.div_ceil(end - first) }
+    }
+
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
@@ -233,6 +240,7 @@ mod tests {
             for warp in 0..RouteParams::WARPS {
                 let (first, end) = p.part(warp);
                 assert!(first == next && first <= end && (first % 32 == 0 || first == slots));
+                assert_eq!(first < end, warp < p.warps(), "{slots} slots, warp {warp}");
                 next = end;
             }
             assert_eq!(next, slots);

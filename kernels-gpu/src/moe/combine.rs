@@ -74,6 +74,21 @@ unsafe fn store(of: u32, array: u64, element: u64, values: [f32; COLUMNS]) {
 /// Choices whose rows are on their way at the same time.
 const CHOICES: usize = 4;
 
+/// Rows and weights of a token's choices from `first` on; [`NOWHERE`] and 0 behind the last.
+///
+/// # Safety
+/// As [`CombineParams`] says.
+#[inline(always)]
+unsafe fn choices(p: &CombineParams, token: u32, first: u32) -> ([u32; CHOICES], [f32; CHOICES]) {
+    let slot = |i: usize| u64::from(token) * u64::from(p.top_k) + u64::from(first + i as u32);
+    let exists = |i: usize| first + (i as u32) < p.top_k;
+    // SAFETY: the slot exists.
+    let word = |array: u64, i: usize| unsafe { memory::ld_global_b32(array + slot(i) * 4) };
+    let rows = from_fn(|i| if exists(i) { word(p.positions, i) } else { NOWHERE });
+    let weights = from_fn(|i| if exists(i) { f32::from_bits(word(p.weights, i)) } else { 0.0 });
+    (rows, weights)
+}
+
 /// Eight results of a token.
 ///
 /// # Safety
@@ -82,25 +97,22 @@ const CHOICES: usize = 4;
 unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
     let mut sums = [0.0; COLUMNS];
     let columns = u64::from(p.columns);
+    // SAFETY: the caller's. The next rows are found while these are on their way.
+    let mut next = unsafe { choices(p, token, 0) };
     let mut first = 0;
     while first < p.top_k {
-        let slot = |i: usize| u64::from(token) * u64::from(p.top_k) + u64::from(first + i as u32);
-        let exists = |i: usize| first + (i as u32) < p.top_k;
-        // SAFETY: the slots that exist, and their rows if they have any, can be read.
-        let (rows, weights, values) = unsafe {
-            let word = |array: u64, i: usize| memory::ld_global_b32(array + slot(i) * 4);
-            let rows: [u32; CHOICES] =
-                from_fn(|i| if exists(i) { word(p.positions, i) } else { NOWHERE });
-            let weights: [u32; CHOICES] =
-                from_fn(|i| if exists(i) { word(p.weights, i) } else { 0 });
-            let values: [[f32; COLUMNS]; CHOICES] = from_fn(|i| {
+        let (rows, weights) = next;
+        // SAFETY: as above; the rows of slots that have any can be read.
+        let values: [[f32; COLUMNS]; CHOICES] = unsafe {
+            let values = from_fn(|i| {
                 if rows[i] == NOWHERE || rows[i] == BAD {
                     [0.0; COLUMNS]
                 } else {
                     load(p.from_type, p.from, u64::from(rows[i]) * columns + u64::from(column))
                 }
             });
-            (rows, weights.map(f32::from_bits), values)
+            next = choices(p, token, first + CHOICES as u32);
+            values
         };
         for choice in 0..CHOICES {
             if rows[choice] == BAD {

@@ -116,7 +116,7 @@ impl Route<'_> {
             let mut expert = thread;
             while expert < self.p.count {
                 let mut before = 0;
-                for warp in 0..RouteParams::WARPS {
+                for warp in 0..self.p.warps() {
                     let at = self.count(warp, expert);
                     let count = memory::ld_shared_b32(at);
                     memory::st_shared_b32(at, before);
@@ -129,21 +129,23 @@ impl Route<'_> {
             if thread >= warp::LANES {
                 return;
             }
-            let (mut before, mut first) = (0, 0);
-            while first < self.p.count {
-                let expert = first + thread;
-                let exists = expert < self.p.count;
-                let total = if exists { memory::ld_shared_b32(self.offset(expert)) } else { 0 };
-                warp::sync();
-                let through = warp::prefix_sum_u32(total);
-                if exists {
-                    self.put_offset(expert, before + through - total);
-                }
-                before += warp::broadcast_u32(through, warp::LANES - 1);
-                first += warp::LANES;
+            // Each lane has experts that follow each other: one sum over the lanes is enough.
+            let each = self.p.count.div_ceil(warp::LANES);
+            let first = (thread * each).min(self.p.count);
+            let end = (first + each).min(self.p.count);
+            let mut own = 0;
+            for expert in first..end {
+                own += memory::ld_shared_b32(self.offset(expert));
             }
-            if thread == 0 {
-                self.put_offset(self.p.count, before);
+            warp::sync();
+            let mut row = warp::prefix_sum_u32(own) - own;
+            for expert in first..end {
+                let total = memory::ld_shared_b32(self.offset(expert));
+                self.put_offset(expert, row);
+                row += total;
+            }
+            if thread == warp::LANES - 1 {
+                self.put_offset(self.p.count, row);
             }
             warp::sync();
         }
@@ -217,7 +219,7 @@ pub unsafe fn moe_route(p: RouteParams) {
     // SAFETY: all threads are here at every barrier; the arrays have the sizes that `p` states.
     unsafe {
         let mut at = thread;
-        while at < RouteParams::WARPS * p.count {
+        while at < p.warps() * p.count {
             memory::st_shared_b32(route.counts + at * WORD, 0);
             at += ROUTE_THREADS;
         }
