@@ -41,10 +41,10 @@ impl HalfType {
         }
     }
 
-    /// The powers of two that [`decode`](Self::decode) multiplies by, where `one` is 1. Kernels take it from their
-    /// parameters: the compiler, which does not know it, leaves the products to the pipe of multiply-adds.
-    /// Shifts it divides between that pipe and the one of logic operations by what the whole kernel has,
-    /// outside the main loop, too; then logic operations take longest.
+    /// The powers of two that [`decode`](Self::decode) multiplies by, where `one` is 1. Kernels take it
+    /// from their parameters: the compiler, which does not know it, leaves the products to the pipe of
+    /// multiply-adds. Shifts it divides between that pipe and the one of logic operations by what the
+    /// whole kernel has, outside the main loop, too; then logic operations take longest.
     pub const fn multipliers(self, one: u32) -> Multipliers {
         match self {
             Self::F16 => [one << 3, one << 7, one << 10],
@@ -52,7 +52,8 @@ impl HalfType {
         }
     }
 
-    /// The four pairs of a word, with `by` of [`multipliers`](Self::multipliers): each a code's value over `2^`[`unit_log2`](Self::unit_log2).
+    /// The four pairs of a word, each a code's value over `2^`[`unit_log2`](Self::unit_log2); `by` are
+    /// [`multipliers`](Self::multipliers).
     #[inline(always)]
     pub const fn decode(self, word: u32, by: Multipliers) -> [u32; PAIRS] {
         let mask = self.mask();
