@@ -97,7 +97,7 @@ unsafe fn choices(p: &CombineParams, token: u32, first: u32) -> ([u32; CHOICES],
 unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
     let mut sums = [0.0; COLUMNS];
     let columns = u64::from(p.columns);
-    // SAFETY: the caller's. The next rows are found while these are on their way.
+    // SAFETY: the caller's.
     let mut next = unsafe { choices(p, token, 0) };
     let mut first = 0;
     while first < p.top_k {
@@ -111,6 +111,7 @@ unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
                     load(p.from_type, p.from, u64::from(rows[i]) * columns + u64::from(column))
                 }
             });
+            // Found while these rows are on their way.
             next = choices(p, token, first + CHOICES as u32);
             values
         };

@@ -40,8 +40,7 @@ const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
 const MAX_REGISTERS: u32 = 240;
-/// Registers that a producer's thread keeps; more where it looks for tiles of several widths and hands
-/// them over.
+/// Registers that a producer's thread keeps; more where it hands over tiles that are narrowed.
 const PRODUCER_REGISTERS: u32 = 40;
 const WIDTHS_REGISTERS: u32 = 72;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
@@ -75,16 +74,16 @@ const CUT_TOKENS: u32 = 16;
 const NARROW_UNIT: u32 = 16;
 const NARROW_FLOOR: u32 = 96;
 const NARROW_FIXED: u32 = 128;
-/// Tokens of the tiles that are [trimmed](HopperConfig::trims), of their narrowest product, and of a copy.
-const TRIMMED_TOKENS: u32 = 48;
-const TRIMMED_NARROWEST: u32 = 32;
-const TRIMMED_BOX: u32 = 16;
-/// Of [wide](HopperConfig::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
-/// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and as above the width
-/// below which steps take as long and the tokens that a step costs besides its own.
+/// The same of [wide](HopperConfig::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
+/// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and the width
+/// below which steps take as long.
 pub(super) const WIDE_NARROWEST: u32 = 48;
 const WIDE_FLOOR: u32 = 64;
 const WIDE_FIXED: u32 = 16;
+/// Tokens of the products of [trimmed](HopperConfig::trims) tiles, the last of which is the whole tile, and of
+/// one of their copies.
+pub const TRIMMED_TOKENS: [u32; 3] = [32, 40, 48];
+const TRIMMED_BOX: u32 = 16;
 
 const _: () = assert!(BOX_BYTES / HalfType::F16.float().bytes() == BLOCK_COLUMNS);
 
@@ -203,12 +202,12 @@ impl HopperConfig {
         self.grouped && self.tokens >= NARROW_TOKENS
     }
 
-    /// Whether tiles of a grouped product multiply no more tokens than they have, although all count alike
-    /// where work is divided: of groups of some ten tokens there are so many that it evens out, and what
-    /// a product of fewer tokens saves is power.
+    /// Whether the tiles of a grouped product take the narrowest of [`TRIMMED_TOKENS`] that holds their tokens,
+    /// although all count alike where work is divided. There are many groups of a few tens of tokens, so that
+    /// differences between tiles even out; narrower products save power.
     #[inline(always)]
     pub const fn trims(&self) -> bool {
-        self.grouped && self.boxes() == 2 && self.tokens == TRIMMED_TOKENS
+        self.grouped && self.boxes() == 2 && self.tokens == TRIMMED_TOKENS[2]
     }
 
     /// Whether products have several widths.
@@ -275,7 +274,7 @@ impl HopperConfig {
             return self.tokens;
         }
         let narrowest = if self.trims() {
-            TRIMMED_NARROWEST
+            TRIMMED_TOKENS[0]
         } else if self.is_wide() {
             WIDE_NARROWEST
         } else {
@@ -636,7 +635,7 @@ macro_rules! sm90a_gemm_configs {
 /// | tiles | for |
 /// |---|---|
 /// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
-/// | 128 x 32, 128 x 48 | some ten tokens for each; two CTAs per SM; of 48, products of as many as a tile has |
+/// | 128 x 32, 128 x 48 | a few tens of tokens for each; two CTAs per SM; of 48, products of 32 or 40 where they hold a tile's tokens |
 /// | 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
 /// | 128 x 256, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
 #[macro_export]
@@ -775,6 +774,10 @@ mod tests {
             assert!(config.weights_offset().is_multiple_of(1024), "{}", config.name);
             assert!(config.barriers_offset().is_multiple_of(BARRIER_BYTES), "{}", config.name);
             assert!(config.rows.is_multiple_of(CHUNK_ROWS), "{}", config.name);
+            for width in (1..=config.tokens).filter(|_| config.trims()) {
+                let product = TRIMMED_TOKENS.into_iter().find(|&tokens| width <= tokens);
+                assert!(product.is_some_and(|tokens| tokens <= config.copied_tokens(width)));
+            }
             // The swizzle moves pieces among eight rows.
             assert!(config.box_tokens().is_multiple_of(8), "{}", config.name);
             let boxes = config.box_tokens() * config.multicast;

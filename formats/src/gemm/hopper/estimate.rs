@@ -1,6 +1,8 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use super::config::{CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED, PARTITIONS, WIDE_NARROWEST};
+use super::config::{
+    CONFIGS, GROUPED, HopperConfig, K_STEP, MIXED, PARTITIONS, TRIMMED_TOKENS, WIDE_NARROWEST,
+};
 use super::repack::Scheme;
 use crate::WARP;
 use crate::gemm::{Problem, ResultType, Schedule, Split};
@@ -42,11 +44,9 @@ const fn product_cycles(config: &HopperConfig, width: u32) -> u32 {
         (_, 8) => 330,
         (_, 16) => 430,
         (_, 32) => 550,
-        (_, 48) => match width {
-            ..=32 => 555,
-            33..=40 => 585,
-            41.. => 605,
-        },
+        (_, 48) if width <= TRIMMED_TOKENS[0] => 555,
+        (_, 48) if width <= TRIMMED_TOKENS[1] => 585,
+        (_, 48) => 605,
         (_, 64) => 650,
         (128, ..=128) => 1060,
         _ => 2200,

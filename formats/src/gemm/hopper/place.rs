@@ -18,7 +18,7 @@ pub struct Tile {
     pub end: u32,
     /// The token after the last of those that belong to a problem of the matrix.
     pub rows: u32,
-    /// Tokens that the tile has room for.
+    /// Tokens that the tile has room for; of a trimmed tile, those that it has.
     pub width: u32,
 }
 

@@ -6,11 +6,11 @@
 //! a power of two, subnormals included. So a pair is decoded by bringing eight
 //! bits to their places and masking the rest: one shift, one AND.
 //!
-//! The places of four codes do not tile 16 bits, whatever the shifts, but five shifts
-//! of a word, by none among them, cover its bits. A pair for which one shift is not
-//! enough is the exclusive or of two, `(word << a ^ word << b) & mask`: still one
-//! three-input logic operation, and the other shift may serve another pair, too.
-//! Found by a search; four shifts beside four logic operations are the fewest.
+//! The places of four codes do not tile 16 bits, whatever the shifts: the word itself and
+//! three shifted or rotated copies do not bring each bit of it to a place, while the word
+//! and four copies do. A pair that one copy does not fill is the exclusive or of two,
+//! `(word << a ^ word << b) & mask`: still one three-input logic operation. In f16 two
+//! pairs share a copy. The shifts were found by a search.
 //!
 //! Pair `j` of a word is register `j` of `wgmma`'s A fragment: rows `g`, `g + 8`,
 //! `g`, `g + 8` of columns `2t, 2t + 1` (pairs 0, 1) and `2t + 8, 2t + 9` (2, 3).

@@ -6,7 +6,7 @@
 
 use cuda_std::ptx::{marker, memory, wgmma};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
+use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig, TRIMMED_TOKENS};
 use fp4_formats::gemm::hopper::repack::{
     BLOCK_CODE_BYTES, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, WGMMA_BYTES,
     word_offset,
@@ -25,18 +25,18 @@ const DESCRIPTOR: u64 = 1 << 62 | (1024 >> 4) << 32 | 1 << 16;
 /// Bits of a shared address that a descriptor takes; the CTA's rank stands above them.
 const ADDRESS: u32 = 0x3_ffff;
 
-/// Bytes in the unit in which descriptors have addresses.
+/// Bytes as descriptors have them: by sixteens.
 #[inline(always)]
-pub(super) const fn units(bytes: u32) -> u32 {
+pub(super) const fn sixteens(bytes: u32) -> u32 {
     bytes >> 4
 }
 
-/// The descriptor of a tile that is `offset` [`units`] from the shared address `start`. Descriptors that
-/// differ in the offset differ by a sum in the low half only, so that what `start` makes is found once
-/// where it is the same.
+/// The descriptor of a tile that is `offset` times 16 bytes from the shared address `start`. Descriptors that
+/// differ in the offset differ by a sum in the low half only: what `start` gives is the same for all tiles
+/// of a CTA, and is computed once.
 #[inline(always)]
 pub(super) fn descriptor(start: u32, offset: u32) -> u64 {
-    let low = (units(start & ADDRESS) | DESCRIPTOR as u32) + offset;
+    let low = (sixteens(start & ADDRESS) | DESCRIPTOR as u32) + offset;
     DESCRIPTOR >> 32 << 32 | u64::from(low)
 }
 
@@ -149,6 +149,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         // SAFETY: the caller's.
         unsafe {
             if config.trims() {
+                const { assert!(matches!(TRIMMED_TOKENS, [32, 40, 48])) };
                 match width {
                     ..=32 => self.multiply::<16>(config, count, memory, ring, cursor),
                     33..=40 => self.multiply::<20>(config, count, memory, ring, cursor),
@@ -290,7 +291,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                 unsafe { ring.wait_full(cursor) };
             }
             let columns = if is_wide { 0 } else { kb as u32 * BOX_BYTES * config.stage_tokens() };
-            let tile = stages[kb] * units(config.activation_bytes()) + units(columns);
+            let offset = stages[kb] * sixteens(config.activation_bytes()) + sixteens(columns);
             for block in 0..BLOCKS {
                 // SAFETY: the warpgroup is converged. At most the last unit's products are
                 // unfinished: these operands' registers are free.
@@ -314,7 +315,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                 unsafe {
                     wgmma::wgmma_fence();
                     for k in 0..STEPS {
-                        let b = descriptor(memory.base, tile + units(k as u32 * WGMMA_BYTES));
+                        let b = descriptor(memory.base, offset + sixteens(k as u32 * WGMMA_BYTES));
                         // The compiler knows that there are so many.
                         if let Some(sums) = self.sums[block].first_chunk_mut::<N>() {
                             W::multiply(sums, operands[k], b);

@@ -48,7 +48,10 @@ pub trait Decoded: Weights {
     type Scales: Copy;
 
     /// The type of operands.
-    const HALF: HalfType;
+    const HALF: HalfType = match Self::SCHEME.operand.half() {
+        Some(half) => half,
+        None => panic!("operands of 16 bits"),
+    };
 
     /// No scales.
     const NONE: Self::Scales;
@@ -191,7 +194,6 @@ impl Weights for Nvfp4F16 {
 impl Decoded for Nvfp4F16 {
     /// Four blocks of both rows, `g` in the low byte of each half.
     type Scales = [u32; 2];
-    const HALF: HalfType = HalfType::F16;
     const NONE: Self::Scales = [0; 2];
 
     #[inline(always)]
@@ -225,7 +227,6 @@ impl Weights for Nvfp4Bf16 {
 
 impl Decoded for Nvfp4Bf16 {
     type Scales = [u32; 2];
-    const HALF: HalfType = HalfType::Bf16;
     const NONE: Self::Scales = [0; 2];
 
     #[inline(always)]
@@ -264,7 +265,6 @@ impl Weights for Mxfp4Bf16 {
 impl Decoded for Mxfp4Bf16 {
     /// Two blocks of both rows, `g` in the low byte of each half.
     type Scales = u32;
-    const HALF: HalfType = HalfType::Bf16;
     const NONE: Self::Scales = 0;
 
     #[inline(always)]

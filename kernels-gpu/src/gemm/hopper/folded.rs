@@ -19,7 +19,7 @@ use fp4_formats::gemm::hopper::config::{BOX_BYTES, HopperConfig};
 use fp4_formats::gemm::hopper::repack::WGMMA_BYTES;
 
 use super::Kernel;
-use super::consumer::{Consumer, descriptor, units};
+use super::consumer::{Consumer, descriptor, sixteens};
 use super::decode::MainLoop;
 use super::folded_rows::{Folded, Mxfp4E4m3, Nvfp4E4m3, PRODUCTS, RowPlaces, Rows};
 use super::multicast::release;
@@ -229,7 +229,7 @@ unsafe fn products<const PANEL: usize>(
 ) where
     Bytes: Product<PANEL>,
 {
-    let tile = |k: u32| descriptor(tokens, units(at + k * WGMMA_BYTES));
+    let tile = |k: u32| descriptor(tokens, sixteens(at + k * WGMMA_BYTES));
     // SAFETY: the caller's; operands and sums are written above the fence, and the tokens arrived by
     // copies, in the async proxy.
     unsafe {

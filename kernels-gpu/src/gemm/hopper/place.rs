@@ -182,7 +182,7 @@ pub unsafe fn alphas<W: Work>(
     unsafe { work.alphas(&p.epilogue, tile.problem) }
 }
 
-/// Tokens that an item's tile has room for: the configuration's, unless it has several widths. Only
+/// [`Tile::width`] of an item's tile: the configuration's tokens, unless it has several widths. Only
 /// grouped products have, so that the width is read from the item's place.
 #[inline(always)]
 pub fn width(config: &HopperConfig, memory: Memory, item: &Item) -> u32 {

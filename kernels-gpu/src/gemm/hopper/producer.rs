@@ -122,7 +122,7 @@ impl<'a> Copies<'a> {
         let halves = self.config.step_stages(tile.width) > 1;
         let column = step * K_STEP + part * self.config.box_columns();
         let to = self.memory.activations(self.config, stage);
-        // How many there are is known where tiles do not narrow.
+        // How many there are is known where all tiles are equally wide.
         while own < end {
             let to = to + own * BOX_BYTES;
             let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
@@ -304,8 +304,8 @@ pub unsafe fn produce<W: Work>(
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
             // To find a tile in a table takes time, which passes while the sums are stored. So does the
-            // time to copy weights, which nothing overlays; where there are several widths or
-            // parameters, the thread has no registers for that.
+            // time to copy weights, which nothing overlays; where tiles narrow, or problems have
+            // parameters of their own, the thread has no registers for that.
             if overlaid && W::GROUPED {
                 if !config.narrows() && !W::MIXED {
                     early = item.count().min(config.stages());
