@@ -1,7 +1,7 @@
 //! Grouped products on the emulated machines, against the f64 oracle.
 
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
-use fp4_formats::gemm::hopper::Scheme;
+use fp4_formats::gemm::hopper::{HopperConfig, Scheme};
 use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, e4m3, ue8m0};
@@ -32,6 +32,23 @@ fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
     case
 }
 
+/// [`varied`] inputs for a configuration of sm_90a, which takes the activations that `kind` says.
+fn of_configuration(
+    config: &HopperConfig,
+    counts: &[usize],
+    sizes: [usize; 2],
+    [index, kind]: [usize; 2],
+) -> GroupedCase {
+    let mut case = varied(counts, sizes, index);
+    let Scheme { format, operand } = config.scheme;
+    case.format = format;
+    case.activations = ActivationType::of_operand(format, operand, kind);
+    case.result = RESULTS[index % RESULTS.len()];
+    case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
+    case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+    case
+}
+
 /// Counts that are multiples of nothing, around those of a tile of `tokens`, with empty groups.
 fn ragged(tokens: usize, index: usize) -> Vec<usize> {
     match index % 4 {
@@ -50,14 +67,8 @@ fn every_configuration_of_sm_90a() {
         for i in 0..4 {
             let index = 4 * at + i;
             let counts = ragged(config.tokens as usize, i);
-            let mut case =
-                varied(&counts, [config.rows as usize / 2 + 40, [160, 672][i % 2]], index);
-            case.format = config.scheme.format;
-            let Scheme { format, operand } = config.scheme;
-            case.activations = ActivationType::of_operand(format, operand, i);
-            case.result = RESULTS[index % RESULTS.len()];
-            case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
-            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+            let sizes = [config.rows as usize / 2 + 40, [160, 672][i % 2]];
+            let case = of_configuration(config, &counts, sizes, [index, i]);
             case.check(&machines[index % 5]);
         }
     }
@@ -170,13 +181,8 @@ fn wide_tiles() {
         {
             let index = 5 * at + i;
             let machine = emulated_on(Gpu { sms, ..Gpu::h200() }, SCHEDULES[index % 5]);
-            let mut case = varied(counts, [264, [672, 96, 160][index % 3]], index);
-            case.format = config.scheme.format;
-            let Scheme { format, operand } = config.scheme;
-            case.activations = ActivationType::of_operand(format, operand, i);
-            case.result = RESULTS[index % RESULTS.len()];
-            case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
-            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+            let sizes = [264, [672, 96, 160][index % 3]];
+            let case = of_configuration(config, counts, sizes, [index, i]);
             case.check(&machine);
         }
         kinds += 1;
@@ -196,13 +202,7 @@ fn trimmed_tiles() {
         {
             let index = 3 * at + i;
             let machine = emulated_on(Gpu { sms, ..Gpu::h200() }, SCHEDULES[index % 5]);
-            let mut case = varied(counts, [264, k], index);
-            case.format = config.scheme.format;
-            let Scheme { format, operand } = config.scheme;
-            case.activations = ActivationType::of_operand(format, operand, i);
-            case.result = RESULTS[index % RESULTS.len()];
-            case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
-            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+            let case = of_configuration(config, counts, [264, k], [index, i]);
             case.check(&machine);
 
             let result = case.run(&machine);
