@@ -31,7 +31,9 @@ pub const COMBINE: &str = "moe_combine";
 /// All of them.
 pub const NAMES: [&str; 3] = [ROUTE, GATHER, COMBINE];
 
-/// Threads of the one CTA of [`ROUTE`].
+/// Threads of the one CTA of [`ROUTE`] where each has a slot at most; fewer meet sooner.
+const FEW_ROUTE_THREADS: u32 = 256;
+/// The most threads of that CTA.
 pub const ROUTE_THREADS: u32 = 1024;
 /// Threads of a CTA of [`GATHER`] and [`COMBINE`].
 pub const THREADS: u32 = 256;
@@ -80,20 +82,23 @@ pub struct RouteParams {
 }
 
 impl RouteParams {
-    /// Warps of the CTA.
-    pub const WARPS: u32 = ROUTE_THREADS / crate::WARP;
-
-    /// Dynamic shared memory for `count` experts: a counter of each for each warp, and the offsets.
+    /// Threads of the CTA.
     #[must_use]
-    pub const fn shared_bytes(count: u32) -> u32 {
-        ((Self::WARPS + 1) * count + 1) * size_of::<u32>() as u32
+    pub const fn threads(&self) -> u32 {
+        if self.slots <= FEW_ROUTE_THREADS { FEW_ROUTE_THREADS } else { ROUTE_THREADS }
+    }
+
+    /// Dynamic shared memory: a counter of each expert for each warp that has slots, and the offsets.
+    #[must_use]
+    pub const fn shared_bytes(&self) -> u32 {
+        ((self.warps() + 1) * self.count + 1) * size_of::<u32>() as u32
     }
 
     /// The slots of a warp: the first, and the one after the last. They are a multiple of a warp's
     /// lanes but for the last ones.
     #[must_use]
     pub const fn part(&self, warp: u32) -> (u32, u32) {
-        let each = self.slots.div_ceil(ROUTE_THREADS) * crate::WARP;
+        let each = self.slots.div_ceil(self.threads()) * crate::WARP;
         let (first, end) = (warp.saturating_mul(each), (warp + 1).saturating_mul(each));
         let slots = self.slots;
         (if first < slots { first } else { slots }, if end < slots { end } else { slots })
@@ -178,7 +183,7 @@ pub struct CombineParams {
     pub out: u64,
     /// u32: becomes [`STATUS_NAN_WEIGHT`] where a weight is NaN; 0 where there is none.
     pub status: u64,
-    /// Tokens.
+    /// Tokens; times `top_k` below 2^30.
     pub tokens: u32,
     /// Columns, a multiple of [`COMBINE_COLUMNS`].
     pub columns: u32,
@@ -188,8 +193,9 @@ pub struct CombineParams {
     pub from_type: u32,
     /// Type of the result.
     pub out_type: u32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// Not 0 where no kernel that may still run writes positions or weights: they are read before the
+    /// kernels before have ended.
+    pub settled: u32,
 }
 
 impl CombineParams {
@@ -209,10 +215,10 @@ impl CombineParams {
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         let Self { from, positions, weights, shared, out, status, .. } = *self;
-        let Self { tokens, columns, top_k, from_type, out_type, reserved, .. } = *self;
+        let Self { tokens, columns, top_k, from_type, out_type, settled, .. } = *self;
         crate::quantize::params::bytes(
             [from, positions, weights, shared, out, status],
-            [tokens, columns, top_k, from_type, out_type, reserved],
+            [tokens, columns, top_k, from_type, out_type, settled],
         )
     }
 }
@@ -224,7 +230,7 @@ mod tests {
 
     #[test]
     fn warps_share_all_slots() {
-        for slots in [1, 31, 32, 33, 1024, 1025, 8192, 100_001] {
+        for slots in [1, 31, 32, 33, 256, 257, 1024, 1025, 8192, 100_001] {
             let p = RouteParams {
                 ids: 0,
                 offsets: 0,
@@ -237,7 +243,7 @@ mod tests {
                 count: 1,
             };
             let mut next = 0;
-            for warp in 0..RouteParams::WARPS {
+            for warp in 0..p.threads() / crate::WARP {
                 let (first, end) = p.part(warp);
                 assert!(first == next && first <= end && (first % 32 == 0 || first == slots));
                 assert_eq!(first < end, warp < p.warps(), "{slots} slots, warp {warp}");
@@ -261,13 +267,14 @@ mod tests {
             top_k: 9,
             from_type: 10,
             out_type: 11,
-            reserved: 0,
+            settled: 12,
         };
         let bytes = params.to_bytes();
         for (offset, value) in [
             (offset_of!(CombineParams, status), 6),
             (offset_of!(CombineParams, tokens), 7),
             (offset_of!(CombineParams, out_type), 11),
+            (offset_of!(CombineParams, settled), 12),
         ] {
             assert_eq!(bytes[offset], value);
         }

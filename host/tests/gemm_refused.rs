@@ -13,8 +13,8 @@ use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
     Activation, ActivationBuffers, ActivationKind, Activations, DeviceWeights, GatedWeights, Gemm,
-    GemmOptions, GemmOverrides, GemmRun, HalfMatrix, Output, Repacked, ResultBuffers, UpOptions,
-    Vectors, Workspace, gemm, gemm_gated, plan, plan_for, reference,
+    GemmOptions, GemmOverrides, GemmRun, GroupBuffers, Grouping, HalfMatrix, Output, Repacked,
+    ResultBuffers, UpOptions, Vectors, Workspace, gemm, gemm_gated, plan, plan_for, reference,
 };
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
@@ -458,6 +458,21 @@ fn vectors_of_other_lengths() {
         refused(launch(vectors), "bytes of the bias", "160", "164");
         let vectors = Vectors { magnitude: other, ..Vectors::default() };
         refused(launch(vectors), "bytes of the largest magnitude", "4", "164");
+    });
+}
+
+#[test]
+fn next_weights_of_other_groups() {
+    on_machines("refused-next", |kernels, _| {
+        let [two, three] = [2, 3].map(|count| Planned::weights(kernels, [count, 40, 48], HALVES));
+        let (grouping, options) = (Grouping::Contiguous { bound: 6 }, GemmOptions::default());
+        let gemm = Gemm::grouped(kernels, &two, grouping, HALVES, &options).expect("planned");
+        let [counts, elements, out] = [12, 576, 480].map(|bytes| buffer(kernels, bytes));
+        let groups = GroupBuffers { next: Some(&three), ..GroupBuffers::of(&counts) };
+        let (a, vectors) = (ActivationBuffers::Halves(&elements), Vectors::default());
+        let launched =
+            gemm.launch_grouped(groups, a, &two, ResultBuffers::Floats(&out), None, vectors);
+        refused(launched, "matrices of the next product's weights", "2", "3");
     });
 }
 

@@ -2,7 +2,7 @@
 //! layer against an f64 reference.
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
+use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout, TensorFamily};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::floats;
@@ -390,6 +390,37 @@ fn layers() {
             };
             layer.check(&kernels, at as u64);
         }
+    }
+}
+
+/// On sm_90a the first product brings the beginnings of the second one's weights to L2, one for each CTA that
+/// has a tile there; nothing else is brought, and elsewhere nothing at all.
+#[test]
+fn first_products_prefetch_for_the_second() {
+    for device in DEVICES {
+        let (kernels, reports) = emulated(device, Schedule::Eager).observed();
+        // All six experts have the three tokens, and two row tiles in the second product.
+        let layer = Layer {
+            shape: MoeShape { tokens: 3, top_k: 6, experts: 6, first: 0, count: 6 },
+            hidden: 192,
+            between: 48,
+            half: HalfType::F16,
+            options: MoeOptions::new(),
+            biases: false,
+            shared: false,
+        };
+        layer.check(&kernels, 11);
+        let prefetches: Vec<u64> = reports
+            .take()
+            .iter()
+            .map(|report| report.counters.asynchronous.prefetches)
+            .filter(|&count| count > 0)
+            .collect();
+        let twice = match kernels.device().choice().arch.tensor() {
+            TensorFamily::Wgmma => vec![12; 2],
+            TensorFamily::Tcgen05 => vec![],
+        };
+        assert_eq!(prefetches, twice, "{device}");
     }
 }
 

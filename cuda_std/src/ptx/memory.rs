@@ -483,6 +483,32 @@ pub unsafe fn ld_global_no_allocate_v4_b32(address: u64) -> [u32; 4] {
     [a, b, c, d]
 }
 
+/// `@p ld.global.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.8. All targets. Any thread; 0 for those that do not
+/// `load`. Not a branch, so that loads which follow one another are on their way together.
+///
+/// # Safety
+/// If it is to `load`: as [`ld_global_v4_b32`].
+#[inline(always)]
+pub unsafe fn ld_global_v4_b32_if(load: bool, address: u64) -> [u32; 4] {
+    let (a, b, c, d);
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!(
+            "{{ .reg .pred loads;",
+            "setp.ne.u32 loads, {}, 0;",
+            "mov.b32 {}, 0;",
+            "mov.b32 {}, 0;",
+            "mov.b32 {}, 0;",
+            "mov.b32 {}, 0;",
+            "@loads ld.global.v4.b32 {{{1}, {2}, {3}, {4}}}, [{}]; }}",
+            in(reg32) u32::from(load),
+            out(reg32) a, out(reg32) b, out(reg32) c, out(reg32) d, in(reg64) address,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    [a, b, c, d]
+}
+
 /// `ld.global.v4.b32 {a, b, c, d}, [e];` ISA 9.7.9.8. All targets. Any thread.
 ///
 /// # Safety

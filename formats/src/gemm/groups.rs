@@ -20,6 +20,7 @@
 //! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents
 //! for results.
 
+use super::next::NextWeights;
 use super::work::TokenRange;
 use crate::Divisor;
 use crate::layout::TILE_ROWS;
@@ -46,6 +47,8 @@ pub struct Groups {
     /// Factors of each half's sums for each problem, f32: of a gated product, of the gate and of the
     /// other half; of another one, the first. All of a half are multiplied.
     pub factors: [[u64; 2]; 2],
+    /// What the stream's next product reads, for the same groups and tokens. Kernels of sm_90a alone look at it.
+    pub next: NextWeights,
     /// How many there are, at most [`MAX_PROBLEMS`].
     pub problems: u32,
     /// Tokens of a matrix that only one problem has; 0 where all share one matrix.
@@ -178,6 +181,12 @@ impl Groups {
             words[2 * i + 1] = (wide[i] >> 32) as u32;
             i += 1;
         }
+        let next = self.next.words();
+        let mut i = 0;
+        while i < next.len() {
+            words[2 * wide.len() + i] = next[i];
+            i += 1;
+        }
         let [a, b, c] = self.row_tiles.words();
         let [d, e, f] = self.runs.ctas.words();
         let [g, h, i] = self.runs.tile.words();
@@ -201,7 +210,7 @@ impl Groups {
         ];
         let mut i = 0;
         while i < rest.len() {
-            words[2 * wide.len() + i] = rest[i];
+            words[2 * wide.len() + next.len() + i] = rest[i];
             i += 1;
         }
         words
@@ -469,14 +478,28 @@ impl EvenRuns {
         a.max(b).max(c) * self.tile.value()
     }
 
+    /// How many tiles CTA `cta` has where `tiles` tiles are taken [in turn](Shares::InTurn).
+    #[inline(always)]
+    const fn own_tiles(&self, tiles: u32, cta: u32) -> u32 {
+        let rounds = self.ctas.divide(tiles).0;
+        rounds + if self.turn(cta, rounds) < tiles { 1 } else { 0 }
+    }
+
+    /// The tile that CTA `cta` begins with then, its last one.
+    #[inline(always)]
+    pub const fn begins_with(&self, tiles: u32, cta: u32) -> Option<u32> {
+        match self.own_tiles(tiles, cta) {
+            0 => None,
+            own => Some(self.turn(cta, own - 1)),
+        }
+    }
+
     /// The work of CTA `cta` where tiles are taken [in turn](Shares::InTurn).
     #[inline(always)]
     pub const fn in_turn(&self, work: &Work, cta: u32) -> OwnRun {
         let stride = self.ctas.value();
         let turned = stride - 1 - cta;
-        let rounds = self.ctas.divide(work.tiles).0;
-        let own = rounds + if self.turn(cta, rounds) < work.tiles { 1 } else { 0 };
-        let end = own * self.tile.value();
+        let end = self.own_tiles(work.tiles, cta) * self.tile.value();
         OwnRun { first: 0, end, base: cta, stride, turned, first_cta: cta }
     }
 
@@ -521,6 +544,7 @@ mod tests {
             counts: 0x0102_0304_0506_0708,
             status: 2,
             factors: [[3, 8], [9, 10]],
+            next: NextWeights { weights: 15, bytes: 16, ..NextWeights::NONE },
             problems,
             slot,
             bound,
@@ -545,6 +569,8 @@ mod tests {
         for (offset, value) in [
             (offset_of!(Groups, factors), 3),
             (offset_of!(Groups, factors) + 24, 10),
+            (offset_of!(Groups, next), 15),
+            (offset_of!(Groups, next) + offset_of!(NextWeights, bytes), 16),
             (offset_of!(Groups, problems), 11),
             (offset_of!(Groups, slot), 12),
             (offset_of!(Groups, bound), 13),
@@ -691,6 +717,8 @@ mod tests {
             for cta in 0..ctas {
                 let own = runs.in_turn(&work, cta);
                 assert_eq!([own.first, own.end % 5, own.first_cta], [0, 0, cta]);
+                let last = (own.end / 5).checked_sub(1);
+                assert_eq!(runs.begins_with(tiles, cta), last.map(|round| own.tile(round)));
                 for round in 0..own.end / 5 {
                     let tile = own.tile(round);
                     assert_eq!([tile, cta], [runs.turn(cta, round), runs.taker(tile)]);

@@ -9,6 +9,7 @@
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
 //! | [`groups`] | the same where problems have token counts of their own |
 //! | [`mixed`] | the same where they have N and K of their own, too |
+//! | [`next`] | what a launch does ahead for the next one |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`clusters`] | how many clusters a machine runs at a time |
@@ -22,6 +23,7 @@ pub mod epilogue;
 pub mod groups;
 pub mod hopper;
 pub mod mixed;
+pub mod next;
 pub mod schedule;
 pub mod split;
 pub mod work;
@@ -34,6 +36,7 @@ pub use epilogue::{
 };
 pub use groups::{EvenRuns, Groups};
 pub use mixed::Mixed;
+pub use next::NextWeights;
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;
 pub use work::{Dimension, TileOrder, TileShape, Tiles, Uniform, Walk};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use fp4_formats::gemm::hopper::fold::Lost;
-use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, Problem, ResultType};
+use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, NextWeights, Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, Divisor, ScaleLayout, TensorFamily};
 
@@ -65,11 +65,19 @@ pub(super) trait Family: Sync {
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory).
     fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost>;
+
+    /// What a launch before a product with `weights` brings to L2 of them.
+    fn next_weights(&self, weights: &DeviceWeights) -> NextWeights;
 }
 
 /// The family of a target.
 pub(super) fn family(arch: Arch) -> &'static dyn Family {
-    match arch.tensor() {
+    of_tensor(arch.tensor())
+}
+
+/// The family of the targets with these tensor cores.
+pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
+    match tensor {
         TensorFamily::Wgmma => &hopper::Hopper,
         TensorFamily::Tcgen05 => &blackwell::Blackwell,
     }
@@ -102,6 +110,7 @@ impl GroupRequest {
             counts: 0,
             status: 0,
             factors: [[0; 2]; 2],
+            next: NextWeights::NONE,
             problems: self.problems,
             slot,
             bound,

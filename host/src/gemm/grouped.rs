@@ -1,8 +1,8 @@
 //! Grouped products: a launch for problems with token counts of their own, which only the device
 //! knows.
 
-use fp4_formats::gemm::Groups;
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use fp4_formats::gemm::{Groups, NextWeights};
 
 use super::check::{check_gated, size};
 use super::epilogue::Steps;
@@ -60,6 +60,10 @@ pub struct GroupBuffers<'a> {
     /// Whether the launch may read the counts while kernels before it still run, so that it has made its
     /// work list and copied its first weights when they end. Without this it waits for them first.
     pub settled: Option<SettledCounts>,
+    /// Weights of the product that is launched next on this stream, for the same groups and counts: the
+    /// launch brings the beginnings of those that are read first to L2 while its own results are stored.
+    /// That changes nothing but time, and on sm_100a nothing at all.
+    pub next: Option<&'a DeviceWeights>,
 }
 
 /// The caller's word that no kernel that may still run when a launch begins writes its token counts.
@@ -92,6 +96,7 @@ impl<'a> GroupBuffers<'a> {
             up_factors: None,
             own_vectors: false,
             settled: None,
+            next: None,
         }
     }
 }
@@ -264,12 +269,14 @@ impl Gemm {
             place("the factors of the groups' other half", groups.up_factors, vector)?,
         ];
         let scales = weights.scale_addresses();
+        let next = groups.next.map(|next| next.next(request.problems as usize, device));
         Ok(Groups {
             counts: place("the token counts", Some(groups.counts), counts)?,
             status: place("the status word", groups.status, word)?,
             factors: [[scales[0], own[0]], [scales[1], own[1]]],
             vector_stride: if groups.own_vectors { self.plan.columns } else { 0 },
             settled: u32::from(groups.settled.is_some()),
+            next: next.transpose()?.unwrap_or(NextWeights::NONE),
             ..placed
         })
     }

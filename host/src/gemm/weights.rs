@@ -2,13 +2,13 @@
 
 use std::borrow::Borrow;
 
-use fp4_formats::gemm::Half;
 use fp4_formats::gemm::hopper::fold::{Folded, Lost};
+use fp4_formats::gemm::{Half, NextWeights};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
 
 use super::check::{size, weight_rows};
-use super::family::family;
+use super::family::{family, of_tensor};
 use super::gated::Paired;
 use super::{ActivationKind, GatedWeights, Weights, format_of};
 use crate::buffer::DeviceBuffer;
@@ -463,6 +463,19 @@ impl DeviceWeights {
                 Err(Error::shape("scales of the weights", required, self.batch))
             }
         }
+    }
+
+    /// What a launch on `device`, before a product with these weights of `problems` problems, brings to L2 of them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of matrices, and weights elsewhere.
+    pub(crate) fn next(&self, problems: usize, device: &Device) -> Result<NextWeights> {
+        if self.batch != problems {
+            let what = "matrices of the next product's weights";
+            return Err(Error::shape(what, problems.to_string(), self.batch));
+        }
+        self.buffer.require_on("the next product's weights", device)?;
+        Ok(of_tensor(self.form.tensor).next_weights(self))
     }
 
     /// The device address of the bytes. A kernel or a copy that writes them must have ended before

@@ -483,6 +483,7 @@ impl MoeLayer {
                 let vectors =
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
                 let (a, out) = (gathered.activations(), between.result());
+                let groups = GroupBuffers { next: Some(second), ..groups };
                 self.first.launch_grouped(groups, a, first, out, workspace, vectors)
             }
             MoeStep::Second => {
@@ -492,7 +493,7 @@ impl MoeLayer {
             }
             MoeStep::Combine => {
                 let columns = (self.hidden, self.types);
-                self.routing.combine(rows, routes, weights, shared, out, columns)
+                self.routing.queue_combine(rows, (routes, settled), weights, shared, out, columns)
             }
         }
     }

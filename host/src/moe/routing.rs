@@ -3,7 +3,7 @@
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::moe::{
     self as contract, COMBINE_COLUMNS, CombineParams, GATHER_BYTES, GatherParams, MAX_TOP_K,
-    ROUTE_THREADS, RouteParams,
+    RouteParams,
 };
 use fp4_formats::pack::packed_len;
 use fp4_formats::quantize::Format;
@@ -13,6 +13,7 @@ use super::{HALF_BYTES, WORD};
 use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::gemm::SettledCounts;
 use crate::params;
 
 /// The most tokens times choices: offsets are i32.
@@ -195,8 +196,8 @@ impl Routing {
             first: first as u32,
             count: count as u32,
         };
-        let shared = RouteParams::shared_bytes(params.count);
-        self.launch(&self.route, [1, 1], ROUTE_THREADS, shared, params::bytes(&params))
+        let (threads, shared) = (params.threads(), params.shared_bytes());
+        self.launch(&self.route, [1, 1], threads, shared, params::bytes(&params))
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
@@ -297,6 +298,20 @@ impl Routing {
         weights: &DeviceBuffer,
         shared: Option<&DeviceBuffer>,
         out: &DeviceBuffer,
+        types: (usize, [FloatType; 2]),
+    ) -> Result<()> {
+        self.queue_combine(from, (routes, None), weights, shared, out, types)
+    }
+
+    /// [`combine`](Self::combine), where what wrote routes and weights is complete when the launch begins, as
+    /// [`SettledCounts`] says of counts, or it is not known whether it is.
+    pub(super) fn queue_combine(
+        &self,
+        from: &DeviceBuffer,
+        (routes, settled): (&Routes, Option<SettledCounts>),
+        weights: &DeviceBuffer,
+        shared: Option<&DeviceBuffer>,
+        out: &DeviceBuffer,
         (columns, [from_type, out_type]): (usize, [FloatType; 2]),
     ) -> Result<()> {
         let device = self.kernels.device();
@@ -331,7 +346,7 @@ impl Routing {
             top_k: top_k as u32,
             from_type: from_type as u32,
             out_type: out_type as u32,
-            reserved: 0,
+            settled: settled.is_some().into(),
         };
         let row_ctas = CombineParams::row_ctas(params.columns);
         let grid = [self.grid(tokens), row_ctas];

@@ -12,9 +12,10 @@
 //! problem, how many token tiles precede it; and a copy of the token counts, so that nobody waits for
 //! memory at every tile.
 
+mod even;
 mod make;
 
-use cuda_std::ptx::{grid, memory};
+use cuda_std::ptx::{bulk, grid, memory};
 use cuda_std::warp;
 use fp4_formats::gemm::groups::{Groups, Located, MAX_PROBLEMS, OwnRun, STATUS_BAD_COUNTS};
 use fp4_formats::gemm::work::{Tile, TokenRange};
@@ -25,7 +26,7 @@ use super::epilogue::{affine, nan};
 
 /// Bytes of a word, of a factor and of a column factor.
 const WORD: u32 = size_of::<u32>() as u32;
-/// Counts that a lane loads at a time.
+/// Problems that a lane looks at at a time where each is little work, and counts that it loads at a time.
 const AHEAD: usize = 8;
 /// In place of the number of tiles, where token counts are bad.
 const BAD: u32 = u32::MAX;
@@ -72,6 +73,28 @@ impl GroupTable<'_> {
             let result = Problem { n: sink.columns, ..*sizes };
             let ctas = [cta, self.groups.runs.ctas.value()];
             nan::fill(sink, &result, ctas, [thread, threads]);
+        }
+    }
+
+    /// Brings to L2 the beginning of what CTA `cta` of the next launch copies first, as far as it is known:
+    /// if its tiles have as many tokens as this launch's, and its CTAs are as many and take them in turn.
+    ///
+    /// # Safety
+    /// One thread.
+    #[inline(always)]
+    pub unsafe fn prefetch_next(self, cta: u32) {
+        let next = &self.groups.next;
+        if next.weights == 0 {
+            return;
+        }
+        let token_tiles = self.groups.row_tiles.divide(self.tiles()).0;
+        let tiles = token_tiles * next.row_tiles.value();
+        if let Some(tile) = self.groups.runs.begins_with(tiles, cta) {
+            let (token_tile, row_tile) = next.row_tiles.divide(tile);
+            let place = self.groups.problem_of(token_tile, |place| self.before(place));
+            let from = next.address(self.problem(place), row_tile);
+            // SAFETY: weights of one of the problems.
+            unsafe { bulk::cp_async_bulk_prefetch_l2_global(from, next.bytes) };
         }
     }
 

@@ -20,29 +20,40 @@ use crate::pipeline::{follow_stream, release_stream};
 /// Elements that a thread makes at a time.
 const COLUMNS: usize = COMBINE_COLUMNS as usize;
 
-/// Eight elements of a type from `element` of `array` on.
+/// The bytes of eight elements, those of 16 bits in the first half.
+type Raw = [[u32; 4]; 2];
+
+/// Eight elements of a type from `element` of `array` on; zeros where they do not `exist`.
 ///
 /// # Safety
-/// They exist, at a multiple of 16 bytes.
+/// If they do, they are at a multiple of 16 bytes.
 #[inline(always)]
-unsafe fn load(of: u32, array: u64, element: u64) -> [f32; COLUMNS] {
+unsafe fn load(of: u32, exist: bool, array: u64, element: u64) -> Raw {
     // SAFETY: as the caller says.
     unsafe {
-        if of == FloatType::F32 as u32 {
-            let [a, b, c, d] = memory::ld_global_v4_b32(array + element * 4);
-            let [e, f, g, h] = memory::ld_global_v4_b32(array + element * 4 + 16);
-            return [a, b, c, d, e, f, g, h].map(f32::from_bits);
-        }
-        let pairs = memory::ld_global_v4_b32(array + element * 2);
-        core::array::from_fn(|i| {
-            let half = (pairs[i / 2] >> (16 * (i % 2))) as u16;
-            if of == FloatType::F16 as u32 {
-                convert::cvt_f32_f16(half)
-            } else {
-                f32::from_bits(u32::from(half) << 16)
-            }
-        })
+        let wide = of == FloatType::F32 as u32;
+        let address = array + element * if wide { 4 } else { 2 };
+        [
+            memory::ld_global_v4_b32_if(exist, address),
+            memory::ld_global_v4_b32_if(exist && wide, address + 16),
+        ]
     }
+}
+
+/// The values of eight elements.
+#[inline(always)]
+fn values(of: u32, [low, high]: Raw) -> [f32; COLUMNS] {
+    if of == FloatType::F32 as u32 {
+        return from_fn(|i| f32::from_bits(if i < 4 { low[i] } else { high[i - 4] }));
+    }
+    from_fn(|i| {
+        let half = (low[i / 2] >> (16 * (i % 2))) as u16;
+        if of == FloatType::F16 as u32 {
+            convert::cvt_f32_f16(half)
+        } else {
+            f32::from_bits(u32::from(half) << 16)
+        }
+    })
 }
 
 /// Stores eight elements of a type.
@@ -72,55 +83,69 @@ unsafe fn store(of: u32, array: u64, element: u64, values: [f32; COLUMNS]) {
 }
 
 /// Choices whose rows are on their way at the same time.
-const CHOICES: usize = 4;
+const CHOICES: usize = 8;
 
-/// Rows and weights of a token's choices from `first` on; [`NOWHERE`] and 0 behind the last.
+/// Choices of a token from one on: their rows and weights; [`NOWHERE`] and 0 behind the last.
+#[derive(Clone, Copy)]
+struct Choices {
+    rows: [u32; CHOICES],
+    weights: [f32; CHOICES],
+}
+
+/// Loads choices from `first` on. A token behind the last one has none.
 ///
 /// # Safety
 /// As [`CombineParams`] says.
 #[inline(always)]
-unsafe fn choices(p: &CombineParams, token: u32, first: u32) -> ([u32; CHOICES], [f32; CHOICES]) {
-    let slot = |i: usize| u64::from(token) * u64::from(p.top_k) + u64::from(first + i as u32);
-    let exists = |i: usize| first + (i as u32) < p.top_k;
-    // SAFETY: the slot exists.
-    let word = |array: u64, i: usize| unsafe { memory::ld_global_b32(array + slot(i) * 4) };
-    let rows = from_fn(|i| if exists(i) { word(p.positions, i) } else { NOWHERE });
-    let weights = from_fn(|i| if exists(i) { f32::from_bits(word(p.weights, i)) } else { 0.0 });
-    (rows, weights)
+unsafe fn choices(p: &CombineParams, token: u32, first: u32) -> Choices {
+    let last = p.tokens * p.top_k - 1;
+    let exists = |i: usize| token < p.tokens && first + (i as u32) < p.top_k;
+    // Where there is no choice, the last one is loaded: branches would wait for each load.
+    let word = |array: u64, i: usize| {
+        let slot = (token * p.top_k + first + i as u32).min(last);
+        // SAFETY: the slot exists.
+        unsafe { memory::ld_global_b32(array + u64::from(slot) * 4) }
+    };
+    let rows: [u32; CHOICES] = from_fn(|i| word(p.positions, i));
+    let weights: [u32; CHOICES] = from_fn(|i| word(p.weights, i));
+    Choices {
+        rows: from_fn(|i| if exists(i) { rows[i] } else { NOWHERE }),
+        weights: from_fn(|i| if exists(i) { f32::from_bits(weights[i]) } else { 0.0 }),
+    }
 }
 
-/// Eight results of a token.
+/// Eight results of a token. `next` are its first choices, and become those of the CTA's next token.
 ///
 /// # Safety
 /// As [`CombineParams`] says; the columns exist.
 #[inline(always)]
-unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
+unsafe fn eight(p: &CombineParams, token: u32, column: u32, next: &mut Choices) -> [f32; COLUMNS] {
     let mut sums = [0.0; COLUMNS];
     let columns = u64::from(p.columns);
-    // SAFETY: the caller's.
-    let mut next = unsafe { choices(p, token, 0) };
     let mut first = 0;
     while first < p.top_k {
-        let (rows, weights) = next;
+        let Choices { rows, weights } = *next;
         // SAFETY: as above; the rows of slots that have any can be read.
-        let values: [[f32; COLUMNS]; CHOICES] = unsafe {
-            let values = from_fn(|i| {
-                if rows[i] == NOWHERE || rows[i] == BAD {
-                    [0.0; COLUMNS]
-                } else {
-                    load(p.from_type, p.from, u64::from(rows[i]) * columns + u64::from(column))
-                }
+        let raw: [Raw; CHOICES] = unsafe {
+            let raw = from_fn(|i| {
+                let exists = rows[i] != NOWHERE && rows[i] != BAD;
+                let element = u64::from(rows[i]) * columns + u64::from(column);
+                load(p.from_type, exists, p.from, element)
             });
             // Found while these rows are on their way.
-            next = choices(p, token, first + CHOICES as u32);
-            values
+            let after = first + CHOICES as u32;
+            let following = (token + thread::grid_dim_x(), 0);
+            let (token, first) = if after < p.top_k { (token, after) } else { following };
+            *next = choices(p, token, first);
+            raw
         };
         for choice in 0..CHOICES {
             if rows[choice] == BAD {
                 sums = [f32::NAN; COLUMNS];
             } else if rows[choice] != NOWHERE {
+                let values = values(p.from_type, raw[choice]);
                 for i in 0..COLUMNS {
-                    sums[i] += weights[choice] * values[choice][i];
+                    sums[i] += weights[choice] * values[i];
                 }
                 if weights[choice].is_nan() && p.status != 0 && column == 0 {
                     // SAFETY: the status word exists.
@@ -132,8 +157,10 @@ unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
     }
     if p.shared != 0 {
         // SAFETY: the token's elements exist.
-        let shared =
-            unsafe { load(p.out_type, p.shared, u64::from(token) * columns + u64::from(column)) };
+        let shared = unsafe {
+            let element = u64::from(token) * columns + u64::from(column);
+            values(p.out_type, load(p.out_type, true, p.shared, element))
+        };
         for i in 0..COLUMNS {
             sums[i] += shared[i];
         }
@@ -148,18 +175,25 @@ unsafe fn eight(p: &CombineParams, token: u32, column: u32) -> [f32; COLUMNS] {
 #[kernel(threads = THREADS)]
 pub unsafe fn moe_combine(p: CombineParams) {
     release_stream();
-    follow_stream();
+    if p.settled == 0 {
+        follow_stream();
+    }
     let column = thread::block_idx_y() * CombineParams::CTA_COLUMNS
         + thread::thread_idx_x() * COMBINE_COLUMNS;
+    let mut token = thread::block_idx_x();
+    // SAFETY: a token of the launch's.
+    let mut next = unsafe { choices(&p, token, 0) };
+    if p.settled != 0 {
+        follow_stream();
+    }
     if column >= p.columns {
         return;
     }
-    let mut token = thread::block_idx_x();
     while token < p.tokens {
         let element = u64::from(token) * u64::from(p.columns) + u64::from(column);
         // SAFETY: the token and the columns exist.
         unsafe {
-            let results = eight(&p, token, column);
+            let results = eight(&p, token, column, &mut next);
             store(p.out_type, p.out, element, results);
         }
         token += thread::grid_dim_x();

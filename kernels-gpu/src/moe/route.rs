@@ -1,7 +1,7 @@
 //! Routing: slots in the order of their experts.
 //!
 //! # Contract
-//! The parameters are [`RouteParams`]; one CTA of [`ROUTE_THREADS`] threads with
+//! The parameters are [`RouteParams`]; one CTA of [`RouteParams::threads`] threads with
 //! [`RouteParams::shared_bytes`].
 //!
 //! # Pipeline
@@ -39,17 +39,25 @@ impl Route<'_> {
     /// Where the first row of an expert stands.
     #[inline(always)]
     fn offset(&self, expert: u32) -> u32 {
-        self.count(RouteParams::WARPS, expert)
+        self.count(self.p.warps(), expert)
     }
 
-    /// The expert of a slot, counted from the device's first one, [`NOWHERE`] or [`BAD`].
+    /// Loads the id of a slot, or one of no expert's where the slot is not below `end`.
     ///
     /// # Safety
-    /// There is such a slot; the kernels before have ended.
+    /// As [`each`](Self::each).
     #[inline(always)]
-    unsafe fn expert(&self, slot: u32) -> u32 {
+    unsafe fn id(&self, slot: u32, end: u32) -> u32 {
+        if slot >= end {
+            return u32::MAX;
+        }
         // SAFETY: an element of the ids.
-        let id = unsafe { memory::ld_global_b32(self.p.ids + u64::from(slot) * u64::from(WORD)) };
+        unsafe { memory::ld_global_b32(self.p.ids + u64::from(slot) * u64::from(WORD)) }
+    }
+
+    /// The expert of an id, counted from the device's first one, [`NOWHERE`] or [`BAD`].
+    #[inline(always)]
+    fn expert(&self, id: u32) -> u32 {
         // A negative one is more than any expert's.
         if id >= self.p.experts {
             BAD
@@ -62,19 +70,21 @@ impl Route<'_> {
 
     /// Calls `f` for the warp's slots, 32 at a time: with the slot, its expert, [`NOWHERE`] where the
     /// lane has no slot, and of the lanes with this expert those below and all. Lanes have met
-    /// before and after each call.
+    /// before and after each call. `id` is that of the lane's first slot.
     ///
     /// # Safety
     /// Whole warps; the kernels before have ended.
     #[inline(always)]
-    unsafe fn each(&self, mut f: impl FnMut(u32, u32, u32, u32)) {
+    unsafe fn each(&self, mut id: u32, mut f: impl FnMut(u32, u32, u32, u32)) {
         let (lane, own) = (warp::lane_id(), thread::thread_idx_x() / warp::LANES);
         let (mut at, end) = self.p.part(own);
         while at < end {
             let slot = at + lane;
-            // SAFETY: the slot exists; all lanes are here.
+            // SAFETY: all lanes are here.
             unsafe {
-                let expert = if slot < end { self.expert(slot) } else { NOWHERE };
+                let expert = if slot < end { self.expert(id) } else { NOWHERE };
+                // On its way while these slots are looked at.
+                id = self.id(slot + warp::LANES, end);
                 warp::sync();
                 let same = shuffle::match_any_sync_b32(expert, warp::ALL);
                 let below = (same & ((1 << lane) - 1)).count_ones();
@@ -90,11 +100,11 @@ impl Route<'_> {
     /// # Safety
     /// As [`each`](Self::each); the counters are 0.
     #[inline(always)]
-    unsafe fn count_slots(&self) {
+    unsafe fn count_slots(&self, id: u32) {
         let own = thread::thread_idx_x() / warp::LANES;
         // SAFETY: of the lanes with one expert the first alone changes its counter.
         unsafe {
-            self.each(|_, expert, below, all| {
+            self.each(id, |_, expert, below, all| {
                 if expert < self.p.count && below == 0 {
                     let at = self.count(own, expert);
                     memory::st_shared_b32(at, memory::ld_shared_b32(at) + all);
@@ -123,7 +133,7 @@ impl Route<'_> {
                     before += count;
                 }
                 memory::st_shared_b32(self.offset(expert), before);
-                expert += ROUTE_THREADS;
+                expert += thread::block_dim_x();
             }
             thread::sync_threads();
             if thread >= warp::LANES {
@@ -160,7 +170,7 @@ impl Route<'_> {
         // SAFETY: as the caller says.
         unsafe {
             memory::st_shared_b32(self.offset(expert), row);
-            memory::st_global_b32(self.p.offsets + u64::from(expert * WORD), row);
+            self.put(self.p.offsets, expert, row);
         }
     }
 
@@ -169,12 +179,12 @@ impl Route<'_> {
     /// # Safety
     /// As [`each`](Self::each), behind [`sum`](Self::sum) and a barrier.
     #[inline(always)]
-    unsafe fn place_slots(&self) {
+    unsafe fn place_slots(&self, id: u32) {
         let own = thread::thread_idx_x() / warp::LANES;
         // SAFETY: rows are below the number of slots; of the lanes with one expert the first alone
         // changes its counter, behind all lanes' reads.
         unsafe {
-            self.each(|slot, expert, below, all| {
+            self.each(id, |slot, expert, below, all| {
                 let is_here = expert < self.p.count;
                 let mut before = 0;
                 if is_here {
@@ -211,7 +221,7 @@ impl Route<'_> {
 ///
 /// # Safety
 /// As [`RouteParams`] says.
-#[kernel(threads = ROUTE_THREADS)]
+#[kernel(max_threads = ROUTE_THREADS)]
 pub unsafe fn moe_route(p: RouteParams) {
     release_stream();
     let (p, thread) = (&p, thread::thread_idx_x());
@@ -221,19 +231,21 @@ pub unsafe fn moe_route(p: RouteParams) {
         let mut at = thread;
         while at < p.warps() * p.count {
             memory::st_shared_b32(route.counts + at * WORD, 0);
-            at += ROUTE_THREADS;
+            at += thread::block_dim_x();
         }
         follow_stream();
+        let (first, end) = p.part(thread / warp::LANES);
+        let id = route.id(first + thread % warp::LANES, end);
         thread::sync_threads();
-        route.count_slots();
+        route.count_slots(id);
         thread::sync_threads();
         route.sum();
         thread::sync_threads();
-        route.place_slots();
+        route.place_slots(id);
         let mut row = memory::ld_shared_b32(route.offset(p.count)) + thread;
         while row < p.slots {
             route.put(p.sources, row, NOWHERE);
-            row += ROUTE_THREADS;
+            row += thread::block_dim_x();
         }
     }
 }

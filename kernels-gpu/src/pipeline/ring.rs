@@ -55,6 +55,17 @@ impl Ring {
         Cursor { stage: 0, parity: 0, stages: self.stages }
     }
 
+    /// Where a consumer is that waits for the stage before `producer`'s.
+    #[inline(always)]
+    pub fn filled(&self, producer: &Cursor) -> Cursor {
+        let Cursor { stage, parity, stages } = *producer;
+        if stage == 0 {
+            Cursor { stage: stages - 1, parity, stages }
+        } else {
+            Cursor { stage: stage - 1, parity: parity ^ 1, stages }
+        }
+    }
+
     /// Address of the barrier whose completed phase means that `stage` holds data.
     #[inline(always)]
     pub fn full(&self, stage: u32) -> u32 {

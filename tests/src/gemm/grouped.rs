@@ -331,6 +331,7 @@ impl GroupedCase {
                 own_vectors: own,
                 // SAFETY: they were uploaded above.
                 settled: self.settled.then(|| unsafe { SettledCounts::new() }),
+                next: None,
             },
             input,
             &weights,

@@ -44,7 +44,7 @@ const MAX_REGISTERS: u32 = 240;
 const PRODUCER_REGISTERS: u32 = 40;
 const WIDTHS_REGISTERS: u32 = 72;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
-const MAX_STAGES: u32 = 8;
+pub const MAX_STAGES: u32 = 8;
 /// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
 /// eight rows, access different banks.
 const SUM_PADDING: u32 = 4;

@@ -147,6 +147,11 @@ impl WeightLayout {
         self.columns.div_ceil(CHUNK_COLUMNS)
     }
 
+    /// Bytes of the chunks of 128 rows, which are contiguous.
+    pub const fn row_bytes(&self) -> u64 {
+        self.column_chunks() as u64 * self.scheme.chunk_bytes() as u64
+    }
+
     /// Bytes of the matrix; `None` where they do not fit 64 bits.
     pub const fn bytes(&self) -> Option<u64> {
         let chunks = self.row_chunks() as u64 * self.column_chunks() as u64;

@@ -18,7 +18,7 @@ use fp4_formats::gemm::blackwell::choose::{self, Estimate};
 use fp4_formats::gemm::blackwell::prepare::PreparedBlocks;
 use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS, GROUPED, MIXED, STEP_BYTES, folded};
 use fp4_formats::gemm::hopper::fold::Lost;
-use fp4_formats::gemm::{Problem, Split};
+use fp4_formats::gemm::{NextWeights, Problem, Split};
 use fp4_formats::layout::TILE_ROWS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, Operand, TensorFamily};
@@ -28,7 +28,7 @@ use super::check::{check_unsplit, formats};
 use super::family::{Family, GroupRequest, Kernel};
 use super::plan::Request;
 use super::weights::{BlockRows, fold};
-use super::{ActivationKind, WeightForm};
+use super::{ActivationKind, DeviceWeights, WeightForm};
 use crate::error::{Error, Result};
 use kernel::BlackwellKernel;
 pub(crate) use vector::{VectorOperands, VectorProduct, rates};
@@ -221,6 +221,10 @@ impl Family for Blackwell {
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
         usize::try_from(prepared(form, u32::try_from(batch).ok()?).bytes()?).ok()
+    }
+
+    fn next_weights(&self, _: &DeviceWeights) -> NextWeights {
+        NextWeights::NONE
     }
 
     fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost> {

@@ -1,6 +1,7 @@
 //! How the table of groups is made, by one warp of each CTA.
 
 use core::mem::offset_of;
+use core::ops::Range;
 
 use cuda_std::ptx::{grid, marker, memory};
 use cuda_std::warp;
@@ -13,31 +14,35 @@ const FIRST_CTA: u32 = offset_of!(OwnRun, first_cta) as u32;
 
 /// What precedes a problem: token tiles, and their work.
 #[derive(Clone, Copy, Default)]
-struct Place {
-    tiles: u32,
-    work: u32,
+pub(super) struct Place {
+    pub(super) tiles: u32,
+    pub(super) work: u32,
 }
 
 impl Place {
     /// Behind so many more tiles of this weight.
     #[inline(always)]
-    fn after(self, tiles: u32, weight: u32) -> Self {
+    pub(super) fn after(self, tiles: u32, weight: u32) -> Self {
         Self { tiles: self.tiles + tiles, work: self.work + tiles * weight }
     }
 }
 
 /// The share of each CTA, and where this CTA's begins and ends; [`u32::MAX`] where that is nowhere.
 #[derive(Clone, Copy)]
-struct Boundaries {
-    share: u32,
+pub(super) struct Boundaries {
+    pub(super) share: u32,
     first: u32,
     end: u32,
+}
+
+impl Boundaries {
+    pub(super) const NONE: Self = Self { share: 0, first: u32::MAX, end: u32::MAX };
 }
 
 /// The problems with the boundaries, as [`EvenRuns::begin`] takes them; a weight of 0 where they are
 /// not found.
 #[derive(Clone, Copy, Default)]
-struct Found {
+pub(super) struct Found {
     first: [u32; 3],
     end: [u32; 3],
 }
@@ -50,33 +55,29 @@ impl GroupTable<'_> {
     #[inline(always)]
     pub unsafe fn make<const RUNS: bool>(self, tiling: Tiling, cta: u32) {
         let lane = warp::lane_id();
+        // The kernels before may write the counts.
+        if self.groups.settled == 0 {
+            grid::griddepcontrol_wait();
+        }
         // SAFETY: the caller's.
         unsafe {
             // Problems of even tiles are many, and each is little work; of others a lane has few.
             if tiling.is_even() {
                 // Pinned: what follows from these would otherwise stay in registers of other roles.
                 let table = Self { table: marker::pin(self.table), ..self };
-                table.make_of::<RUNS, AHEAD>(tiling, marker::pin(lane), marker::pin(cta));
+                table.make_even::<RUNS>(tiling, marker::pin(lane), marker::pin(cta));
             } else {
-                self.make_of::<RUNS, 1>(tiling, lane, cta);
+                self.make_weighed::<RUNS>(tiling, lane, cta);
             }
         }
     }
 
-    /// [`make`](Self::make) by lane `lane` of CTA `cta`, which looks at `EACH` problems at a time.
+    /// [`make`](Self::make) by lane `lane` of CTA `cta`, where tiles have different weights.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn make_of<const RUNS: bool, const EACH: usize>(
-        self,
-        tiling: Tiling,
-        lane: u32,
-        cta: u32,
-    ) {
-        if self.groups.settled == 0 {
-            grid::griddepcontrol_wait();
-        }
+    unsafe fn make_weighed<const RUNS: bool>(self, tiling: Tiling, lane: u32, cta: u32) {
         // SAFETY: the warp is whole; the table has a word for each problem and each count.
         unsafe {
             self.copy_counts(lane);
@@ -84,50 +85,31 @@ impl GroupTable<'_> {
             if self.is_sorted() {
                 self.sort(tiling, lane);
             }
-            // Each lane has problems that follow each other: one sum over the lanes is enough.
-            let each = self.groups.problems.div_ceil(warp::LANES);
-            let first = lane * each;
-            let end = (first + each).min(self.groups.problems);
+            let own_problems = self.own_problems(lane);
             let (mut own, mut most, mut bad) = (Place::default(), 1, 0);
-            let mut at = first;
-            while at < end {
-                let words = self.words::<EACH>(at);
-                for i in 0..EACH {
-                    let tokens = self.tokens(at, end, &words, i);
-                    bad |= u32::from(tokens.is_none());
-                    let tokens = tokens.unwrap_or(0);
-                    let weight = tiling.weight(tiling.width(tokens));
-                    own = own.after(tiling.tiles(tokens), weight);
-                    most = if tokens == 0 { most } else { weight.max(most) };
-                }
-                at += EACH as u32;
+            for place in own_problems.clone() {
+                let tokens = self.tokens(place);
+                bad |= u32::from(tokens.is_none());
+                let tokens = tokens.unwrap_or(0);
+                let weight = tiling.weight(tiling.width(tokens));
+                own = own.after(tiling.tiles(tokens), weight);
+                most = if tokens == 0 { most } else { weight.max(most) };
             }
             warp::sync();
             let through = Place {
                 tiles: warp::prefix_sum_u32(own.tiles),
-                // Where all tiles weigh the same, they weigh 1.
-                work: if tiling.is_even() { 0 } else { warp::prefix_sum_u32(own.work) },
+                work: warp::prefix_sum_u32(own.work),
             };
-            let through =
-                if tiling.is_even() { Place { work: through.tiles, ..through } } else { through };
             let is_bad = warp::max_u32(bad) != 0;
-            let rows = self.groups.row_tiles.value();
-            if lane == warp::LANES - 1 {
-                let tiles = if is_bad { BAD } else { through.tiles * rows };
-                memory::st_shared_b32(self.table, tiles);
-            }
-            let mut boundaries = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
+            self.put_tiles(through.tiles, is_bad, lane);
+            let mut boundaries = Boundaries::NONE;
             if RUNS {
-                let last = warp::LANES - 1;
-                let steps = rows * self.groups.runs.tile.value();
-                let tiles = warp::broadcast_u32(through.tiles, last);
-                let (work, most) = if tiling.is_even() {
-                    (tiles, 1)
-                } else {
-                    (warp::broadcast_u32(through.work, last), warp::max_u32(most))
-                };
-                let tiles = tiles * rows;
-                let runs = &self.groups.runs;
+                let (last, runs) = (warp::LANES - 1, &self.groups.runs);
+                let rows = self.groups.row_tiles.value();
+                let steps = rows * runs.tile.value();
+                let tiles = warp::broadcast_u32(through.tiles, last) * rows;
+                let work = warp::broadcast_u32(through.work, last);
+                let most = warp::max_u32(most);
                 let longest = if self.is_sorted() && !is_bad && runs.is_found(tiles) {
                     self.longest(tiles, [through.tiles - own.tiles, own.tiles], lane)
                 } else {
@@ -136,31 +118,44 @@ impl GroupTable<'_> {
                 let all = Work { tiles, total: work * steps, longest };
                 boundaries = self.begin_run(&all, tiling.is_cut, is_bad, [lane, cta]);
             }
-            let mut place =
+            let mut before =
                 Place { tiles: through.tiles - own.tiles, work: through.work - own.work };
-            let mut at = first;
-            while at < end {
-                let mut found = Found::default();
-                let words = self.words::<EACH>(at);
-                for i in 0..EACH {
-                    let problem = at + i as u32;
-                    if problem < end {
-                        memory::st_shared_b32(self.place(problem), place.tiles);
-                    }
-                    let tokens = self.tokens(at, end, &words, i).unwrap_or(0);
-                    let weight = tiling.weight(tiling.width(tokens));
-                    let next = place.after(tiling.tiles(tokens), weight);
-                    if RUNS {
-                        self.look(&mut found, boundaries, place, next, weight);
-                    }
-                    place = next;
-                }
+            for place in own_problems {
+                memory::st_shared_b32(self.place(place), before.tiles);
+                let tokens = self.tokens(place).unwrap_or(0);
+                let weight = tiling.weight(tiling.width(tokens));
+                let next = before.after(tiling.tiles(tokens), weight);
                 if RUNS {
+                    let mut found = Found::default();
+                    self.look(&mut found, boundaries, before, next, weight);
                     self.end_run(boundaries, found, cta);
                 }
-                at += EACH as u32;
+                before = next;
             }
             warp::sync();
+        }
+    }
+
+    /// The problems of a lane: some that follow each other, so that one sum over the lanes is enough.
+    #[inline(always)]
+    pub(super) fn own_problems(self, lane: u32) -> Range<u32> {
+        let problems = self.groups.problems;
+        let each = problems.div_ceil(warp::LANES);
+        let first = lane * each;
+        first..(first + each).min(problems)
+    }
+
+    /// Writes how many tiles there are, where the last lane's problems and those before have `through`
+    /// token tiles.
+    ///
+    /// # Safety
+    /// As [`make`](Self::make).
+    #[inline(always)]
+    pub(super) unsafe fn put_tiles(self, through: u32, is_bad: bool, lane: u32) {
+        if lane == warp::LANES - 1 {
+            let tiles = if is_bad { BAD } else { through * self.groups.row_tiles.value() };
+            // SAFETY: inside the table.
+            unsafe { memory::st_shared_b32(self.table, tiles) };
         }
     }
 
@@ -229,46 +224,13 @@ impl GroupTable<'_> {
         }
     }
 
-    /// The counts of some problems from `first` on, all loaded at a time, each with the one after it:
-    /// where a problem ends, the next one begins. Those that there are not are 0.
+    /// Tokens of the problem in place `place`; `None` where its counts are bad.
     ///
     /// # Safety
     /// The counts are in the table, visible to this thread.
     #[inline(always)]
-    unsafe fn words<const EACH: usize>(self, first: u32) -> [[i32; 2]; EACH] {
-        if EACH == 1 {
-            return [[0; 2]; EACH];
-        }
-        let counts = self.groups.counts_len();
-        let word = |at: u32| if at < counts { self.count(at) } else { 0 };
-        let mut words = [[word(first), 0]; EACH];
-        for i in 0..EACH {
-            words[i][1] = word(first + i as u32 + 1);
-            if i + 1 < EACH {
-                words[i + 1][0] = words[i][1];
-            }
-        }
-        words
-    }
-
-    /// Tokens of problem `first + i`, of those before `end`, whose [`words`](Self::words) these are;
-    /// `None` where its counts are bad.
-    #[inline(always)]
-    fn tokens<const EACH: usize>(
-        self,
-        first: u32,
-        end: u32,
-        words: &[[i32; 2]; EACH],
-        i: usize,
-    ) -> Option<u32> {
-        if EACH == 1 {
-            let problem = self.problem(first);
-            self.groups.range(problem, |at| self.count(at)).map(|range| range.count)
-        } else if first + (i as u32) < end {
-            self.groups.tokens(words[i])
-        } else {
-            Some(0)
-        }
+    unsafe fn tokens(self, place: u32) -> Option<u32> {
+        self.groups.range(self.problem(place), |at| self.count(at)).map(|range| range.count)
     }
 
     /// Writes what of this CTA's run does not depend on where its work is, and returns the share of
@@ -278,7 +240,7 @@ impl GroupTable<'_> {
     /// # Safety
     /// As [`make`](Self::make); `work` is the same in all lanes.
     #[inline(always)]
-    unsafe fn begin_run(
+    pub(super) unsafe fn begin_run(
         self,
         work: &Work,
         is_cut: bool,
@@ -286,13 +248,15 @@ impl GroupTable<'_> {
         [lane, cta]: [u32; 2],
     ) -> Boundaries {
         let runs = &self.groups.runs;
-        let none = Boundaries { share: 0, first: u32::MAX, end: u32::MAX };
         let steps = work.tiles * runs.tile.value();
         let (run, boundaries) = if bad {
-            (OwnRun { first: 0, end: 0, base: 0, stride: 0, turned: 0, first_cta: 0 }, none)
+            (
+                OwnRun { first: 0, end: 0, base: 0, stride: 0, turned: 0, first_cta: 0 },
+                Boundaries::NONE,
+            )
         } else {
             match runs.shares(work, is_cut) {
-                Shares::InTurn => (runs.in_turn(work, cta), none),
+                Shares::InTurn => (runs.in_turn(work, cta), Boundaries::NONE),
                 Shares::Even(share) => {
                     let first = EvenRuns::boundary(share, work, cta);
                     let end = EvenRuns::boundary(share, work, cta + 1);
@@ -322,7 +286,14 @@ impl GroupTable<'_> {
     /// Notes the problem between `place` and `next`, whose steps have this `weight`, where a boundary
     /// is in it.
     #[inline(always)]
-    fn look(self, found: &mut Found, at: Boundaries, place: Place, next: Place, weight: u32) {
+    pub(super) fn look(
+        self,
+        found: &mut Found,
+        at: Boundaries,
+        place: Place,
+        next: Place,
+        weight: u32,
+    ) {
         let steps = self.groups.row_tiles.value() * self.groups.runs.tile.value();
         let (from, to) = (place.work * steps, next.work * steps);
         let here = [from, place.tiles * steps, weight];
@@ -339,7 +310,7 @@ impl GroupTable<'_> {
     /// # Safety
     /// As [`make`](Self::make), behind [`begin_run`](Self::begin_run); no other lane finds the same.
     #[inline(always)]
-    unsafe fn end_run(self, at: Boundaries, found: Found, cta: u32) {
+    pub(super) unsafe fn end_run(self, at: Boundaries, found: Found, cta: u32) {
         let runs = &self.groups.runs;
         // SAFETY: inside the table.
         unsafe {

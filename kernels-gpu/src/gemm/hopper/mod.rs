@@ -151,8 +151,7 @@ unsafe fn gemm<
     let config: &HopperConfig = const {
         let config = &K::CONFIG;
         assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
-        assert!(config.multicast <= 2);
-        assert!(config.grouped == W::GROUPED);
+        assert!(config.multicast <= 2 && config.grouped == W::GROUPED);
         assert!(config.scheme.is(K::Weights::SCHEME));
         config
     };
@@ -230,6 +229,8 @@ unsafe fn gemm<
         }
         if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
             if W::GROUPED && work.run(config, p).is_empty() {
+                // SAFETY: one thread.
+                unsafe { work.prefetch_next(config) };
                 grid::griddepcontrol_wait();
                 return;
             }

@@ -281,6 +281,11 @@ pub unsafe fn produce<W: Work>(
             }
             let mut run = work.rest(config, p, work.end(p, &item));
             if run.is_empty() {
+                if W::GROUPED && !W::MIXED {
+                    // Not while copies of this launch are on their way: they would take longer.
+                    ring.wait_full(&ring.filled(&cursor));
+                    work.prefetch_next(config);
+                }
                 return;
             }
             let overlaid = work.owned(p, &item)

@@ -69,6 +69,13 @@ pub trait Work: Copy {
     #[inline(always)]
     unsafe fn refuse(self, _: &HopperConfig, _: &HopperParams) {}
 
+    /// Brings to L2 what this CTA's part of the next launch reads first, if that is known.
+    ///
+    /// # Safety
+    /// One thread.
+    #[inline(always)]
+    unsafe fn prefetch_next(self, _: &HopperConfig) {}
+
     /// This CTA's run; all CTAs of a multicast have the same.
     fn run(self, config: &HopperConfig, p: &HopperParams) -> Run;
 
@@ -206,6 +213,14 @@ impl Work for GroupTable<'_> {
         let threads = [thread, config.multicast * CONSUMER_THREADS];
         // SAFETY: the caller's.
         unsafe { self.refuse(&p.epilogue.sink, &p.problem, cta, threads) };
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_next(self, config: &HopperConfig) {
+        if multicast::rank(config) == 0 {
+            // SAFETY: the caller's.
+            unsafe { self.prefetch_next(multicast::run_of(config, thread::block_idx_x())) };
+        }
     }
 
     #[inline(always)]

@@ -1,0 +1,85 @@
+//! What a launch brings to L2 of the weights that the stream's next product reads.
+//!
+//! Between two launches memory is idle: from the last copy of one, while its sums are stored and the
+//! next one starts, to the first copy of that. In the meantime CTAs that have nothing more to copy bring the
+//! beginnings of the next one's weights to L2, those that its CTAs copy first.
+
+use crate::Divisor;
+
+/// Weights of the next product, whose groups and token counts are those of the launch. Nothing depends on them
+/// but time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct NextWeights {
+    /// The first problem's, 16-byte aligned; 0 where there are none.
+    pub weights: u64,
+    /// Bytes from one problem's weights to the next one's.
+    pub problem_stride: u64,
+    /// Bytes from one row tile's weights, which are contiguous, to the next one's.
+    pub row_stride: u64,
+    /// Bytes of a row tile that are brought, a multiple of 16 and at most `row_stride`.
+    pub bytes: u32,
+    /// Row tiles.
+    pub row_tiles: Divisor,
+}
+
+impl NextWeights {
+    /// No weights.
+    pub const NONE: Self =
+        Self { weights: 0, problem_stride: 0, row_stride: 0, bytes: 0, row_tiles: Divisor::ONE };
+
+    /// Where the weights of row tile `row_tile` of problem `problem` begin.
+    #[inline(always)]
+    pub const fn address(&self, problem: u32, row_tile: u32) -> u64 {
+        self.weights + problem as u64 * self.problem_stride + row_tile as u64 * self.row_stride
+    }
+
+    /// The C layout.
+    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
+        let Self { weights, problem_stride, row_stride, bytes, row_tiles } = *self;
+        let [a, b, c] = row_tiles.words();
+        let wide = [weights, problem_stride, row_stride];
+        let mut words = [0; size_of::<Self>() / 4];
+        let mut i = 0;
+        while i < wide.len() {
+            words[2 * i] = wide[i] as u32;
+            words[2 * i + 1] = (wide[i] >> 32) as u32;
+            i += 1;
+        }
+        let rest = [bytes, a, b, c];
+        let mut i = 0;
+        while i < rest.len() {
+            words[2 * wide.len() + i] = rest[i];
+            i += 1;
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem::offset_of;
+
+    #[test]
+    fn words_follow_the_layout() {
+        let next = NextWeights {
+            weights: 1 << 32 | 2,
+            problem_stride: 3,
+            row_stride: 4,
+            bytes: 5,
+            row_tiles: Divisor::nearest(6),
+        };
+        let words = next.words();
+        assert_eq!(words[..2], [2, 1]);
+        for (offset, value) in [
+            (offset_of!(NextWeights, problem_stride), 3),
+            (offset_of!(NextWeights, row_stride), 4),
+            (offset_of!(NextWeights, bytes), 5),
+            (offset_of!(NextWeights, row_tiles), 6),
+        ] {
+            assert_eq!(words[offset / 4], value);
+        }
+        assert_eq!(next.address(2, 1), next.weights + 10);
+    }
+}
