@@ -410,7 +410,7 @@ impl MoeLayer {
         biases: MoeBiases<'_>,
     ) -> Result<()> {
         // SAFETY: gathering, which is queued between routing and the products, lets later kernels begin
-        // when routing is complete.
+        // when routing is complete, and with it all that was queued before.
         let settled = Some(unsafe { SettledCounts::new() });
         self.steps().try_for_each(|step| {
             self.queue_step(step, settled, inputs, weights, memory, out, biases)
