@@ -39,7 +39,7 @@ gemm_sm90_nvfp4_e4m3_128x256 | remove | bar.sync 1, 256; #1 | as that of 128x32
 gemm_sm90_nvfp4_e4m3_128x256 | remove | wgmma.fence.sync.aligned; #3 | reads of registers are not ordered with a product that overwrites them
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #2 | lanes hand token counts to one another, but no launch parts them just there
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | griddepcontrol.wait; #5 | no kernel before makes the factors of groups
-gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | as the first of grouped ones
+gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | lanes hand token counts to one another, but no launch parts them just there
 gemm_*_mixed | remove | fence.proxy.tensormap::generic.acquire.sys [%rd], 128; | of maps that the host wrote, no launch finds an older one in a cache
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
 ";

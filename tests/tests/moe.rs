@@ -399,10 +399,11 @@ fn layers() {
 fn first_products_prefetch_for_the_second() {
     for device in DEVICES {
         let (kernels, reports) = emulated(device, Schedule::Eager).observed();
-        // All six experts have the three tokens, and two row tiles in the second product.
+        // All six experts have the three tokens, and ten row tiles in the second product. The first one has ten
+        // steps, more than stages.
         let layer = Layer {
             shape: MoeShape { tokens: 3, top_k: 6, experts: 6, first: 0, count: 6 },
-            hidden: 192,
+            hidden: 1168,
             between: 48,
             half: HalfType::F16,
             options: MoeOptions::new(),
@@ -417,7 +418,7 @@ fn first_products_prefetch_for_the_second() {
             .filter(|&count| count > 0)
             .collect();
         let twice = match kernels.device().choice().arch.tensor() {
-            TensorFamily::Wgmma => vec![12; 2],
+            TensorFamily::Wgmma => vec![60; 2],
             TensorFamily::Tcgen05 => vec![],
         };
         assert_eq!(prefetches, twice, "{device}");

@@ -47,7 +47,8 @@ pub struct Groups {
     /// Factors of each half's sums for each problem, f32: of a gated product, of the gate and of the
     /// other half; of another one, the first. All of a half are multiplied.
     pub factors: [[u64; 2]; 2],
-    /// What the stream's next product reads, for the same groups and tokens. Kernels of sm_90a alone look at it.
+    /// What the stream's next product reads, for the same groups and tokens. Only kernels of sm_90a look at it, those
+    /// [that prefetch](crate::gemm::hopper::config::HopperConfig::prefetches_next).
     pub next: NextWeights,
     /// How many there are, at most [`MAX_PROBLEMS`].
     pub problems: u32,
@@ -485,7 +486,7 @@ impl EvenRuns {
         rounds + if self.turn(cta, rounds) < tiles { 1 } else { 0 }
     }
 
-    /// The tile that CTA `cta` begins with then, its last one.
+    /// The tile that CTA `cta` begins with, its last one, where `tiles` tiles are taken [in turn](Shares::InTurn).
     #[inline(always)]
     pub const fn begins_with(&self, tiles: u32, cta: u32) -> Option<u32> {
         match self.own_tiles(tiles, cta) {

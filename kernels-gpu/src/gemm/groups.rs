@@ -26,7 +26,7 @@ use super::epilogue::{affine, nan};
 
 /// Bytes of a word, of a factor and of a column factor.
 const WORD: u32 = size_of::<u32>() as u32;
-/// Problems that a lane looks at at a time where each is little work, and counts that it loads at a time.
+/// Problems that a lane handles at once where each is little work, and counts that it loads at once.
 const AHEAD: usize = 8;
 /// In place of the number of tiles, where token counts are bad.
 const BAD: u32 = u32::MAX;
@@ -76,17 +76,14 @@ impl GroupTable<'_> {
         }
     }
 
-    /// Brings to L2 the beginning of what CTA `cta` of the next launch copies first, as far as it is known:
-    /// if its tiles have as many tokens as this launch's, and its CTAs are as many and take them in turn.
+    /// Brings to L2 the beginning of what CTA `cta` of the next launch copies first. That is a guess: its tiles have
+    /// as many rows and tokens as this launch's, and its CTAs are as many and take them in turn.
     ///
     /// # Safety
-    /// One thread.
+    /// One thread; there is a next product.
     #[inline(always)]
-    pub unsafe fn prefetch_next(self, cta: u32) {
+    pub unsafe fn prefetch_for(self, cta: u32) {
         let next = &self.groups.next;
-        if next.weights == 0 {
-            return;
-        }
         let token_tiles = self.groups.row_tiles.divide(self.tiles()).0;
         let tiles = token_tiles * next.row_tiles.value();
         if let Some(tile) = self.groups.runs.begins_with(tiles, cta) {

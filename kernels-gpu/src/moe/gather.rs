@@ -86,7 +86,7 @@ unsafe fn copy_row<const PIECE: u32>(exists: bool, from: u64, to: u64, bytes: u3
 /// # Safety
 /// As [`GatherParams`] says; there are such a slot and such a row.
 #[inline(always)]
-pub(super) unsafe fn gather_row(p: &GatherParams, row: u32, slot: u32) {
+unsafe fn gather_row(p: &GatherParams, row: u32, slot: u32) {
     let token = p.top_k.divide(slot).0;
     for matrix in 0..p.from.len() {
         let bytes = p.row_bytes[matrix];

@@ -216,6 +216,13 @@ impl HopperConfig {
         self.narrows() || self.trims()
     }
 
+    /// Whether CTAs bring the [next product's weights](crate::gemm::NextWeights) to L2: those that take the rows
+    /// of one chunk, as that counts row tiles, and are not many tokens' work.
+    #[inline(always)]
+    pub const fn prefetches_next(&self) -> bool {
+        self.multicast == 1 && self.rows == CHUNK_ROWS
+    }
+
     /// How the tokens of a grouped product's problems become tiles.
     pub const fn tiling(&self) -> Tiling {
         if !self.narrows() {

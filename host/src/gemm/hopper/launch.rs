@@ -2,7 +2,7 @@
 //! quantised.
 
 use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams, activations_map, estimate};
-use fp4_formats::gemm::{EvenRuns, Groups};
+use fp4_formats::gemm::{EvenRuns, Groups, NextWeights};
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
 use fp4_formats::{Divisor, ScaleLayout};
 
@@ -58,7 +58,12 @@ impl HopperKernel {
                 let least = least * weight;
                 let runs = EvenRuns { ctas, tile, least, slack };
                 let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.work_shape().rows));
-                let groups = Groups { row_tiles, runs, ..groups };
+                // The kernel numbers the next product's tiles as its own.
+                let next = groups.next.row_tiles.value();
+                let tiles = groups.most_token_tiles(config.tokens).saturating_mul(next.into());
+                let numbered = tiles + u64::from(ctas.value()) < Divisor::DIVIDENDS.into();
+                let next = if numbered { groups.next } else { NextWeights::NONE };
+                let groups = Groups { row_tiles, runs, next, ..groups };
                 grouped = HopperGroupedParams { gemm: params, groups };
                 bytes(&grouped)
             }

@@ -88,7 +88,7 @@ impl GroupTable<'_> {
         let end = if end == self.groups.problems { len } else { end };
         // SAFETY: the counts are there, and the table has a word for each.
         unsafe {
-            // Behind the last one, that is loaded: branches would wait for each load.
+            // Indices are clamped to the last count: branches would wait for each load.
             let counts: Counts = from_fn(|i| {
                 let at = (first + i as u32).min(len - 1);
                 memory::ld_global_b32(self.groups.counts + u64::from(at * WORD)) as i32

@@ -22,7 +22,7 @@ pub(super) struct Place {
 impl Place {
     /// Behind so many more tiles of this weight.
     #[inline(always)]
-    pub(super) fn after(self, tiles: u32, weight: u32) -> Self {
+    fn after(self, tiles: u32, weight: u32) -> Self {
         Self { tiles: self.tiles + tiles, work: self.work + tiles * weight }
     }
 }

@@ -48,7 +48,7 @@
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers | the stage holds data, or a batch of partial sums |
+//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches | the stage holds data, or a batch of partial sums |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
 //! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
 //! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
@@ -64,8 +64,8 @@
 //! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | what this CTA sent has arrived: it may end |
 //! | flag (global) | one thread of the contributor | the owner's producer where it copies partial sums, elsewhere one lane | the contributor's partial sums are there |
 //!
-//! The producer's warpgroup ends as soon as all its copies are issued. They complete before the
-//! consumers end, who wait for each of them.
+//! The producer's warpgroup ends as soon as all its copies are issued, or complete where it then [brings the next
+//! product's weights to L2](fp4_formats::gemm::next). They complete before the consumers end, who wait for each of them.
 //!
 //! # Dependent launches
 //! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
@@ -229,8 +229,10 @@ unsafe fn gemm<
         }
         if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
             if W::GROUPED && work.run(config, p).is_empty() {
-                // SAFETY: one thread.
-                unsafe { work.prefetch_next(config) };
+                if work.prefetches_next(config) {
+                    // SAFETY: one thread.
+                    unsafe { work.prefetch_next() };
+                }
                 grid::griddepcontrol_wait();
                 return;
             }

@@ -281,10 +281,10 @@ pub unsafe fn produce<W: Work>(
             }
             let mut run = work.rest(config, p, work.end(p, &item));
             if run.is_empty() {
-                if W::GROUPED && !W::MIXED {
+                if work.prefetches_next(config) {
                     // Not while copies of this launch are on their way: they would take longer.
                     ring.wait_full(&ring.filled(&cursor));
-                    work.prefetch_next(config);
+                    work.prefetch_next();
                 }
                 return;
             }

@@ -69,12 +69,18 @@ pub trait Work: Copy {
     #[inline(always)]
     unsafe fn refuse(self, _: &HopperConfig, _: &HopperParams) {}
 
-    /// Brings to L2 what this CTA's part of the next launch reads first, if that is known.
+    /// Whether the CTA brings weights of the next launch to L2.
+    #[inline(always)]
+    fn prefetches_next(self, _: &HopperConfig) -> bool {
+        false
+    }
+
+    /// Brings to L2 what this CTA's part of the next launch reads first.
     ///
     /// # Safety
-    /// One thread.
+    /// One thread of a CTA that [does so](Self::prefetches_next).
     #[inline(always)]
-    unsafe fn prefetch_next(self, _: &HopperConfig) {}
+    unsafe fn prefetch_next(self) {}
 
     /// This CTA's run; all CTAs of a multicast have the same.
     fn run(self, config: &HopperConfig, p: &HopperParams) -> Run;
@@ -216,11 +222,14 @@ impl Work for GroupTable<'_> {
     }
 
     #[inline(always)]
-    unsafe fn prefetch_next(self, config: &HopperConfig) {
-        if multicast::rank(config) == 0 {
-            // SAFETY: the caller's.
-            unsafe { self.prefetch_next(multicast::run_of(config, thread::block_idx_x())) };
-        }
+    fn prefetches_next(self, config: &HopperConfig) -> bool {
+        config.prefetches_next() && self.groups.next.weights != 0
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_next(self) {
+        // SAFETY: the caller's.
+        unsafe { self.prefetch_for(thread::block_idx_x()) };
     }
 
     #[inline(always)]
