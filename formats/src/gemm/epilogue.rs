@@ -223,7 +223,7 @@ const fn put_affine(words: &mut [u32], at: usize, affine: &Affine) -> usize {
 }
 
 /// Copies `from` to `words[at..]`; gives where it ends.
-const fn put(words: &mut [u32], mut at: usize, from: &[u32]) -> usize {
+pub(in crate::gemm) const fn put(words: &mut [u32], mut at: usize, from: &[u32]) -> usize {
     let mut i = 0;
     while i < from.len() {
         words[at] = from[i];
@@ -233,7 +233,7 @@ const fn put(words: &mut [u32], mut at: usize, from: &[u32]) -> usize {
 }
 
 /// [`put`] of both halves of each.
-const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
+pub(in crate::gemm) const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
     let mut i = 0;
     while i < from.len() {
         at = put(words, at, &[from[i] as u32, (from[i] >> 32) as u32]);

@@ -20,6 +20,7 @@
 //! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents
 //! for results.
 
+use super::epilogue::{put, put_wide};
 use super::next::NextWeights;
 use super::work::TokenRange;
 use crate::Divisor;
@@ -173,47 +174,18 @@ impl Groups {
 
     /// The C layout.
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
+        let Self { counts, status, factors, next, row_tiles, runs, .. } = self;
+        let &Self { problems, slot, bound, vector_stride, settled, .. } = self;
+        let [[a, b], [c, d]] = *factors;
         let mut words = [0; size_of::<Self>() / 4];
-        let [[a, b], [c, d]] = self.factors;
-        let wide = [self.counts, self.status, a, b, c, d];
-        let mut i = 0;
-        while i < wide.len() {
-            words[2 * i] = wide[i] as u32;
-            words[2 * i + 1] = (wide[i] >> 32) as u32;
-            i += 1;
-        }
-        let next = self.next.words();
-        let mut i = 0;
-        while i < next.len() {
-            words[2 * wide.len() + i] = next[i];
-            i += 1;
-        }
-        let [a, b, c] = self.row_tiles.words();
-        let [d, e, f] = self.runs.ctas.words();
-        let [g, h, i] = self.runs.tile.words();
-        let rest = [
-            self.problems,
-            self.slot,
-            self.bound,
-            self.vector_stride,
-            self.settled,
-            a,
-            b,
-            c,
-            d,
-            e,
-            f,
-            g,
-            h,
-            i,
-            self.runs.least,
-            self.runs.slack,
-        ];
-        let mut i = 0;
-        while i < rest.len() {
-            words[2 * wide.len() + next.len() + i] = rest[i];
-            i += 1;
-        }
+        let mut at = put_wide(&mut words, 0, &[*counts, *status, a, b, c, d]);
+        at = put(&mut words, at, &next.words());
+        at = put(&mut words, at, &[problems, slot, bound, vector_stride, settled]);
+        at = put(&mut words, at, &row_tiles.words());
+        at = put(&mut words, at, &runs.ctas.words());
+        at = put(&mut words, at, &runs.tile.words());
+        at = put(&mut words, at, &[runs.least, runs.slack]);
+        assert!(at == words.len());
         words
     }
 }

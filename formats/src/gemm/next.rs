@@ -4,6 +4,7 @@
 //! next one starts, to the first copy of that. In the meantime CTAs that have nothing more to copy bring the
 //! beginnings of the next one's weights to L2, those that its CTAs copy first.
 
+use super::epilogue::{put, put_wide};
 use crate::Divisor;
 
 /// Weights of the next product, whose groups and token counts are those of the launch. Nothing depends on them
@@ -37,21 +38,11 @@ impl NextWeights {
     /// The C layout.
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
         let Self { weights, problem_stride, row_stride, bytes, row_tiles } = *self;
-        let [a, b, c] = row_tiles.words();
-        let wide = [weights, problem_stride, row_stride];
         let mut words = [0; size_of::<Self>() / 4];
-        let mut i = 0;
-        while i < wide.len() {
-            words[2 * i] = wide[i] as u32;
-            words[2 * i + 1] = (wide[i] >> 32) as u32;
-            i += 1;
-        }
-        let rest = [bytes, a, b, c];
-        let mut i = 0;
-        while i < rest.len() {
-            words[2 * wide.len() + i] = rest[i];
-            i += 1;
-        }
+        let mut at = put_wide(&mut words, 0, &[weights, problem_stride, row_stride]);
+        at = put(&mut words, at, &[bytes]);
+        at = put(&mut words, at, &row_tiles.words());
+        assert!(at == words.len());
         words
     }
 }

@@ -42,7 +42,7 @@ impl Route<'_> {
         self.count(self.p.warps(), expert)
     }
 
-    /// Loads the id of a slot, or makes one that is no expert's where the slot is not below `end`.
+    /// Loads the id of a slot; where the slot is not below `end`, the result is no expert's id.
     ///
     /// # Safety
     /// As [`each`](Self::each).

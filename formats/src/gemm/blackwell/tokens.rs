@@ -12,6 +12,7 @@
 
 use super::config::GROUP_ROWS;
 use super::{STEP, prepare};
+use crate::gemm::epilogue::{put, put_wide};
 use crate::layout::{ScaleLayout, TILE_BLOCKS, TILE_BYTES};
 use crate::quantize::Format;
 
@@ -98,16 +99,11 @@ impl TokenBlocks {
     /// As 32-bit words in memory order.
     #[must_use]
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let wide = [self.codes, self.code_stride, self.scales, self.scale_stride];
+        let Self { codes, code_stride, scales, scale_stride, blocked, reserved } = *self;
         let mut words = [0; size_of::<Self>() / 4];
-        let mut i = 0;
-        while i < wide.len() {
-            words[2 * i] = wide[i] as u32;
-            words[2 * i + 1] = (wide[i] >> 32) as u32;
-            i += 1;
-        }
-        words[2 * wide.len()] = self.blocked;
-        words[2 * wide.len() + 1] = self.reserved;
+        let at = put_wide(&mut words, 0, &[codes, code_stride, scales, scale_stride]);
+        let at = put(&mut words, at, &[blocked, reserved]);
+        assert!(at == words.len());
         words
     }
 }
