@@ -57,6 +57,76 @@ pub const STATUS_BAD_ID: u32 = 2;
 /// What [`COMBINE`] writes to the status word where a weight is NaN.
 pub const STATUS_NAN_WEIGHT: u32 = 3;
 
+/// Which of all experts a device has: `first..first + count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Experts {
+    /// Experts of all devices: ids are below it.
+    pub all: u32,
+    /// First expert of this device.
+    pub first: u32,
+    /// Experts of this device, at most [`MAX_EXPERTS`].
+    pub count: u32,
+}
+
+impl Experts {
+    /// The expert of an id, counted from the device's first one, [`NOWHERE`] or [`BAD`].
+    #[must_use]
+    #[inline(always)]
+    pub const fn local(&self, id: u32) -> u32 {
+        // A negative one is more than any expert's.
+        if id >= self.all {
+            BAD
+        } else if id.wrapping_sub(self.first) < self.count {
+            id - self.first
+        } else {
+            NOWHERE
+        }
+    }
+
+    /// The C layout.
+    #[must_use]
+    pub const fn words(&self) -> [u32; 3] {
+        [self.all, self.first, self.count]
+    }
+}
+
+/// Whether a kernel takes ids where it otherwise takes what [`ROUTE`] makes of them: each choice has a row of its
+/// own then, in the order of the choices. Of one token, that is all that there is to route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Chosen {
+    /// Not 0 where it does.
+    given: u32,
+    /// The experts that ids are of.
+    pub experts: Experts,
+}
+
+impl Chosen {
+    /// No ids.
+    pub const NONE: Self = Self { given: 0, experts: Experts { all: 0, first: 0, count: 0 } };
+
+    /// Ids of these experts.
+    #[must_use]
+    pub const fn of(experts: Experts) -> Self {
+        Self { given: 1, experts }
+    }
+
+    /// Whether there are ids.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_given(&self) -> bool {
+        self.given != 0
+    }
+
+    /// The C layout.
+    #[must_use]
+    pub const fn words(&self) -> [u32; 4] {
+        let [all, first, count] = self.experts.words();
+        [self.given, all, first, count]
+    }
+}
+
 /// Parameters of [`ROUTE`]. Pointers are device addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -73,12 +143,8 @@ pub struct RouteParams {
     pub status: u64,
     /// Tokens times `top_k`, below 2^31.
     pub slots: u32,
-    /// Experts of all devices.
-    pub experts: u32,
-    /// First expert of this device.
-    pub first: u32,
-    /// Experts of this device, at most [`MAX_EXPERTS`].
-    pub count: u32,
+    /// The device's experts.
+    pub experts: Experts,
 }
 
 impl RouteParams {
@@ -91,7 +157,7 @@ impl RouteParams {
     /// Dynamic shared memory: a counter of each expert for each warp that has slots, and the offsets.
     #[must_use]
     pub const fn shared_bytes(&self) -> u32 {
-        ((self.warps() + 1) * self.count + 1) * size_of::<u32>() as u32
+        ((self.warps() + 1) * self.experts.count + 1) * size_of::<u32>() as u32
     }
 
     /// The slots of a warp: the first, and the one after the last. They are a multiple of a warp's
@@ -114,10 +180,11 @@ impl RouteParams {
     /// The block as the kernel's `.param` space holds it: C layout, little endian.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let Self { ids, offsets, positions, sources, status, slots, experts, first, count } = *self;
+        let Self { ids, offsets, positions, sources, status, slots, experts } = *self;
+        let [all, first, count] = experts.words();
         crate::quantize::params::bytes(
             [ids, offsets, positions, sources, status],
-            [slots, experts, first, count],
+            [slots, all, first, count],
         )
     }
 }
@@ -172,7 +239,7 @@ impl GatherParams {
 pub struct CombineParams {
     /// Rows of `from_type`, `[slots, columns]`, 16-byte aligned.
     pub from: u64,
-    /// As [`RouteParams::positions`].
+    /// As [`RouteParams::positions`], or [`RouteParams::ids`] where they are [given](Chosen).
     pub positions: u64,
     /// f32 `[slots]`: the weight of each slot.
     pub weights: u64,
@@ -181,7 +248,8 @@ pub struct CombineParams {
     pub shared: u64,
     /// Result of `out_type`, `[tokens, columns]`, 16-byte aligned.
     pub out: u64,
-    /// u32: becomes [`STATUS_NAN_WEIGHT`] where a weight is NaN; 0 where there is none.
+    /// u32: becomes [`STATUS_NAN_WEIGHT`] where a weight is NaN, and [`STATUS_BAD_ID`] where an id is no
+    /// expert's; 0 where there is none.
     pub status: u64,
     /// Tokens; times `top_k` below 2^30.
     pub tokens: u32,
@@ -196,6 +264,8 @@ pub struct CombineParams {
     /// Not 0 where no kernel that may still run writes positions or weights: they are read before the
     /// kernels before have ended.
     pub settled: u32,
+    /// Whether positions are ids.
+    pub chosen: Chosen,
 }
 
 impl CombineParams {
@@ -215,10 +285,11 @@ impl CombineParams {
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
         let Self { from, positions, weights, shared, out, status, .. } = *self;
-        let Self { tokens, columns, top_k, from_type, out_type, settled, .. } = *self;
+        let Self { tokens, columns, top_k, from_type, out_type, settled, chosen, .. } = *self;
+        let [given, all, first, count] = chosen.words();
         crate::quantize::params::bytes(
             [from, positions, weights, shared, out, status],
-            [tokens, columns, top_k, from_type, out_type, settled],
+            [tokens, columns, top_k, from_type, out_type, settled, given, all, first, count],
         )
     }
 }
@@ -238,9 +309,7 @@ mod tests {
                 sources: 0,
                 status: 0,
                 slots,
-                experts: 1,
-                first: 0,
-                count: 1,
+                experts: Experts { all: 1, first: 0, count: 1 },
             };
             let mut next = 0;
             for warp in 0..p.threads() / crate::WARP {
@@ -251,6 +320,15 @@ mod tests {
             }
             assert_eq!(next, slots);
         }
+    }
+
+    #[test]
+    fn ids_are_of_experts() {
+        let experts = Experts { all: 10, first: 3, count: 4 };
+        let ids = [2, 3, 6, 7, 9, 10, -1, i32::MIN, i32::MAX];
+        let local = ids.map(|id: i32| experts.local(id as u32));
+        assert_eq!(local, [NOWHERE, 0, 3, NOWHERE, NOWHERE, BAD, BAD, BAD, BAD]);
+        assert!(!Chosen::NONE.is_given() && Chosen::of(experts).is_given());
     }
 
     #[test]
@@ -268,6 +346,7 @@ mod tests {
             from_type: 10,
             out_type: 11,
             settled: 12,
+            chosen: Chosen::of(Experts { all: 13, first: 14, count: 15 }),
         };
         let bytes = params.to_bytes();
         for (offset, value) in [
@@ -275,6 +354,10 @@ mod tests {
             (offset_of!(CombineParams, tokens), 7),
             (offset_of!(CombineParams, out_type), 11),
             (offset_of!(CombineParams, settled), 12),
+            (offset_of!(CombineParams, chosen), 1),
+            (offset_of!(CombineParams, chosen.experts.all), 13),
+            (offset_of!(CombineParams, chosen.experts.first), 14),
+            (offset_of!(CombineParams, chosen.experts.count), 15),
         ] {
             assert_eq!(bytes[offset], value);
         }
@@ -299,12 +382,10 @@ mod tests {
             sources: 4,
             status: 5,
             slots: 6,
-            experts: 7,
-            first: 8,
-            count: 9,
+            experts: Experts { all: 7, first: 8, count: 9 },
         };
         let bytes = route.to_bytes();
         assert_eq!(bytes[offset_of!(RouteParams, status)], 5);
-        assert_eq!(bytes[offset_of!(RouteParams, count)], 9);
+        assert_eq!(bytes[offset_of!(RouteParams, experts.count)], 9);
     }
 }

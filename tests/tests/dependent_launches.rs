@@ -13,7 +13,7 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemv::{Gemv, GemvBuffers, GemvLayouts, GemvOptions, Repacked};
 use nvfp4::generate::Generator;
-use nvfp4::moe::MoeRun;
+use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeRun, MoeShape, Routing};
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::rng::SplitMix64;
@@ -237,6 +237,63 @@ fn layers_overlap_behind_their_routes() {
         let early = format!("griddepcontrol.launch_dependents;\n{WAIT}");
         for instead in ["", &early] {
             chain.noticed(&what, gather, instead);
+        }
+    }
+}
+
+/// A layer for one token reads its ids in each of its kernels. The first product lets the others begin when what was
+/// queued before is complete, here routing, which makes the ids.
+#[test]
+fn layers_of_one_token_overlap_behind_their_ids() {
+    const TOP_K: usize = 3;
+    const TOKENS: usize = 3000;
+    for gpu in [Gpu::h200(), Gpu::b200()] {
+        let chain = Chain::new(&format!("token-{}", gpu.name), gpu.clone(), |kernels| {
+            let device = kernels.device();
+            let upload = |bytes: &[u8]| DeviceBuffer::upload(device, "x", bytes).expect("memory");
+            // What routing calls sources are numbers below three. It waits for more of it, so that it is
+            // late, and both need little shared memory, so that CTAs of the products fit beside them.
+            let shape = MoeShape { tokens: 1, top_k: TOP_K, experts: 300, first: 0, count: 8 };
+            let more = MoeShape { tokens: TOKENS, ..shape };
+            let [more, routing] =
+                [more, shape].map(|shape| Routing::new(kernels, shape).expect("a shape"));
+            let [more_routes, routes] =
+                [&more, &routing].map(|routing| routing.routes().expect("memory"));
+            let before = [7i32, 1, 5].map(i32::to_le_bytes).concat();
+            let [more_ids, before] = [before.repeat(TOKENS), before].map(|ids| upload(&ids));
+
+            let case = MixtureCase::new([1, TOP_K, TOP_K], [64, 96], HalfType::Bf16);
+            let mixture = Mixture::<Nvfp4>::new(case, 3);
+            let step = mixture.step(4);
+            let operands = mixture.operands(&step);
+            let weights = operands.repack(device).expect("weights");
+            let [first, second] = weights.map(|w| w.upload(device).expect("memory"));
+            let (half, options) = (HalfType::Bf16, &operands.options);
+            let layer = MoeLayer::new(kernels, operands.shape, &first, &second, half, options);
+            let layer = layer.expect("a layer");
+            let memory = layer.memory().expect("memory");
+            let out = upload(&vec![0xee; layer.out_bytes()]);
+            let inputs = MoeInputs {
+                activations: &upload(operands.tokens.bytes()),
+                ids: &routes.sources,
+                weights: &upload(&[0.5f32, 2.0, -1.0].map(f32::to_le_bytes).concat()),
+                shared: None,
+            };
+            more.route(&more_ids, &more_routes).expect("launched");
+            routing.route(&before, &routes).expect("launched");
+            let biases = MoeBiases::default();
+            layer.launch(&inputs, [&first, &second], &memory, &out, biases).expect("launched");
+        });
+        let entries = chain.entries();
+        assert_eq!(entries.len(), 5, "{entries:?}");
+        assert_eq!([entries[1], entries[4]], ["moe_route", "moe_combine"]);
+        let what = format!("a layer for one token on {}", gpu.name);
+        chain.check(&what);
+        let early = format!("griddepcontrol.launch_dependents;\n{WAIT}");
+        chain.noticed(&what, 2, "");
+        // On an H200 the first product's CTAs, until they have waited, leave no room for others.
+        if gpu.name == "b200" {
+            chain.noticed(&what, 2, &early);
         }
     }
 }

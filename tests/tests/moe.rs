@@ -12,11 +12,12 @@ use nvfp4::gemm::{
 };
 use nvfp4::generate::Generator;
 use nvfp4::moe::{
-    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, Routes, Routing,
+    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, MoeStep, Routes, Routing,
 };
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::gemm::blocks;
+use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
@@ -389,6 +390,95 @@ fn layers() {
                 shared: at % 3 == 0,
             };
             layer.check(&kernels, at as u64);
+        }
+    }
+}
+
+/// A layer for one token has no routing: experts elsewhere, all of them, more experts than shared memory would hold
+/// counts of, an expert that is chosen alone.
+#[test]
+fn layers_of_one_token() {
+    for (at, (shape, steps)) in [
+        (MoeShape { tokens: 1, top_k: 8, experts: 64, first: 16, count: 24 }, 3),
+        (MoeShape { tokens: 1, top_k: 2, experts: 500, first: 490, count: 2 }, 3),
+        (MoeShape { tokens: 1, top_k: 1, experts: 1, first: 0, count: 1 }, 3),
+        (MoeShape { tokens: 2, top_k: 2, experts: 4, first: 0, count: 4 }, 5),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for device in DEVICES {
+            let (kernels, reports) = emulated(device, SCHEDULES[at]).observed();
+            let layer = Layer {
+                shape,
+                hidden: [64, 80, 160, 48][at],
+                between: [96, 32, 80, 16][at],
+                half: [HalfType::F16, HalfType::Bf16][at % 2],
+                options: MoeOptions::new().output(FloatType::ALL[at % 3]).rows(FloatType::F32),
+                biases: at != 1,
+                shared: at % 2 == 0,
+            };
+            layer.check(&kernels, at as u64 + 20);
+            assert_eq!(reports.take().len(), 2 * steps, "{shape:?}: launches of two runs");
+        }
+    }
+}
+
+/// A bad id of a layer for one token makes it NaN and says so, as a weight that is NaN does; of an expert that is
+/// chosen twice, both rows count.
+#[test]
+fn bad_choices_of_one_token() {
+    let case = MixtureCase::new([1, 6, 3], [64, 32], HalfType::F16);
+    let mixture = Mixture::<Nvfp4>::new(case, 5);
+    let step = mixture.step(6);
+    let operands = mixture.operands(&step);
+    for device in DEVICES {
+        let kernels = emulated(device, SCHEDULES[2]);
+        let weights = operands.repack(kernels.device()).expect("weights");
+        let [first, second] = weights.map(|w| w.upload(kernels.device()).expect("memory"));
+        let weights = [&first, &second];
+        let (half, options) = (HalfType::F16, &operands.options);
+        let layer = MoeLayer::new(&kernels, operands.shape, &first, &second, half, options);
+        let layer = layer.expect("a layer");
+        let x = upload(&kernels, operands.tokens.bytes());
+        let run = |ids: [i32; 3], factors: [f32; 3]| {
+            let memory = layer.memory().expect("memory");
+            let out = upload(&kernels, &vec![0xee; layer.out_bytes()]);
+            let inputs = MoeInputs {
+                activations: &x,
+                ids: &upload(&kernels, &bytes_of(&ids, i32::to_le_bytes)),
+                weights: &upload(&kernels, &bytes_of(&factors, f32::to_le_bytes)),
+                shared: None,
+            };
+            layer.launch(&inputs, weights, &memory, &out, MoeBiases::default()).expect("launched");
+            let values = floats::decode(FloatType::F32, &out.read().expect("readable"));
+            (values, memory.problem().expect("readable"))
+        };
+        let (right, problem) = run([4, 1, 5], [0.5, 0.25, 0.0]);
+        assert!(problem.is_none() && right.iter().all(|value| value.is_finite()));
+        for id in [6, -1, i32::MIN, i32::MAX] {
+            let (values, problem) = run([4, id, 5], [0.5, 0.25, 0.0]);
+            assert!(values.iter().all(|value| value.is_nan()), "{device}, id {id}");
+            assert_eq!(problem, Some(MoeProblem::BadId), "{device}, id {id}");
+        }
+        let (values, problem) = run([4, 1, 5], [0.5, f32::NAN, 0.0]);
+        assert!(values.iter().all(|value| value.is_nan()), "{device}");
+        assert_eq!(problem, Some(MoeProblem::NanWeight), "{device}");
+        let (once, _) = run([4, 1, 5], [0.5, 0.0, 0.0]);
+        let (twice, problem) = run([4, 4, 5], [0.25, 0.25, 0.0]);
+        assert_eq!(problem, None);
+        assert!(once == twice, "{device}: an expert chosen twice");
+        // Steps that it has not are refused.
+        let memory = layer.memory().expect("memory");
+        let steps: Vec<MoeStep> = layer.steps().collect();
+        assert_eq!(steps, [MoeStep::First, MoeStep::Second, MoeStep::Combine]);
+        let ids = upload(&kernels, &[0; 12]);
+        let inputs = MoeInputs { activations: &x, ids: &ids, weights: &ids, shared: None };
+        for step in [MoeStep::Route, MoeStep::Gather] {
+            let biases = MoeBiases::default();
+            let error = layer.launch_step(step, &inputs, weights, &memory, &x, biases);
+            let error = error.expect_err("no such step").to_string();
+            assert!(error.contains("step"), "{error}");
         }
     }
 }

@@ -14,8 +14,9 @@
 //! |---|---|---|
 //! | 0 | `[problems + 1]` offsets | tokens `counts[p]..counts[p + 1]` of one matrix of [`Groups::bound`] tokens |
 //! | S | `[problems]` counts | the first `counts[p]` of the S tokens of matrix `p` |
+//! | 1, ids [given](Groups::chosen) | `[problems]` ids of experts | the one token of matrix `p`, if expert `counts[p]` is on this device, whose weights, factors and bias it has; otherwise none |
 //!
-//! All are i32. Offsets may not decrease, begin below 0 or end beyond the bound; counts may not be
+//! All are i32. Ids may have any value. Offsets may not decrease, begin below 0 or end beyond the bound; counts may not be
 //! negative or exceed the slot. Where they do, nothing is multiplied: the status word becomes
 //! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents
 //! for results.
@@ -25,6 +26,7 @@ use super::next::NextWeights;
 use super::work::TokenRange;
 use crate::Divisor;
 use crate::layout::TILE_ROWS;
+use crate::moe::Chosen;
 
 /// The most problems of a launch: a CTA keeps two words for each in shared memory.
 pub const MAX_PROBLEMS: u32 = 1024;
@@ -63,6 +65,8 @@ pub struct Groups {
     /// Not 0 where no kernel that may still run writes the counts: they are read, and weights copied,
     /// before the kernels before have ended.
     pub settled: u32,
+    /// Whether the counts are ids.
+    pub chosen: Chosen,
     /// Tiles along the rows of `B`.
     pub row_tiles: Divisor,
     /// The division of K steps among CTAs.
@@ -80,6 +84,10 @@ impl Groups {
     /// the second; `None` where they are bad.
     #[inline(always)]
     pub const fn tokens(&self, [own, next]: [i32; 2]) -> Option<u32> {
+        if self.chosen.is_given() {
+            let experts = &self.chosen.experts;
+            return Some((experts.local(own as u32) < experts.count) as u32);
+        }
         let (first, end, most) =
             if self.slot == 0 { (own, next, self.bound) } else { (0, own, self.slot) };
         if first < 0 || end < first || end as u32 > most {
@@ -101,6 +109,16 @@ impl Groups {
             let tokens = self.tokens([count(problem), 0])?;
             Some(TokenRange { matrix: problem, first: 0, count: tokens, rows: tokens })
         }
+    }
+
+    /// Which weights, factors and bias problem `problem` has, which has a token; `count` is as for
+    /// [`range`](Self::range).
+    #[inline(always)]
+    pub fn weights(&self, problem: u32, count: impl Fn(u32) -> i32) -> u32 {
+        if self.chosen.is_given() {
+            return self.chosen.experts.local(count(problem) as u32);
+        }
+        problem
     }
 
     /// The problem that token tile `tile` of all belongs to, where `before` says how many token
@@ -176,11 +194,13 @@ impl Groups {
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
         let Self { counts, status, factors, next, row_tiles, runs, .. } = self;
         let &Self { problems, slot, bound, vector_stride, settled, .. } = self;
+        let chosen = self.chosen.words();
         let [[a, b], [c, d]] = *factors;
         let mut words = [0; size_of::<Self>() / 4];
         let mut at = put_wide(&mut words, 0, &[*counts, *status, a, b, c, d]);
         at = put(&mut words, at, &next.words());
         at = put(&mut words, at, &[problems, slot, bound, vector_stride, settled]);
+        at = put(&mut words, at, &chosen);
         at = put(&mut words, at, &row_tiles.words());
         at = put(&mut words, at, &runs.ctas.words());
         at = put(&mut words, at, &runs.tile.words());
@@ -509,6 +529,7 @@ impl EvenRuns {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::moe::Experts;
     use std::vec;
     use std::vec::Vec;
 
@@ -523,6 +544,7 @@ mod tests {
             bound,
             vector_stride: 5,
             settled: 14,
+            chosen: Chosen::NONE,
             row_tiles: Divisor::nearest(3),
             runs: EvenRuns {
                 ctas: Divisor::nearest(7),
@@ -536,7 +558,8 @@ mod tests {
     #[test]
     fn words_follow_the_layout() {
         use core::mem::offset_of;
-        let groups = groups(11, 12, 13);
+        let chosen = Chosen::of(Experts { all: 17, first: 18, count: 19 });
+        let groups = Groups { chosen, ..groups(11, 12, 13) };
         let words = groups.words();
         assert_eq!(words[..4], [0x0506_0708, 0x0102_0304, 2, 0]);
         for (offset, value) in [
@@ -549,6 +572,9 @@ mod tests {
             (offset_of!(Groups, bound), 13),
             (offset_of!(Groups, vector_stride), 5),
             (offset_of!(Groups, settled), 14),
+            (offset_of!(Groups, chosen), 1),
+            (offset_of!(Groups, chosen) + offset_of!(Chosen, experts), 17),
+            (offset_of!(Groups, chosen) + offset_of!(Chosen, experts) + 8, 19),
             (offset_of!(Groups, row_tiles), 3),
             (offset_of!(Groups, runs), 7),
             (offset_of!(Groups, runs) + offset_of!(EvenRuns, tile), 5),
@@ -602,6 +628,25 @@ mod tests {
         assert_eq!([-1, 9, i32::MIN].map(range), [None; 3]);
         assert_eq!(range(8), Some(TokenRange { matrix: 1, first: 0, count: 8, rows: 8 }));
         assert_eq!(slots.most_token_tiles(3), 6);
+    }
+
+    /// A choice has its expert's weights and a token, if the expert is here.
+    #[test]
+    fn choices_have_experts() {
+        const IDS: [i32; 7] = [4, 7, 3, 9, -2, 20, 5];
+        let chosen = Chosen::of(Experts { all: 10, first: 4, count: 4 });
+        let groups = Groups { chosen, ..groups(IDS.len() as u32, 1, IDS.len() as u32) };
+        let id = |at: u32| IDS[at as usize];
+        for (problem, expert) in (0..).zip([Some(0), Some(3), None, None, None, None, Some(1)]) {
+            let count = u32::from(expert.is_some());
+            let right = TokenRange { matrix: problem, first: 0, count, rows: count };
+            assert_eq!(groups.range(problem, id), Some(right));
+            if let Some(expert) = expert {
+                assert_eq!(groups.weights(problem, id), expert);
+            }
+        }
+        assert_eq!(groups.counts_len(), groups.problems);
+        assert_eq!(Groups { chosen: Chosen::NONE, ..groups }.weights(6, id), 6);
     }
 
     /// Every token's scales are in one tile, those of two problems never in the same, and a problem's

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fp4_formats::gemm::hopper::fold::Lost;
 use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, NextWeights, Problem, ResultType};
+use fp4_formats::moe::Chosen;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, Divisor, ScaleLayout, TensorFamily};
 
@@ -104,7 +105,9 @@ impl GroupRequest {
     pub fn memory(&self, matrix: &Problem) -> Groups {
         let (slot, bound) = match self.grouping {
             Grouping::Contiguous { .. } => (0, matrix.m),
-            Grouping::Slots { .. } => (matrix.m, matrix.m.saturating_mul(matrix.l)),
+            Grouping::Slots { .. } | Grouping::Chosen(_) => {
+                (matrix.m, matrix.m.saturating_mul(matrix.l))
+            }
         };
         Groups {
             counts: 0,
@@ -116,6 +119,7 @@ impl GroupRequest {
             bound,
             vector_stride: 0,
             settled: 0,
+            chosen: Chosen::NONE,
             row_tiles: Divisor::ONE,
             runs: EvenRuns { ctas: Divisor::ONE, tile: Divisor::ONE, least: 1, slack: 0 },
         }

@@ -3,6 +3,7 @@
 
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::gemm::{Groups, NextWeights};
+use fp4_formats::moe::{Chosen, Experts};
 
 use super::check::{check_gated, size};
 use super::epilogue::Steps;
@@ -10,8 +11,8 @@ use super::family::GroupRequest;
 use super::product::check_kind;
 use super::tuned::plan_problem;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, ResultBuffers, Vectors,
-    Workspace,
+    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, Gemm, GemmOptions,
+    ResultBuffers, Vectors, Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels};
@@ -37,6 +38,41 @@ pub enum Grouping {
         /// Tokens of a matrix.
         tokens: usize,
     },
+    /// A matrix of one token for each choice of an expert, for `[rows]` ids in place of counts: what is left of a
+    /// layer of experts with one token, whose choices need no order.
+    Chosen(ChosenRows),
+}
+
+/// Rows of which each has an expert of its own, the one with its id. The weights are the experts' of this device,
+/// `first` and those behind it; factors, column factors and biases belong to them, too. Rows with other ids have
+/// no product, and what is there of the result is left alone.
+///
+/// Activations are 16-bit floats, and rows have no factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChosenRows {
+    /// How many rows, at most 1024.
+    pub rows: usize,
+    /// Whether all rows are products of one token, `[1, K]`, and not of one each, `[rows, K]`.
+    pub shared: bool,
+    /// Experts of all devices: ids are below it.
+    pub experts: usize,
+    /// The expert that the first matrix of weights belongs to.
+    pub first: usize,
+}
+
+impl ChosenRows {
+    /// The device's experts, of which there are `count`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for more than there are.
+    fn experts(&self, count: usize) -> Result<Experts> {
+        let all = size("experts", self.experts, i32::MAX as u64)?;
+        if self.first.saturating_add(count) > self.experts {
+            let found = format!("{count} from {} on", self.first);
+            return Err(Error::shape("experts of this device", format!("within {all}"), found));
+        }
+        Ok(Experts { all, first: self.first as u32, count: count as u32 })
+    }
 }
 
 /// What a launch reads and writes about its groups, on the device. The kernel looks at the counts:
@@ -44,7 +80,8 @@ pub enum Grouping {
 #[derive(Clone, Copy, Debug)]
 pub struct GroupBuffers<'a> {
     /// Offsets or counts, i32, as [`Grouping`] says. Where they decrease, are negative, or exceed
-    /// the matrices, the product is not made: all results become NaN, and the status word says so.
+    /// the matrices, the product is not made: all results become NaN, and the status word says so. Of
+    /// [`Grouping::Chosen`], the ids, which may have any value.
     pub counts: &'a DeviceBuffer,
     /// A word, u32, that becomes [`STATUS_BAD_COUNTS`](fp4_formats::gemm::groups::STATUS_BAD_COUNTS)
     /// where the counts are bad, and is left alone where they are good.
@@ -126,11 +163,15 @@ pub fn group_offsets(counts: &[usize]) -> Result<Vec<i32>> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedGroups {
     pub request: GroupRequest,
+    /// Matrices of weights.
+    pub matrices: u32,
+    /// Whether ids say which of them problems have.
+    pub chosen: Chosen,
 }
 
 impl Gemm {
     /// Checks and plans a grouped product: of each group's tokens with its own one of the G matrices
-    /// of `weights`. See [`Gemm::new`] for the rest.
+    /// of `weights`, or of rows with the ones that they [choose](ChosenRows). See [`Gemm::new`] for the rest.
     ///
     /// The plan assumes that the tokens are spread about evenly over the groups; it is right for any
     /// other counts, too.
@@ -186,8 +227,8 @@ impl Gemm {
     /// ```
     ///
     /// # Errors
-    /// As [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, and for more tiles than can be
-    /// numbered.
+    /// As [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, for more tiles than can be
+    /// numbered, and for what [`ChosenRows`] does not allow.
     pub fn grouped(
         kernels: &Kernels,
         weights: &DeviceWeights,
@@ -197,26 +238,49 @@ impl Gemm {
     ) -> Result<Self> {
         check_kind(weights, kind)?;
         let form = weights.form();
+        let matrices = size("groups", weights.batch(), MAX_PROBLEMS.into())?;
         let (batch, m) = match grouping {
             Grouping::Contiguous { bound } => (1, bound),
             Grouping::Slots { tokens } => (weights.batch(), tokens),
+            Grouping::Chosen(ChosenRows { rows, .. }) => (rows, 1),
+        };
+        let (problems, chosen) = match grouping {
+            Grouping::Contiguous { .. } | Grouping::Slots { .. } => (matrices, Chosen::NONE),
+            Grouping::Chosen(choice) => {
+                let ActivationKind::Halves(_) = kind else {
+                    let what = "type of activations of chosen rows";
+                    return Err(Error::shape(what, "f16 or bf16", kind.operand().name()));
+                };
+                let rows = size("chosen rows", choice.rows, MAX_PROBLEMS.into())?;
+                (rows, Chosen::of(choice.experts(weights.batch())?))
+            }
         };
         let (n, k) = (form.result_columns() as usize, form.columns as usize);
         let shape = GemmShape { m, n, k, l: batch };
-        let problems = size("groups", weights.batch(), MAX_PROBLEMS.into())?;
         // Token counts and their sum are i32.
         size("tokens", batch.saturating_mul(m), MAX_DIM)?;
         check_gated(form.is_gated(), options)?;
         let steps = Steps::new(options)?;
-        let slots = matches!(grouping, Grouping::Slots { .. });
+        let slots = match grouping {
+            Grouping::Contiguous { .. } => false,
+            Grouping::Slots { .. } | Grouping::Chosen(_) => true,
+        };
         let groups = Some(TuneGroups { count: problems as usize, slots });
         let (format, gated) = (form.format, steps.is_gated());
         let output = options.output.into();
         let asked = TuneProblem { format, activations: kind, output, gated, shape, groups };
         let request = GroupRequest::of(&asked)?.ok_or_else(not_grouped)?;
         let plan = plan_problem(kernels, asked, &options.overrides, &steps)?;
-        let groups = Some(PlannedGroups { request });
-        Self::planned(kernels, weights, plan, groups, kind, steps)
+        let groups = Some(PlannedGroups { request, matrices, chosen });
+        let product = Self::planned(kernels, weights, plan, groups, kind, steps)?;
+        match grouping {
+            Grouping::Chosen(ChosenRows { shared: true, .. }) => {
+                product.with_strides(BatchStrides::new().activations(0))
+            }
+            Grouping::Contiguous { .. } | Grouping::Slots { .. } | Grouping::Chosen(_) => {
+                Ok(product)
+            }
+        }
     }
 
     /// Queues a grouped product; see [`Gemm::launch`]. Activations that belong to no group may be read,
@@ -236,28 +300,31 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<()> {
-        let Some(PlannedGroups { request }) = self.groups else {
+        let Some(planned) = self.groups else {
             return Err(not_grouped());
         };
-        let placed = self.place_groups(&request, &groups, weights)?;
-        let own = groups.own_vectors.then_some(request.problems as usize);
+        if let (true, Some(factors)) = (planned.chosen.is_given(), vectors.row_factors) {
+            return Err(Error::shape("row factors of chosen rows", "absent", factors.len()));
+        }
+        let placed = self.place_groups(&planned, &groups, weights)?;
+        let own = groups.own_vectors.then_some(planned.matrices as usize);
         self.queue(a, weights, out, workspace, vectors, Some((placed, own)))
     }
 
     /// What is in memory of the groups.
     fn place_groups(
         &self,
-        request: &GroupRequest,
+        &PlannedGroups { request, matrices, chosen }: &PlannedGroups,
         groups: &GroupBuffers<'_>,
         weights: &DeviceWeights,
     ) -> Result<Groups> {
         let device: &Device = self.kernels.device();
         let word = size_of::<u32>();
-        let vector = request.problems as usize * word;
+        let vector = matrices as usize * word;
         let place = |what: &str, buffer: Option<&DeviceBuffer>, bytes: usize| {
             buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
         };
-        let placed = request.memory(&self.plan.problem);
+        let placed = Groups { chosen, ..request.memory(&self.plan.problem) };
         let counts = placed.counts_len() as usize * word;
         let is_gated = self.epilogue.is_gated();
         if let (false, Some(factors)) = (is_gated, groups.up_factors) {
@@ -269,7 +336,7 @@ impl Gemm {
             place("the factors of the groups' other half", groups.up_factors, vector)?,
         ];
         let scales = weights.scale_addresses();
-        let next = groups.next.map(|next| next.next(request.problems as usize, device));
+        let next = groups.next.map(|next| next.next(matrices as usize, device));
         Ok(Groups {
             counts: place("the token counts", Some(groups.counts), counts)?,
             status: place("the status word", groups.status, word)?,

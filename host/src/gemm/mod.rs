@@ -82,7 +82,7 @@ pub(crate) use epilogue::scale_options;
 pub use epilogue::{Vectors, group_options};
 pub use fp4_formats::gemm::Activation;
 pub use gated::{GatedWeights, Weights};
-pub use grouped::{GroupBuffers, Grouping, SettledCounts, group_offsets};
+pub use grouped::{ChosenRows, GroupBuffers, Grouping, SettledCounts, group_offsets};
 pub use grouped_run::GroupedRun;
 pub use mixed::{MixedGemm, MixedProduct};
 pub use oracle::{reference, reference_for, reference_grouped, reference_grouped_for};

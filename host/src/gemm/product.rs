@@ -373,9 +373,9 @@ impl Gemm {
             return Err(Error::shape("order of the weights", required, form.order()));
         }
         match self.groups {
-            Some(PlannedGroups { request }) => {
-                if weights.batch() != request.problems as usize {
-                    let required = format!("{}, one for each group", request.problems);
+            Some(PlannedGroups { matrices, .. }) => {
+                if weights.batch() != matrices as usize {
+                    let required = format!("{matrices}, as planned");
                     return Err(Error::shape("matrices of weights", required, weights.batch()));
                 }
             }

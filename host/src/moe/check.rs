@@ -62,6 +62,7 @@ impl MoeLayer {
         let [_, second] = self.products();
         let row_bytes = operands.hidden() * operands.options.rows.bytes() as usize;
         let rows = || match any {
+            true if self.chooses() => Ok(rows_of(&memory.rows.read()?, operands.ids.len(), order)),
             true => memory.rows.read_first(order.len() * row_bytes),
             false => Ok(Vec::new()),
         };
@@ -76,7 +77,10 @@ impl MoeLayer {
                     (quantizer.result("x")?.difference(right).is_none(), None)
                 }
                 (MoeStep::Gather, gathered) => {
-                    let got = memory.gathered.read()?;
+                    let Some(on_device) = &memory.gathered else {
+                        return Err(Error::shape("memory", "of this layer", "of another one"));
+                    };
+                    let got = on_device.read()?;
                     let right = gathered.as_ref().map(GemmActivations::bytes).unwrap_or_default();
                     // Rows behind the last choice are zeros.
                     let same = |got: &[u8], right: &[u8]| {
@@ -88,11 +92,11 @@ impl MoeLayer {
                 (MoeStep::First | MoeStep::Second, None) => (true, None),
                 (MoeStep::First, Some(gathered)) => {
                     let reference = operands.first_product(gathered, ranges)?;
-                    let found = self.between(memory, order.len())?.verify(&reference);
+                    let found = self.between(operands, memory, order)?.verify(&reference);
                     (found.passed(), Some(found))
                 }
                 (MoeStep::Second, Some(_)) => {
-                    let a = self.next_activations(operands, memory, order.len())?;
+                    let a = self.next_activations(operands, memory, order)?;
                     let reference = operands.second_product(&a, ranges)?;
                     let found = result(second, [rows()?, Vec::new()], order.len())?;
                     let found = found.verify(&reference);
@@ -111,10 +115,19 @@ impl MoeLayer {
         Ok(checks)
     }
 
-    /// What the first product left in its first `rows` rows.
-    fn between(&self, memory: &MoeMemory, rows: usize) -> Result<GemmResult> {
+    /// What the first product left in the rows of the choices in `order`.
+    fn between<F: BlockFormat>(
+        &self,
+        operands: &MoeOperands<'_, F>,
+        memory: &MoeMemory,
+        order: &[usize],
+    ) -> Result<GemmResult> {
         let [first, _] = self.products();
-        result(first, memory.between.read()?, rows)
+        let mut parts = memory.between.read()?;
+        if self.chooses() {
+            parts = parts.map(|bytes| rows_of(&bytes, operands.ids.len(), order));
+        }
+        result(first, parts, order.len())
     }
 
     /// The same as the next product's activations.
@@ -122,10 +135,11 @@ impl MoeLayer {
         &self,
         operands: &MoeOperands<'_, F>,
         memory: &MoeMemory,
-        rows: usize,
+        order: &[usize],
     ) -> Result<GemmActivations<F>> {
         const NAME: &str = "between";
-        let GemmResult { bytes, scales, dims, output, .. } = self.between(memory, rows)?;
+        let GemmResult { bytes, scales, dims, output, .. } =
+            self.between(operands, memory, order)?;
         Ok(match output.blocks() {
             None => {
                 let half = operands.tokens.operand();
@@ -137,6 +151,12 @@ impl MoeLayer {
             }
         })
     }
+}
+
+/// Of `count` rows those in `order`.
+fn rows_of(bytes: &[u8], count: usize, order: &[usize]) -> Vec<u8> {
+    let row = bytes.len() / count;
+    order.iter().flat_map(|&at| &bytes[at * row..][..row]).copied().collect()
 }
 
 /// The first `rows` rows of what a product left.

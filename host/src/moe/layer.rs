@@ -9,8 +9,9 @@ use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
 use crate::gemm::{
-    Activation, ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GroupBuffers,
-    Grouping, Output, ResultBuffers, SettledCounts, TokenBuffers, UpOptions, Vectors, Workspace,
+    Activation, ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, Gemm, GemmOptions,
+    GroupBuffers, Grouping, Output, ResultBuffers, SettledCounts, TokenBuffers, UpOptions, Vectors,
+    Workspace,
 };
 use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, TensorScale};
@@ -75,11 +76,15 @@ use crate::tune::ResultKind;
 /// # Ok(())
 /// # }
 /// ```
+/// One token's choices have nobody to be put in order with: unless its activations are quantised, such a layer
+/// multiplies each choice's row by its expert's weights ([`Grouping::Chosen`]), without routing and gathering.
 #[derive(Debug)]
 pub struct MoeLayer {
     routing: Routing,
     first: Gemm,
     second: Gemm,
+    /// Whether rows are in the order of choices.
+    chooses: bool,
     hidden: usize,
     half: HalfType,
     /// Where activations are quantised, how.
@@ -184,11 +189,11 @@ impl TokenScales {
 /// A step of a layer, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoeStep {
-    /// [`Routing::route`].
+    /// [`Routing::route`]; not of a layer for one token.
     Route,
     /// Quantising the tokens; only of a layer that does.
     Quantize,
-    /// [`Routing::gather`] or [`Routing::gather_blocks`].
+    /// [`Routing::gather`] or [`Routing::gather_blocks`]; likewise.
     Gather,
     /// The gated product.
     First,
@@ -248,7 +253,8 @@ pub struct MoeMemory {
     pub routes: Routes,
     /// Of a layer that quantises its activations.
     pub(crate) quantizer: Option<Quantizer>,
-    pub(crate) gathered: TokenBuffers,
+    /// Not of a layer that routes nothing.
+    pub(crate) gathered: Option<TokenBuffers>,
     pub(crate) between: TokenBuffers,
     pub(crate) rows: DeviceBuffer,
     workspace: Option<Workspace>,
@@ -314,7 +320,13 @@ impl MoeLayer {
             }
         };
         let quantized = options.quantized.map(|scales| scales.of_tokens(a.format)).transpose()?;
-        let grouping = Grouping::Contiguous { bound: routing.slots() };
+        let groupings = match chooses(shape, options) {
+            false => [Grouping::Contiguous { bound: routing.slots() }; 2],
+            true => [true, false].map(|shared| {
+                let MoeShape { experts, first, .. } = shape;
+                Grouping::Chosen(ChosenRows { rows: routing.slots(), shared, experts, first })
+            }),
+        };
         let of_first = GemmOptions {
             activation: options.activation,
             activation_scale: scales[0],
@@ -324,8 +336,9 @@ impl MoeLayer {
         };
         let of_second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
         Ok(Self {
-            first: Gemm::grouped(kernels, first, grouping, kind, &of_first)?,
-            second: Gemm::grouped(kernels, second, grouping, kind, &of_second)?,
+            first: Gemm::grouped(kernels, first, groupings[0], kind, &of_first)?,
+            second: Gemm::grouped(kernels, second, groupings[1], kind, &of_second)?,
+            chooses: chooses(shape, options),
             routing,
             hidden: hidden as usize,
             half,
@@ -342,8 +355,17 @@ impl MoeLayer {
 
     /// The steps that it takes, in order.
     pub fn steps(&self) -> impl Iterator<Item = MoeStep> + use<> {
-        let quantizes = self.quantized.is_some();
-        MoeStep::ALL.into_iter().filter(move |step| quantizes || *step != MoeStep::Quantize)
+        let (quantizes, chooses) = (self.quantized.is_some(), self.chooses);
+        MoeStep::ALL.into_iter().filter(move |step| match step {
+            MoeStep::Quantize => quantizes,
+            MoeStep::Route | MoeStep::Gather => !chooses,
+            MoeStep::First | MoeStep::Second | MoeStep::Combine => true,
+        })
+    }
+
+    /// Whether rows between the steps are in the order of choices, not of experts.
+    pub(crate) fn chooses(&self) -> bool {
+        self.chooses
     }
 
     /// Bytes of the result.
@@ -387,7 +409,10 @@ impl MoeLayer {
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
-            gathered: TokenBuffers::of("gathered", of_tokens, zeroed)?,
+            gathered: match self.chooses {
+                false => Some(TokenBuffers::of("gathered", of_tokens, zeroed)?),
+                true => None,
+            },
             // Copies of the second product reach over rows that no expert has; what they bring is not
             // used, but the emulator asks that it was written.
             between: TokenBuffers::of("between", self.first.out_bytes()?, zeroed)?,
@@ -410,7 +435,8 @@ impl MoeLayer {
         biases: MoeBiases<'_>,
     ) -> Result<()> {
         // SAFETY: gathering, which is queued between routing and the products, lets later kernels begin
-        // when routing is complete, and with it all that was queued before.
+        // when routing is complete, and with it all that was queued before. Where nothing is gathered, the
+        // first product reads the ids when what was queued before is complete, and then lets later ones begin.
         let settled = Some(unsafe { SettledCounts::new() });
         self.steps().try_for_each(|step| {
             self.queue_step(step, settled, inputs, weights, memory, out, biases)
@@ -451,39 +477,49 @@ impl MoeLayer {
         let MoeMemory { routes, quantizer, gathered, between, rows, workspace, stream } = memory;
         stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
+        let counts = if self.chooses { ids } else { &routes.offsets };
         let groups = GroupBuffers {
             status: Some(&routes.status),
             own_vectors: true,
             settled,
-            ..GroupBuffers::of(&routes.offsets)
+            ..GroupBuffers::of(counts)
         };
         let other = || Error::shape("memory", "of this layer", "of another one");
         match step {
+            MoeStep::Route if self.chooses => Err(not_of("routes")),
             MoeStep::Route => self.routing.route(ids, routes),
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.launch(activations, None),
-            MoeStep::Gather => match (gathered.activations(), quantizer) {
-                (ActivationBuffers::Halves(gathered), None) => {
-                    self.routing.gather(activations, routes, gathered, self.hidden)
+            MoeStep::Gather if self.chooses => Err(not_of("gathers")),
+            MoeStep::Gather => {
+                match (gathered.as_ref().ok_or_else(other)?.activations(), quantizer) {
+                    (ActivationBuffers::Halves(gathered), None) => {
+                        self.routing.gather(activations, routes, gathered, self.hidden)
+                    }
+                    (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
+                        let options = self.quantized.as_ref().ok_or_else(other)?;
+                        self.routing.gather_blocks(
+                            options.recipe.format(),
+                            [quantizer.codes(), codes],
+                            [quantizer.scales(), scales],
+                            routes,
+                            self.hidden,
+                        )
+                    }
+                    (ActivationBuffers::Halves(_), Some(_))
+                    | (ActivationBuffers::Blocks { .. }, None)
+                    | (ActivationBuffers::Fp8 { .. }, _) => Err(other()),
                 }
-                (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
-                    let options = self.quantized.as_ref().ok_or_else(other)?;
-                    self.routing.gather_blocks(
-                        options.recipe.format(),
-                        [quantizer.codes(), codes],
-                        [quantizer.scales(), scales],
-                        routes,
-                        self.hidden,
-                    )
-                }
-                (ActivationBuffers::Halves(_), Some(_))
-                | (ActivationBuffers::Blocks { .. }, None)
-                | (ActivationBuffers::Fp8 { .. }, _) => Err(other()),
-            },
+            }
             MoeStep::First => {
                 let vectors =
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
-                let (a, out) = (gathered.activations(), between.result());
-                let groups = GroupBuffers { next: Some(second), ..groups };
+                let (a, settled) = match gathered {
+                    Some(gathered) if !self.chooses => (gathered.activations(), settled),
+                    None if self.chooses => (ActivationBuffers::Halves(activations), None),
+                    Some(_) | None => return Err(other()),
+                };
+                let out = between.result();
+                let groups = GroupBuffers { next: Some(second), settled, ..groups };
                 self.first.launch_grouped(groups, a, first, out, workspace, vectors)
             }
             MoeStep::Second => {
@@ -493,8 +529,19 @@ impl MoeLayer {
             }
             MoeStep::Combine => {
                 let columns = (self.hidden, self.types);
-                self.routing.queue_combine(rows, (routes, settled), weights, shared, out, columns)
+                let order = (routes, self.chooses.then_some(ids), settled);
+                self.routing.queue_combine(rows, order, weights, shared, out, columns)
             }
         }
     }
+}
+
+/// Whether a layer takes rows in the order of choices: one token's, whose activations are not quantised.
+fn chooses(shape: MoeShape, options: &MoeOptions) -> bool {
+    shape.tokens == 1 && options.quantized.is_none()
+}
+
+/// The error for a step that a layer for one token does not have.
+fn not_of(does: &str) -> Error {
+    Error::shape("step", "one of `MoeLayer::steps`", format!("one that {does}"))
 }

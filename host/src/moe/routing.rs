@@ -2,8 +2,8 @@
 
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::moe::{
-    self as contract, COMBINE_COLUMNS, CombineParams, GATHER_BYTES, GatherParams, MAX_TOP_K,
-    RouteParams,
+    self as contract, COMBINE_COLUMNS, Chosen, CombineParams, Experts, GATHER_BYTES, GatherParams,
+    MAX_TOP_K, RouteParams,
 };
 use fp4_formats::pack::packed_len;
 use fp4_formats::quantize::Format;
@@ -159,6 +159,12 @@ impl Routing {
         self.shape.tokens * self.shape.top_k
     }
 
+    /// The experts as kernels take them.
+    fn experts(&self) -> Experts {
+        let MoeShape { experts, first, count, .. } = self.shape;
+        Experts { all: experts as u32, first: first as u32, count: count as u32 }
+    }
+
     /// Allocates what [`route`](Self::route) writes.
     ///
     /// # Errors
@@ -182,19 +188,16 @@ impl Routing {
     /// [`Error::Shape`] for buffers of other sizes or elsewhere,
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
-        let MoeShape { experts, first, count, .. } = self.shape;
         let slots = self.slots();
         let places = self.place(routes)?;
         let params = RouteParams {
-            ids: ids.checked("the ids", slots * WORD, self.kernels.device())?,
+            ids: self.place_ids(ids)?,
             offsets: places.offsets,
             positions: places.positions,
             sources: places.sources,
             status: places.status,
             slots: slots as u32,
-            experts: experts as u32,
-            first: first as u32,
-            count: count as u32,
+            experts: self.experts(),
         };
         let (threads, shared) = (params.threads(), params.shared_bytes());
         self.launch(&self.route, [1, 1], threads, shared, params::bytes(&params))
@@ -300,15 +303,16 @@ impl Routing {
         out: &DeviceBuffer,
         types: (usize, [FloatType; 2]),
     ) -> Result<()> {
-        self.queue_combine(from, (routes, None), weights, shared, out, types)
+        self.queue_combine(from, (routes, None, None), weights, shared, out, types)
     }
 
-    /// [`combine`](Self::combine), where what wrote routes and weights is complete when the launch begins, as
-    /// [`SettledCounts`] says of counts, or it is not known whether it is.
+    /// [`combine`](Self::combine), where rows are in the order of choices if their ids are given; and where what
+    /// wrote routes or ids and weights is complete when the launch begins, as [`SettledCounts`] says of counts, or
+    /// it is not known whether it is.
     pub(super) fn queue_combine(
         &self,
         from: &DeviceBuffer,
-        (routes, settled): (&Routes, Option<SettledCounts>),
+        (routes, ids, settled): (&Routes, Option<&DeviceBuffer>, Option<SettledCounts>),
         weights: &DeviceBuffer,
         shared: Option<&DeviceBuffer>,
         out: &DeviceBuffer,
@@ -332,9 +336,13 @@ impl Routing {
         let MoeShape { tokens, top_k, .. } = self.shape;
         let places = self.place(routes)?;
         let result = bytes(tokens, out_type)?;
+        let (positions, chosen) = match ids {
+            None => (places.positions, Chosen::NONE),
+            Some(ids) => (self.place_ids(ids)?, Chosen::of(self.experts())),
+        };
         let params = CombineParams {
             from: from.checked("the rows to combine", bytes(self.slots(), from_type)?, device)?,
-            positions: places.positions,
+            positions,
             weights: weights.checked("the weights", self.slots() * WORD, device)?,
             shared: shared.map_or(Ok(0), |shared| {
                 shared.checked("the shared experts' result", result, device)
@@ -347,10 +355,16 @@ impl Routing {
             from_type: from_type as u32,
             out_type: out_type as u32,
             settled: settled.is_some().into(),
+            chosen,
         };
         let row_ctas = CombineParams::row_ctas(params.columns);
         let grid = [self.grid(tokens), row_ctas];
         self.launch(&self.combine, grid, contract::THREADS, 0, params::bytes(&params))
+    }
+
+    /// Address of the ids.
+    fn place_ids(&self, ids: &DeviceBuffer) -> Result<u64> {
+        ids.checked("the ids", self.slots() * WORD, self.kernels.device())
     }
 
     /// Addresses of what is routed.

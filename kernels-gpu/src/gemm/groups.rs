@@ -89,7 +89,7 @@ impl GroupTable<'_> {
         if let Some(tile) = self.groups.runs.begins_with(tiles, cta) {
             let (token_tile, row_tile) = next.row_tiles.divide(tile);
             let place = self.groups.problem_of(token_tile, |place| self.before(place));
-            let from = next.address(self.problem(place), row_tile);
+            let from = next.address(self.weights(self.problem(place)), row_tile);
             // SAFETY: weights of one of the problems.
             unsafe { bulk::cp_async_bulk_prefetch_l2_global(from, next.bytes) };
         }
@@ -128,7 +128,14 @@ impl GroupTable<'_> {
         // Where counts are bad, there is no tile.
         let none = TokenRange { matrix: 0, first: 0, count: 0, rows: 0 };
         let tokens = self.groups.range(at.problem, |at| self.count(at)).unwrap_or(none);
-        Tile { problem: at.problem, row_tile: at.row_tile, token_tile: at.token_tile, tokens }
+        let problem = self.weights(at.problem);
+        Tile { problem, row_tile: at.row_tile, token_tile: at.token_tile, tokens }
+    }
+
+    /// Which weights problem `problem` has, which has a token.
+    #[inline(always)]
+    fn weights(self, problem: u32) -> u32 {
+        self.groups.weights(problem, |at| self.count(at))
     }
 
     /// Factors and bias of half `half` of problem `problem`.

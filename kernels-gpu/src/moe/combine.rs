@@ -13,7 +13,9 @@ use core::array::from_fn;
 use cuda_std::ptx::{convert, memory};
 use cuda_std::{kernel, thread};
 use fp4_formats::FloatType;
-use fp4_formats::moe::{BAD, COMBINE_COLUMNS, CombineParams, NOWHERE, STATUS_NAN_WEIGHT, THREADS};
+use fp4_formats::moe::{
+    BAD, COMBINE_COLUMNS, CombineParams, NOWHERE, STATUS_BAD_ID, STATUS_NAN_WEIGHT, THREADS,
+};
 
 use crate::pipeline::{follow_stream, release_stream};
 
@@ -108,8 +110,16 @@ unsafe fn choices(p: &CombineParams, token: u32, first: u32) -> Choices {
     };
     let rows: [u32; CHOICES] = from_fn(|i| word(p.positions, i));
     let weights: [u32; CHOICES] = from_fn(|i| word(p.weights, i));
+    let row = |i: usize| {
+        if !p.chosen.is_given() {
+            return rows[i];
+        }
+        let expert = p.chosen.experts.local(rows[i]);
+        let is_here = expert < p.chosen.experts.count;
+        if is_here { token * p.top_k + first + i as u32 } else { expert }
+    };
     Choices {
-        rows: from_fn(|i| if exists(i) { rows[i] } else { NOWHERE }),
+        rows: from_fn(|i| if exists(i) { row(i) } else { NOWHERE }),
         weights: from_fn(|i| if exists(i) { f32::from_bits(weights[i]) } else { 0.0 }),
     }
 }
@@ -142,6 +152,11 @@ unsafe fn eight(p: &CombineParams, token: u32, column: u32, next: &mut Choices) 
         for choice in 0..CHOICES {
             if rows[choice] == BAD {
                 sums = [f32::NAN; COLUMNS];
+                // Otherwise routing says so.
+                if p.chosen.is_given() && p.status != 0 && column == 0 {
+                    // SAFETY: the status word exists.
+                    unsafe { memory::st_global_b32(p.status, STATUS_BAD_ID) };
+                }
             } else if rows[choice] != NOWHERE {
                 let values = values(p.from_type, raw[choice]);
                 for i in 0..COLUMNS {

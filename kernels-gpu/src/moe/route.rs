@@ -33,7 +33,7 @@ impl Route<'_> {
     /// Where a warp counts the slots of an expert.
     #[inline(always)]
     fn count(&self, warp: u32, expert: u32) -> u32 {
-        self.counts + (warp * self.p.count + expert) * WORD
+        self.counts + (warp * self.p.experts.count + expert) * WORD
     }
 
     /// Where the first row of an expert stands.
@@ -55,19 +55,6 @@ impl Route<'_> {
         unsafe { memory::ld_global_b32(self.p.ids + u64::from(slot) * u64::from(WORD)) }
     }
 
-    /// The expert of an id, counted from the device's first one, [`NOWHERE`] or [`BAD`].
-    #[inline(always)]
-    fn expert(&self, id: u32) -> u32 {
-        // A negative one is more than any expert's.
-        if id >= self.p.experts {
-            BAD
-        } else if id.wrapping_sub(self.p.first) < self.p.count {
-            id - self.p.first
-        } else {
-            NOWHERE
-        }
-    }
-
     /// Calls `f` for the warp's slots, 32 at a time: with the slot, its expert, [`NOWHERE`] where the
     /// lane has no slot, and of the lanes with this expert those below and all. Lanes have met
     /// before and after each call. `id` is that of the lane's first slot.
@@ -82,7 +69,7 @@ impl Route<'_> {
             let slot = at + lane;
             // SAFETY: all lanes are here.
             unsafe {
-                let expert = if slot < end { self.expert(id) } else { NOWHERE };
+                let expert = if slot < end { self.p.experts.local(id) } else { NOWHERE };
                 // On its way while these slots are looked at.
                 id = self.id(slot + warp::LANES, end);
                 warp::sync();
@@ -105,7 +92,7 @@ impl Route<'_> {
         // SAFETY: of the lanes with one expert the first alone changes its counter.
         unsafe {
             self.each(id, |_, expert, below, all| {
-                if expert < self.p.count && below == 0 {
+                if expert < self.p.experts.count && below == 0 {
                     let at = self.count(own, expert);
                     memory::st_shared_b32(at, memory::ld_shared_b32(at) + all);
                 }
@@ -124,7 +111,7 @@ impl Route<'_> {
         // SAFETY: each thread has its own experts' counters; then one warp has the totals.
         unsafe {
             let mut expert = thread;
-            while expert < self.p.count {
+            while expert < self.p.experts.count {
                 let mut before = 0;
                 for warp in 0..self.p.warps() {
                     let at = self.count(warp, expert);
@@ -140,9 +127,9 @@ impl Route<'_> {
                 return;
             }
             // Each lane has experts that follow each other: one sum over the lanes is enough.
-            let each = self.p.count.div_ceil(warp::LANES);
-            let first = (thread * each).min(self.p.count);
-            let end = (first + each).min(self.p.count);
+            let each = self.p.experts.count.div_ceil(warp::LANES);
+            let first = (thread * each).min(self.p.experts.count);
+            let end = (first + each).min(self.p.experts.count);
             let mut own = 0;
             for expert in first..end {
                 own += memory::ld_shared_b32(self.offset(expert));
@@ -155,7 +142,7 @@ impl Route<'_> {
                 row += total;
             }
             if thread == warp::LANES - 1 {
-                self.put_offset(self.p.count, row);
+                self.put_offset(self.p.experts.count, row);
             }
             warp::sync();
         }
@@ -185,7 +172,7 @@ impl Route<'_> {
         // changes its counter, behind all lanes' reads.
         unsafe {
             self.each(id, |slot, expert, below, all| {
-                let is_here = expert < self.p.count;
+                let is_here = expert < self.p.experts.count;
                 let mut before = 0;
                 if is_here {
                     before = memory::ld_shared_b32(self.count(own, expert));
@@ -229,7 +216,7 @@ pub unsafe fn moe_route(p: RouteParams) {
     // SAFETY: all threads are here at every barrier; the arrays have the sizes that `p` states.
     unsafe {
         let mut at = thread;
-        while at < p.warps() * p.count {
+        while at < p.warps() * p.experts.count {
             memory::st_shared_b32(route.counts + at * WORD, 0);
             at += thread::block_dim_x();
         }
@@ -242,7 +229,7 @@ pub unsafe fn moe_route(p: RouteParams) {
         route.sum();
         thread::sync_threads();
         route.place_slots(id);
-        let mut row = memory::ld_shared_b32(route.offset(p.count)) + thread;
+        let mut row = memory::ld_shared_b32(route.offset(p.experts.count)) + thread;
         while row < p.slots {
             route.put(p.sources, row, NOWHERE);
             row += thread::block_dim_x();

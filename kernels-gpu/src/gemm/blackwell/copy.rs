@@ -52,7 +52,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     let ring = control.ring();
     let mut cursor = ring.producer();
     // What is launched to run behind this kernel may set itself up.
-    grid::griddepcontrol_launch_dependents();
+    if !L::GROUPED || L::MIXED {
+        grid::griddepcontrol_launch_dependents();
+    }
     let policy = |once: u32| {
         if once != 0 {
             bulk::createpolicy_fractional_l2_evict_first_b64()

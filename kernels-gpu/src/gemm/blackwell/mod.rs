@@ -86,8 +86,8 @@
 //! May still run, if the launch says so: weights are copied at once, all else that an earlier
 //! kernel may have written is read, and the result is written, behind `griddepcontrol.wait`, which
 //! the copying lane, the warp that loads tokens and the storing warps execute. Of a grouped product
-//! one warp executes it before it reads the token counts, unless they are settled; of products of sizes of
-//! their own, before it reads the table. In both cases all else is behind that one.
+//! one warp executes it before it reads the token counts, unless they are settled, and then lets the next kernel
+//! begin, which the copying lane does of other products; of products of sizes of their own, before it reads the table. In both cases all else is behind that one.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
 macro_rules! for_group {

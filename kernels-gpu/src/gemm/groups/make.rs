@@ -48,7 +48,8 @@ pub(super) struct Found {
 }
 
 impl GroupTable<'_> {
-    /// Makes the table for tiles of `tiling`; with `RUNS` also the run of CTA `cta`.
+    /// Makes the table for tiles of `tiling`; with `RUNS` also the run of CTA `cta`. Lets the next kernel of the
+    /// stream begin.
     ///
     /// # Safety
     /// One whole warp of the CTA; the other threads use the table behind a barrier.
@@ -59,6 +60,8 @@ impl GroupTable<'_> {
         if self.groups.settled == 0 {
             grid::griddepcontrol_wait();
         }
+        // Only now: what starts while this kernel runs finds the counts complete.
+        grid::griddepcontrol_launch_dependents();
         // SAFETY: the caller's.
         unsafe {
             // Problems of even tiles are many, and each is little work; of others a lane has few.

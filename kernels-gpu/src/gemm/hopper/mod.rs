@@ -48,7 +48,7 @@
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches | the stage holds data, or a batch of partial sums |
+//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches, and under multicast a grouped product's | the stage holds data, or a batch of partial sums |
 //! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
 //! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
 //! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
@@ -64,14 +64,14 @@
 //! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | what this CTA sent has arrived: it may end |
 //! | flag (global) | one thread of the contributor | the owner's producer where it copies partial sums, elsewhere one lane | the contributor's partial sums are there |
 //!
-//! The producer's warpgroup ends as soon as all its copies are issued, or complete where it then [brings the next
-//! product's weights to L2](fp4_formats::gemm::next). They complete before the consumers end, who wait for each of them.
+//! The producer's warpgroup ends as soon as all its copies are issued, or, where it waits for the last of them, when
+//! it has [brought the next product's weights to L2](fp4_formats::gemm::next). Consumers wait for each copy.
 //!
 //! # Dependent launches
-//! The next kernel of the stream may start as soon as all CTAs of this one have. No kernel that may
-//! still run writes weights, so they are copied at once. Activations are copied, and results and
-//! partial sums written, after `griddepcontrol.wait`. Unless they are settled, the token counts of groups
-//! are read after it as well, and nothing is copied before it. A CTA without work executes it, too, so that
+//! The next kernel of the stream may start as soon as all CTAs of this one have, of grouped products as soon as they
+//! may read the token counts. No kernel that may still run writes weights, so they are copied at once. Activations
+//! are copied, and results and partial sums written, after `griddepcontrol.wait`. Unless they are settled, the token
+//! counts of groups are read after it as well, and nothing is copied before it. A CTA without work executes it, too, so that
 //! the end of this kernel implies the end of those before.
 //!
 //! # Arithmetic
@@ -160,7 +160,7 @@ unsafe fn gemm<
     let sums_stored = memory.base + config.sums_stored_offset();
     let map = marker::kernel_parameter::<0, 64>();
     let thread = thread::thread_idx_x();
-    grid::griddepcontrol_launch_dependents();
+    W::release();
 
     let mut begun = None;
     if thread == CONSUMER_THREADS {

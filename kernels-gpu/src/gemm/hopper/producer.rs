@@ -281,9 +281,13 @@ pub unsafe fn produce<W: Work>(
             }
             let mut run = work.rest(config, p, work.end(p, &item));
             if run.is_empty() {
-                if work.prefetches_next(config) {
-                    // Not while copies of this launch are on their way: they would take longer.
+                let prefetches = work.prefetches_next(config);
+                if prefetches || (W::GROUPED && config.multicast > 1) {
+                    // Nothing is prefetched while copies are on their way, which would take longer. Multicast
+                    // kernels, which do not prefetch, take 1 % less time with the wait.
                     ring.wait_full(&ring.filled(&cursor));
+                }
+                if prefetches {
                     work.prefetch_next();
                 }
                 return;

@@ -2,7 +2,7 @@
 //! grouped ones, whose token counts only the device knows, or of several products of sizes of their
 //! own.
 
-use cuda_std::ptx::marker;
+use cuda_std::ptx::{grid, marker};
 use cuda_std::thread;
 use fp4_formats::gemm::groups::OwnRun;
 use fp4_formats::gemm::hopper::config::{CONSUMER_THREADS, HopperConfig};
@@ -30,6 +30,15 @@ pub trait Work: Copy {
     /// Whether problems have factors of their own.
     const OWN_FACTORS: bool = Self::GROUPED;
 
+    /// Lets the next kernel of the stream begin, unless [`begin`](Self::begin) does: as soon as it may read the
+    /// token counts that this one reads.
+    #[inline(always)]
+    fn release() {
+        if !Self::GROUPED || Self::MIXED {
+            grid::griddepcontrol_launch_dependents();
+        }
+    }
+
     /// The parameters of problem `problem`; `p` are those of the launch.
     ///
     /// # Safety
@@ -55,7 +64,7 @@ pub trait Work: Copy {
     #[inline(always)]
     unsafe fn acquire(self, _: u64) {}
 
-    /// Makes what the other functions need.
+    /// Makes what the other functions need. Of token counts on the device, it also lets the next kernel begin.
     ///
     /// # Safety
     /// One whole warp of the CTA; the other threads use the work list behind a barrier.

@@ -54,7 +54,7 @@ pub trait List: Copy {
     /// it was known which.
     fn begins_early(self) -> bool;
 
-    /// Makes what the other functions need.
+    /// Makes what the other functions need. Of token counts on the device, it also lets the next kernel begin.
     ///
     /// # Safety
     /// One whole warp of each CTA; the other threads use the work list behind a barrier.

@@ -1,0 +1,217 @@
+//! Rows that choose their weights: against the same product with slots whose weights are copies of the chosen ones,
+//! byte by byte. What is compared with is compared with the oracle elsewhere.
+
+use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::Kernels;
+use nvfp4::gemm::{
+    Activation, ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, GatedWeights, Gemm,
+    GemmOptions, GroupBuffers, Grouping, HalfMatrix, Output, Repacked, ResultBuffers, UpOptions,
+    Vectors, Workspace,
+};
+use nvfp4::generate::Generator;
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::gemm::blocks;
+use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+
+/// What the result has before the launch.
+const POISON: u8 = 0xee;
+/// Experts of all devices, the first one of this device, and how many it has.
+const EXPERTS: [usize; 3] = [9, 2, 5];
+/// Ids of rows: of this device, one of them twice; of others; of nobody.
+const IDS: [i32; 10] = [4, 2, 0, 6, -1, 8, 4, 9, i32::MIN, 3];
+const SIZES: [usize; 2] = [208, 96];
+
+struct Operands {
+    gates: Vec<BlockScaled<Nvfp4>>,
+    ups: Vec<BlockScaled<Nvfp4>>,
+    x: HalfMatrix,
+    /// Factors of each expert, and biases of each, of both halves.
+    factors: [Vec<f32>; 2],
+    biases: [Vec<f32>; 2],
+}
+
+impl Operands {
+    fn new(tokens: usize, half: HalfType, seed: u64) -> Self {
+        let ([n, k], [_, _, count]) = (SIZES, EXPERTS);
+        let mut rng = SplitMix64::new(seed);
+        let mut tensors = || -> Vec<_> {
+            let make = |expert: usize| {
+                let (of, scale) = (Generator::FullRange, [1.0, 0.5, 4.0][expert % 3]);
+                blocks::<Nvfp4>(of, [1, n, k], ScaleLayout::Linear, scale, &mut rng)
+            };
+            (0..count).map(make).collect()
+        };
+        let [gates, ups] = [(); 2].map(|()| tensors());
+        let mut floats =
+            |count: usize| -> Vec<f32> { (0..count).map(|_| rng.normal() as f32).collect() };
+        let x = floats(tokens * k);
+        let x = HalfMatrix::round("x", Dims::new(1, tokens, k).expect("few"), half, &x);
+        Self {
+            gates,
+            ups,
+            x: x.expect("finite"),
+            factors: [(); 2].map(|()| floats(count)),
+            biases: [(); 2].map(|()| floats(count * n)),
+        }
+    }
+
+    /// The weights of these experts, one after the other.
+    fn weights(&self, kernels: &Kernels, gated: bool, experts: &[usize]) -> DeviceWeights {
+        let (device, kind) = (kernels.device(), ActivationKind::Halves(self.x.operand()));
+        let repack = |&expert: &usize| {
+            let (gate, up) = (&self.gates[expert], &self.ups[expert]);
+            match gated {
+                false => Repacked::for_device(device, gate, kind),
+                true => Repacked::gated(device, &GatedWeights::pair(gate, up)?, kind),
+            }
+        };
+        let parts: Result<Vec<_>, _> = experts.iter().map(repack).collect();
+        Repacked::stack(&parts.expect("weights")).expect("alike").upload(device).expect("memory")
+    }
+}
+
+fn upload(kernels: &Kernels, bytes: &[u8]) -> DeviceBuffer {
+    DeviceBuffer::upload(kernels.device(), "x", bytes).expect("memory")
+}
+
+fn words<T: Copy>(values: &[T], to: impl Fn(T) -> [u8; 4]) -> Vec<u8> {
+    values.iter().flat_map(|&value| to(value)).collect()
+}
+
+/// A launch: elements or codes, and scales.
+fn launch(
+    kernels: &Kernels,
+    operands: &Operands,
+    grouping: Grouping,
+    options: &GemmOptions,
+    experts: &[usize],
+    [counts, x]: [&[u8]; 2],
+) -> [Vec<u8>; 2] {
+    let gated = options.up.is_some();
+    let weights = operands.weights(kernels, gated, experts);
+    let kind = ActivationKind::Halves(operands.x.operand());
+    let product = Gemm::grouped(kernels, &weights, grouping, kind, options).expect("planned");
+    let of = |values: &[f32], each: usize| {
+        let own = experts.iter().flat_map(|expert| &values[expert * each..][..each]);
+        upload(kernels, &words(&own.copied().collect::<Vec<f32>>(), f32::to_le_bytes))
+    };
+    let factors = operands.factors.each_ref().map(|factors| of(factors, 1));
+    let biases = operands.biases.each_ref().map(|bias| of(bias, SIZES[0]));
+    let out = product.out_bytes().expect("few").map(|bytes| vec![POISON; bytes.max(1)]);
+    let [elements, scales] = out.map(|bytes| upload(kernels, &bytes));
+    let workspace = Workspace::new(kernels.device(), product.workspace_bytes()).expect("memory");
+    let status = upload(kernels, &[POISON; 4]);
+    let counts = upload(kernels, counts);
+    let groups = GroupBuffers {
+        status: Some(&status),
+        factors: Some(&factors[0]),
+        up_factors: gated.then_some(&factors[1]),
+        own_vectors: true,
+        next: Some(&weights),
+        ..GroupBuffers::of(&counts)
+    };
+    let out = match options.output {
+        Output::Floats(_) => ResultBuffers::Floats(&elements),
+        Output::Nvfp4 { .. } | Output::Mxfp4 { .. } => {
+            ResultBuffers::Blocks { codes: &elements, scales: &scales }
+        }
+    };
+    let up_bias = gated.then_some(&biases[1]);
+    let vectors = Vectors { bias: Some(&biases[0]), up_bias, ..Vectors::default() };
+    let x = upload(kernels, x);
+    let x = ActivationBuffers::Halves(&x);
+    product.launch_grouped(groups, x, &weights, out, Some(&workspace), vectors).expect("launched");
+    assert_eq!(status.read().expect("readable"), [POISON; 4], "ids may have any value");
+    [elements, scales].map(|buffer| buffer.read().expect("readable"))
+}
+
+/// Rows have their experts' products, whoever has the activations, and others are left alone.
+#[test]
+fn rows_have_the_products_of_their_experts() {
+    let [experts, first, count] = EXPERTS;
+    let local = IDS.map(|id| usize::try_from(id).ok()?.checked_sub(first));
+    let local = local.map(|at| at.filter(|&at| at < count));
+    let outputs = [
+        FloatType::F32.into(),
+        FloatType::F16.into(),
+        Output::Nvfp4 { scale: 0.5, layout: ScaleLayout::Linear },
+    ];
+    let cases = (0..12).map(|at| (outputs[at % 3], at % 2 == 0, at / 2 % 2 == 0));
+    for (at, (output, gated, shared)) in cases.enumerate() {
+        let half = [HalfType::F16, HalfType::Bf16][at / 3 % 2];
+        for device in DEVICES {
+            let kernels = emulated(device, SCHEDULES[at % 5]);
+            let what = format!("{device}, {output:?}, gated {gated}, shared {shared}");
+            let operands = Operands::new(if shared { 1 } else { IDS.len() }, half, at as u64);
+            let mut options = GemmOptions::new().alpha(0.75).output(output);
+            if gated {
+                options = options.activation(Activation::Silu).up(UpOptions::new().alpha(-1.5));
+            }
+            let x = operands.x.bytes();
+            let chosen = ChosenRows { rows: IDS.len(), shared, experts, first };
+            let all: Vec<usize> = (0..count).collect();
+            let ids = words(&IDS, i32::to_le_bytes);
+            let grouping = Grouping::Chosen(chosen);
+            let got = launch(&kernels, &operands, grouping, &options, &all, [&ids, x]);
+
+            let own: Vec<usize> = local.iter().map(|at| at.unwrap_or(0)).collect();
+            let counts = local.map(|at| i32::from(at.is_some()));
+            let counts = words(&counts, i32::to_le_bytes);
+            let repeated = if shared { x.repeat(IDS.len()) } else { x.to_vec() };
+            let grouping = Grouping::Slots { tokens: 1 };
+            let operands_of = [&counts[..], &repeated];
+            let right = launch(&kernels, &operands, grouping, &options, &own, operands_of);
+            for (part, (got, right)) in got.iter().zip(&right).enumerate() {
+                let row = got.len() / IDS.len();
+                assert_eq!(got.len(), right.len(), "{what}");
+                for (at, expert) in local.iter().enumerate() {
+                    let [got, right] = [got, right].map(|bytes| &bytes[at * row..][..row]);
+                    assert!(got == right, "{what}: part {part}, row {at} differs");
+                    let is_left = got.iter().all(|&byte| byte == POISON);
+                    assert_eq!(is_left, expert.is_none() || row == 0, "{what}: row {at}");
+                }
+            }
+        }
+    }
+}
+
+/// What rows that choose cannot have is refused before anything is launched.
+#[test]
+fn refused() {
+    let kernels = emulated(DEVICES[0], SCHEDULES[0]);
+    let operands = Operands::new(1, HalfType::F16, 1);
+    let weights = operands.weights(&kernels, false, &[0, 1, 2, 3, 4]);
+    let halves = ActivationKind::Halves(HalfType::F16);
+    let good = ChosenRows { rows: 3, shared: true, experts: 9, first: 2 };
+    let plan = |chosen: ChosenRows, kind| {
+        Gemm::grouped(&kernels, &weights, Grouping::Chosen(chosen), kind, &GemmOptions::new())
+    };
+    for (what, chosen) in [
+        ("chosen rows", ChosenRows { rows: 0, ..good }),
+        ("chosen rows", ChosenRows { rows: MAX_PROBLEMS as usize + 1, ..good }),
+        ("experts of this device", ChosenRows { first: 5, ..good }),
+        ("experts of this device", ChosenRows { first: usize::MAX, ..good }),
+        ("experts", ChosenRows { experts: 0, ..good }),
+        ("experts", ChosenRows { experts: usize::MAX, ..good }),
+    ] {
+        let error = plan(chosen, halves).expect_err(what).to_string();
+        assert!(error.contains(what), "{chosen:?}: {error}");
+    }
+    let product = plan(good, halves).expect("planned");
+    let [ids, short] = [3, 2].map(|rows| upload(&kernels, &vec![0; rows * 4]));
+    let (x, rows) = (upload(&kernels, operands.x.bytes()), upload(&kernels, &[0; 3 * 4]));
+    let out = upload(&kernels, &vec![0; product.out_bytes().expect("few")[0]]);
+    for (what, counts, row_factors) in
+        [("row factors of chosen rows", &ids, Some(&rows)), ("the token counts", &short, None)]
+    {
+        let vectors = Vectors { row_factors, ..Vectors::default() };
+        let (a, out) = (ActivationBuffers::Halves(&x), ResultBuffers::Floats(&out));
+        let groups = GroupBuffers::of(counts);
+        let error = product.launch_grouped(groups, a, &weights, out, None, vectors);
+        let error = error.expect_err(what).to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}
