@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+use std::ops::Range;
 use std::sync::Arc;
 #[cfg(feature = "emulator")]
 use std::sync::Mutex;
@@ -370,20 +371,22 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// The first `len` bytes, after all earlier launches; the rest need not be written.
+    /// The bytes in `range`, as far as there are so many, after all earlier launches; the rest need not be written.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) fn read_first(&self, len: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        let end = range.end.min(self.len());
+        let start = range.start.min(end);
         Ok(match &self.place {
             Place::Cuda(memory) => {
                 let mut bytes = memory.to_vec()?;
-                bytes.truncate(len);
-                bytes
+                bytes.truncate(end);
+                bytes.split_off(start)
             }
             #[cfg(feature = "emulator")]
-            Place::Emulator { memory, address, len: all, .. } => {
-                lock(memory).read(*address, len.min(*all) as u64)?
+            Place::Emulator { memory, address, .. } => {
+                lock(memory).read(*address + start as u64, (end - start) as u64)?
             }
         })
     }
@@ -394,6 +397,6 @@ impl DeviceBuffer {
     /// [`DeviceError`](crate::device::DeviceError): on a GPU also an error of an earlier kernel, on
     /// the emulator also a byte that was not written.
     pub fn read(&self) -> Result<Vec<u8>> {
-        self.read_first(self.len())
+        self.read_range(0..self.len())
     }
 }

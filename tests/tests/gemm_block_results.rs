@@ -328,6 +328,7 @@ fn benches_verify() {
             format: Format::Nvfp4,
             activations: ActivationInput::Fp4,
             generator: Generator::FullRange,
+            decoded: false,
             seed: 1,
             layout: Linear,
             options: GemmOptions::default(),

@@ -207,6 +207,7 @@ fn both_products_of_a_mixture_are_in_the_table() {
             format: Format::Nvfp4,
             activations: ActivationInput::Fp4,
             generator: Generator::FullRange,
+            decoded: false,
             seed: 3,
             layout: ScaleLayout::Linear,
             options,

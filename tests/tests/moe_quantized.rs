@@ -42,6 +42,7 @@ fn steps_of_layers() {
                 format,
                 activations,
                 generator: Generator::FullRange,
+                decoded: false,
                 seed: at as u64,
                 layout: ScaleLayout::Linear,
                 options: GemmOptions::new().activation(Activation::Silu).up(UpOptions::default()),

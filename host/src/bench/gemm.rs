@@ -15,7 +15,8 @@ use crate::device::{Backend, Choice, Device, Kernels};
 use crate::error::{Error, Result, require_memory};
 use crate::gemm::{
     Activation, Activations, Candidate, Fp8Matrix, GatedWeights, GemmActivations, GemmOptions,
-    GemmOverrides, GemmPlan, GemmResult, GemmRun, Output, Repacked, Weights, reference_for,
+    GemmOverrides, GemmPlan, GemmResult, GemmRun, HalfMatrix, Output, Repacked, Weights,
+    reference_for,
 };
 use crate::generate::Generator;
 use crate::observe::Reports;
@@ -36,6 +37,9 @@ pub struct GemmBench {
     pub activations: ActivationInput,
     /// How inputs are made.
     pub generator: Generator,
+    /// Whether 16-bit activations have the values that block-scaled ones of the same seed decode to, and not the
+    /// generator's own, which may have fewer digits and then take less power to multiply.
+    pub decoded: bool,
     /// Their seed.
     pub seed: u64,
     /// Layout of the scales of block-scaled activations.
@@ -80,6 +84,15 @@ impl GemmBench {
         Ok(match self.activations {
             ActivationInput::Fp4 => {
                 GemmActivations::Blocks(self.generator.blocks("a", dims, self.layout, rng)?)
+            }
+            ActivationInput::Halves(operand) if self.decoded => {
+                let blocks = self.generator.blocks::<F>("a", dims, self.layout, rng)?;
+                GemmActivations::Halves(HalfMatrix::round(
+                    "a",
+                    dims,
+                    operand,
+                    &blocks.dequantize()?,
+                )?)
             }
             ActivationInput::Halves(operand) => {
                 GemmActivations::Halves(self.generator.halves("a", dims, operand, rng)?)
@@ -165,7 +178,10 @@ impl GemmBench {
             op,
             shape,
             format: F::NAME,
-            activations: self.activations.to_string(),
+            activations: match (self.activations, self.decoded) {
+                (ActivationInput::Halves(_), true) => format!("{} (decoded)", self.activations),
+                (activations, _) => activations.to_string(),
+            },
             activation: self.options.activation.to_string(),
             device: device.choice().clone(),
             kernels: kernels.folder().display().to_string(),

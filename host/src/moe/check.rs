@@ -3,6 +3,8 @@
 //! Every step is compared on its own inputs, as the steps before left them: bounds stay those of one
 //! product, and an error is named with its step.
 
+use std::ops::Range;
+
 use fp4_formats::BlockFormat;
 use serde::Serialize;
 
@@ -61,10 +63,19 @@ impl MoeLayer {
         let gathered = any.then(|| operands.gathered(order, tokens.as_ref())).transpose()?;
         let [_, second] = self.products();
         let row_bytes = operands.hidden() * operands.options.rows.bytes() as usize;
-        let rows = || match any {
-            true if self.chooses() => Ok(rows_of(&memory.rows.read()?, operands.ids.len(), order)),
-            true => memory.rows.read_first(order.len() * row_bytes),
-            false => Ok(Vec::new()),
+        // Rows of choices that are elsewhere are not written.
+        let rows = || -> Result<Vec<u8>> {
+            let of = |rows: Range<usize>| {
+                memory.rows.read_range(rows.start * row_bytes..rows.end * row_bytes)
+            };
+            match any {
+                true if self.chooses() => {
+                    let each: Result<Vec<_>> = order.iter().map(|&row| of(row..row + 1)).collect();
+                    Ok(each?.concat())
+                }
+                true => of(0..order.len()),
+                false => Ok(Vec::new()),
+            }
         };
         let mut checks = Vec::new();
         for step in self.steps() {

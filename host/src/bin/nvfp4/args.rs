@@ -373,6 +373,11 @@ pub struct BenchGemm {
     /// fp8-from-bf16. moe with fp4 takes bf16 and quantises before each product [default: fp4, of the set all f16].
     #[arg(long)]
     pub activations: Option<ActivationInput>,
+    /// gemm, dual, grouped: f16 and bf16 activations have the values that fp4 ones with the same seed decode
+    /// to, and so the same results, instead of the generator's own, which may have fewer digits and then take
+    /// less power to multiply.
+    #[arg(long)]
+    pub decoded: bool,
     /// gemm, dual, grouped: layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,

@@ -312,6 +312,7 @@ fn gemm_bench(args: &Bench) -> GemmBench {
         format: args.quantize.format,
         activations: args.gemm.activations.unwrap_or_else(|| default_activations(args)),
         generator: args.generator,
+        decoded: args.gemm.decoded,
         seed: args.seed,
         layout: args.layout,
         options: GemmOptions::new()

@@ -110,6 +110,7 @@ impl Config {
             format: self.format,
             activations: self.activations,
             generator,
+            decoded: false,
             seed: SEED,
             layout: ScaleLayout::Linear,
             options: GemmOptions::new()
@@ -325,6 +326,7 @@ fn product(format: Format, activations: ActivationInput, protocol: Protocol) -> 
         format,
         activations,
         generator: Generator::FullRange,
+        decoded: false,
         seed: SEED,
         layout: ScaleLayout::Blocked128x4,
         options: GemmOptions::new(),
