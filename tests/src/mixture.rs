@@ -154,5 +154,6 @@ pub fn small() -> Vec<MixtureCase> {
         MixtureCase::new([40, 5, 3], [160, 80], HalfType::F16),
         MixtureCase { shape: MoeShape { tokens: 1, top_k: 3, ..elsewhere }, extras: true, ..bf16 },
         MixtureCase { quantized: true, ..MixtureCase::new([1, 7, 4], [96, 64], HalfType::F16) },
+        MixtureCase { shape: elsewhere, quantized: true, extras: true, ..bf16 },
     ]
 }

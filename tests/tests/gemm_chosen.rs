@@ -2,6 +2,7 @@
 //! byte by byte. What is compared with is compared with the oracle elsewhere.
 
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
@@ -22,7 +23,13 @@ const POISON: u8 = 0xee;
 const EXPERTS: [usize; 3] = [9, 2, 5];
 /// Ids of rows: of this device, one of them twice; of others; of nobody.
 const IDS: [i32; 10] = [4, 2, 0, 6, -1, 8, 4, 9, i32::MIN, 3];
-const SIZES: [usize; 2] = [208, 96];
+const SIZES: [usize; 2] = [208, 608];
+/// Rows, more than a warp has lanes: the ids again and again.
+const ROWS: usize = 37;
+
+fn all_ids() -> Vec<i32> {
+    IDS.into_iter().cycle().take(ROWS).collect()
+}
 
 struct Operands {
     gates: Vec<BlockScaled<Nvfp4>>,
@@ -132,8 +139,9 @@ fn launch(
 #[test]
 fn rows_have_the_products_of_their_experts() {
     let [experts, first, count] = EXPERTS;
-    let local = IDS.map(|id| usize::try_from(id).ok()?.checked_sub(first));
-    let local = local.map(|at| at.filter(|&at| at < count));
+    let ids = all_ids();
+    let local = |&id: &i32| usize::try_from(id).ok()?.checked_sub(first).filter(|&at| at < count);
+    let local: Vec<Option<usize>> = ids.iter().map(local).collect();
     let outputs = [
         FloatType::F32.into(),
         FloatType::F16.into(),
@@ -145,27 +153,27 @@ fn rows_have_the_products_of_their_experts() {
         for device in DEVICES {
             let kernels = emulated(device, SCHEDULES[at % 5]);
             let what = format!("{device}, {output:?}, gated {gated}, shared {shared}");
-            let operands = Operands::new(if shared { 1 } else { IDS.len() }, half, at as u64);
+            let operands = Operands::new(if shared { 1 } else { ROWS }, half, at as u64);
             let mut options = GemmOptions::new().alpha(0.75).output(output);
             if gated {
                 options = options.activation(Activation::Silu).up(UpOptions::new().alpha(-1.5));
             }
             let x = operands.x.bytes();
-            let chosen = ChosenRows { rows: IDS.len(), shared, experts, first };
+            let chosen = ChosenRows { rows: ROWS, shared, experts, first };
             let all: Vec<usize> = (0..count).collect();
-            let ids = words(&IDS, i32::to_le_bytes);
+            let ids = words(&ids, i32::to_le_bytes);
             let grouping = Grouping::Chosen(chosen);
             let got = launch(&kernels, &operands, grouping, &options, &all, [&ids, x]);
 
             let own: Vec<usize> = local.iter().map(|at| at.unwrap_or(0)).collect();
-            let counts = local.map(|at| i32::from(at.is_some()));
+            let counts: Vec<i32> = local.iter().map(|at| i32::from(at.is_some())).collect();
             let counts = words(&counts, i32::to_le_bytes);
-            let repeated = if shared { x.repeat(IDS.len()) } else { x.to_vec() };
+            let repeated = if shared { x.repeat(ROWS) } else { x.to_vec() };
             let grouping = Grouping::Slots { tokens: 1 };
             let operands_of = [&counts[..], &repeated];
             let right = launch(&kernels, &operands, grouping, &options, &own, operands_of);
             for (part, (got, right)) in got.iter().zip(&right).enumerate() {
-                let row = got.len() / IDS.len();
+                let row = got.len() / ROWS;
                 assert_eq!(got.len(), right.len(), "{what}");
                 for (at, expert) in local.iter().enumerate() {
                     let [got, right] = [got, right].map(|bytes| &bytes[at * row..][..row]);
@@ -199,6 +207,13 @@ fn refused() {
     ] {
         let error = plan(chosen, halves).expect_err(what).to_string();
         assert!(error.contains(what), "{chosen:?}: {error}");
+    }
+    for kind in [
+        ActivationKind::Blocks { format: Format::Nvfp4, layout: ScaleLayout::Linear },
+        ActivationKind::Fp8(None),
+    ] {
+        let error = plan(good, kind).expect_err("not halves").to_string();
+        assert!(error.contains("type of activations"), "{kind:?}: {error}");
     }
     let product = plan(good, halves).expect("planned");
     let [ids, short] = [3, 2].map(|rows| upload(&kernels, &vec![0; rows * 4]));

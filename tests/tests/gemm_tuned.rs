@@ -2,7 +2,7 @@
 //! and its results are right.
 
 use fp4_formats::gemm::Split;
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use nvfp4::bench::{self, ActivationInput, GemmBench, Protocol, TuneTarget};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{Activation, GemmOptions, GemmResult, Source, UpOptions};
@@ -197,15 +197,21 @@ fn a_dense_kernel_in_the_table_is_rejected_for_groups() {
 /// What `bench --tune` measures of a mixture of experts is what the layer's products look up.
 #[test]
 fn both_products_of_a_mixture_are_in_the_table() {
-    let shape = MixtureShape { tokens: 9, experts: 6, top_k: 2, hidden: 64, between: 96 };
-    for (device, kernel, split) in [
-        ("emu:h200", "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK),
-        ("emu:b200", "gemm_nvfp4_256x128_grouped", Split::None),
+    let many = MixtureShape { tokens: 9, experts: 6, top_k: 2, hidden: 64, between: 96 };
+    // One token's rows choose their experts: slots of one token.
+    let one = MixtureShape { tokens: 1, ..many };
+    let (fp4, halves) = (ActivationInput::Fp4, ActivationInput::Halves(HalfType::F16));
+    for (device, shape, activations, kernel, split, m) in [
+        ("emu:h200", many, fp4, "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK, 18),
+        ("emu:b200", many, fp4, "gemm_nvfp4_256x128_grouped", Split::None, 18),
+        ("emu:h200", one, fp4, "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK, 2),
+        ("emu:h200", one, halves, "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK, 1),
+        ("emu:b200", one, halves, "gemm_nvfp4_f16_256x128_grouped", Split::None, 1),
     ] {
         let options = GemmOptions::new().activation(Activation::Silu).up(UpOptions::new());
         let bench = GemmBench {
             format: Format::Nvfp4,
-            activations: ActivationInput::Fp4,
+            activations,
             generator: Generator::FullRange,
             decoded: false,
             seed: 3,
@@ -228,7 +234,7 @@ fn both_products_of_a_mixture_are_in_the_table() {
         let report = bench::moe(&tuned, shape, &bench).expect("runs");
         assert!(report.head.verified, "{report}");
         for plan in &report.plans {
-            assert_eq!((plan.kernel, plan.source), (kernel, Source::Table { m: 18 }), "{plan}");
+            assert_eq!((plan.kernel, plan.source), (kernel, Source::Table { m }), "{plan}");
         }
         // Times come from a GPU alone.
         let error = bench::tune(&tuned, &targets[0]).expect_err("emulated").to_string();

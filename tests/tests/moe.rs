@@ -394,8 +394,8 @@ fn layers() {
     }
 }
 
-/// A layer for one token has no routing: experts elsewhere, all of them, more experts than shared memory would hold
-/// counts of, an expert that is chosen alone.
+/// A layer for one token has no routing: experts elsewhere, mostly elsewhere, the only expert; the layer for two
+/// tokens has it.
 #[test]
 fn layers_of_one_token() {
     for (at, (shape, steps)) in [
@@ -479,6 +479,58 @@ fn bad_choices_of_one_token() {
             let error = layer.launch_step(step, &inputs, weights, &memory, &x, biases);
             let error = error.expect_err("no such step").to_string();
             assert!(error.contains("step"), "{error}");
+        }
+    }
+}
+
+/// A bad id or weight of a layer's token makes that token NaN and no other.
+#[test]
+fn bad_choices_of_one_of_many_tokens() {
+    const BAD_TOKEN: usize = 3;
+    let case = MixtureCase::new([7, 6, 2], [64, 32], HalfType::Bf16);
+    let mixture = Mixture::<Nvfp4>::new(case, 5);
+    let step = mixture.step(6);
+    let operands = mixture.operands(&step);
+    for device in DEVICES {
+        let kernels = emulated(device, SCHEDULES[1]);
+        let weights = operands.repack(kernels.device()).expect("weights");
+        let [first, second] = weights.map(|w| w.upload(kernels.device()).expect("memory"));
+        let (half, options) = (HalfType::Bf16, &operands.options);
+        let layer = MoeLayer::new(&kernels, operands.shape, &first, &second, half, options);
+        let layer = layer.expect("a layer");
+        let x = upload(&kernels, operands.tokens.bytes());
+        let run = |ids: &[i32], factors: &[f32]| {
+            let memory = layer.memory().expect("memory");
+            let out = upload(&kernels, &vec![0xee; layer.out_bytes()]);
+            let inputs = MoeInputs {
+                activations: &x,
+                ids: &upload(&kernels, &bytes_of(ids, i32::to_le_bytes)),
+                weights: &upload(&kernels, &bytes_of(factors, f32::to_le_bytes)),
+                shared: None,
+            };
+            let biases = MoeBiases::default();
+            layer.launch(&inputs, [&first, &second], &memory, &out, biases).expect("launched");
+            let values = floats::decode(FloatType::F32, &out.read().expect("readable"));
+            (values, memory.problem().expect("readable"))
+        };
+        let (right, problem) = run(operands.ids, operands.weights);
+        assert!(problem.is_none() && right.iter().all(|value| value.is_finite()));
+        let (mut ids, mut factors) = (operands.ids.to_vec(), operands.weights.to_vec());
+        ids[2 * BAD_TOKEN + 1] = 6;
+        factors[2 * BAD_TOKEN] = f32::NAN;
+        for (ids, factors, problem) in [
+            (&ids[..], operands.weights, MoeProblem::BadId),
+            (operands.ids, &factors[..], MoeProblem::NanWeight),
+        ] {
+            let (values, found) = run(ids, factors);
+            assert_eq!(found, Some(problem), "{device}");
+            for (token, (got, right)) in values.chunks(64).zip(right.chunks(64)).enumerate() {
+                let is_right = match token {
+                    BAD_TOKEN => got.iter().all(|value| value.is_nan()),
+                    _ => got == right,
+                };
+                assert!(is_right, "{device}, {problem:?}: token {token}");
+            }
         }
     }
 }

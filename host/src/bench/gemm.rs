@@ -75,12 +75,29 @@ impl GemmBench {
         if self.is_gated() { 2 * n } else { n }
     }
 
+    /// Checks that decoded values are asked for only where there are any.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    fn check_decoded(&self) -> Result<()> {
+        match self.activations {
+            ActivationInput::Halves(_) => Ok(()),
+            ActivationInput::Fp4 | ActivationInput::Fp8(_) if !self.decoded => Ok(()),
+            ActivationInput::Fp4 | ActivationInput::Fp8(_) => Err(Error::shape(
+                "activations with decoded values",
+                "f16 or bf16",
+                self.activations,
+            )),
+        }
+    }
+
     /// Random activations.
     pub(super) fn tokens<F: BlockFormat>(
         &self,
         dims: Dims,
         rng: &mut SplitMix64,
     ) -> Result<GemmActivations<F>> {
+        self.check_decoded()?;
         Ok(match self.activations {
             ActivationInput::Fp4 => {
                 GemmActivations::Blocks(self.generator.blocks("a", dims, self.layout, rng)?)
@@ -536,5 +553,53 @@ impl fmt::Display for GemmTiming {
             )?;
         }
         self.peers.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decoded values are those of the FP4 activations, without rounding, and only 16-bit ones can be.
+    #[test]
+    fn decoded_activations_have_the_values_of_blocks() {
+        fn check<F: BlockFormat>(generator: Generator) {
+            let dims = Dims::new(1, 5, 64).expect("few");
+            let bench = |activations, decoded| GemmBench {
+                format: crate::gemm::format_of::<F>(),
+                activations,
+                generator,
+                decoded,
+                seed: 1,
+                layout: ScaleLayout::Linear,
+                options: GemmOptions::default(),
+                quantized: None,
+                protocol: Protocol::default(),
+                explain: false,
+                sweep: 0,
+            };
+            let tokens = |activations, decoded| {
+                bench(activations, decoded).tokens::<F>(dims, &mut SplitMix64::new(7))
+            };
+            let Ok(GemmActivations::Blocks(blocks)) = tokens(ActivationInput::Fp4, false) else {
+                panic!("blocks")
+            };
+            let values = blocks.dequantize().expect("few");
+            for half in [HalfType::F16, HalfType::Bf16] {
+                let Ok(GemmActivations::Halves(halves)) =
+                    tokens(ActivationInput::Halves(half), true)
+                else {
+                    panic!("halves")
+                };
+                let got = crate::floats::decode(half.float(), halves.bytes());
+                assert!(got == values, "{generator} {half:?}");
+            }
+            assert!(tokens(ActivationInput::Fp4, true).is_err());
+            assert!(tokens(ActivationInput::Fp8(None), true).is_err());
+        }
+        for generator in [Generator::Contest, Generator::ContestGemm, Generator::ContestDual] {
+            check::<Nvfp4>(generator);
+            check::<Mxfp4>(generator);
+        }
     }
 }

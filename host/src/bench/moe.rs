@@ -134,6 +134,10 @@ fn run<F: BlockFormat>(
     let Output::Floats(output) = bench.options.output else {
         return Err(Error::shape("result of moe", "f16, bf16 or f32", bench.options.output.name()));
     };
+    if bench.decoded {
+        let what = "activations of a mixture of experts";
+        return Err(Error::shape(what, "the generator's own", "decoded ones"));
+    }
     let half = match bench.activations {
         ActivationInput::Fp4 => HalfType::Bf16,
         ActivationInput::Halves(half) => half,

@@ -51,6 +51,9 @@ enum Sizes {
     Dense(GemmShape),
     /// Groups whose tokens follow each other.
     Grouped(GroupedShape),
+    /// So many rows that choose their groups. They are measured as groups whose tokens follow each other, of which
+    /// those that are chosen have one: tiles are the same.
+    Chosen(GroupedShape, usize),
 }
 
 impl TuneTarget {
@@ -76,10 +79,17 @@ impl TuneTarget {
 
     /// Both products, as [`MoeLayer`](crate::moe::MoeLayer) makes them.
     fn of_mixture(shape: MixtureShape, bench: &GemmBench) -> Result<Vec<Self>> {
-        let MixtureShape { hidden, between, .. } = shape;
+        let MixtureShape { tokens, top_k, hidden, between, .. } = shape;
         let sizes = |n, k| {
             let counts = token_counts(shape, bench.seed);
-            Sizes::Grouped(GroupedShape { counts, n, k })
+            let grouped = GroupedShape { counts, n, k };
+            match (tokens, bench.activations) {
+                (1, ActivationInput::Halves(_)) => Sizes::Chosen(grouped, top_k),
+                (
+                    _,
+                    ActivationInput::Halves(_) | ActivationInput::Fp4 | ActivationInput::Fp8(_),
+                ) => Sizes::Grouped(grouped),
+            }
         };
         let layout = ScaleLayout::Linear;
         let (first_output, quantized) = match bench.activations {
@@ -113,6 +123,10 @@ impl TuneTarget {
                 let count = shape.counts.len();
                 let sizes = GemmShape::of(shape.tokens(), shape.n, shape.k);
                 (sizes, Some(TuneGroups { count, slots: false }))
+            }
+            Sizes::Chosen(GroupedShape { n, k, .. }, rows) => {
+                let (count, shape) = (*rows, GemmShape { m: 1, n: *n, k: *k, l: *rows });
+                (shape, Some(TuneGroups { count, slots: true }))
             }
         };
         TuneProblem {
@@ -152,7 +166,7 @@ pub fn tune(kernels: &Kernels, target: &TuneTarget) -> Result<TuneReport> {
     let bench = GemmBench { sweep, protocol, ..bench.clone() };
     let swept = match sizes {
         Sizes::Dense(shape) => gemm(&kernels, *shape, &bench)?,
-        Sizes::Grouped(shape) => grouped(&kernels, shape, &bench)?,
+        Sizes::Grouped(shape) | Sizes::Chosen(shape, _) => grouped(&kernels, shape, &bench)?,
     };
     report(target.problem(), swept)
 }

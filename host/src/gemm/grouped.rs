@@ -11,8 +11,8 @@ use super::family::GroupRequest;
 use super::product::check_kind;
 use super::tuned::plan_problem;
 use super::{
-    ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, Gemm, GemmOptions,
-    ResultBuffers, Vectors, Workspace,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, ResultBuffers, Vectors,
+    Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels};
@@ -53,6 +53,7 @@ pub struct ChosenRows {
     /// How many rows, at most 1024.
     pub rows: usize,
     /// Whether all rows are products of one token, `[1, K]`, and not of one each, `[rows, K]`.
+    /// [`Gemm::with_strides`] replaces that by what its strides say.
     pub shared: bool,
     /// Experts of all devices: ids are below it.
     pub experts: usize,
@@ -86,8 +87,8 @@ pub struct GroupBuffers<'a> {
     /// A word, u32, that becomes [`STATUS_BAD_COUNTS`](fp4_formats::gemm::groups::STATUS_BAD_COUNTS)
     /// where the counts are bad, and is left alone where they are good.
     pub status: Option<&'a DeviceBuffer>,
-    /// A factor of each group's sums besides alpha and the scales, f32 `[G]`; of a gated product,
-    /// of the gate's.
+    /// A factor of each group's sums besides alpha and the scales, f32 `[G]` for G matrices of weights; of a
+    /// gated product, of the gate's.
     pub factors: Option<&'a DeviceBuffer>,
     /// The same for the other half of a gated product.
     pub up_factors: Option<&'a DeviceBuffer>,
@@ -272,15 +273,11 @@ impl Gemm {
         let request = GroupRequest::of(&asked)?.ok_or_else(not_grouped)?;
         let plan = plan_problem(kernels, asked, &options.overrides, &steps)?;
         let groups = Some(PlannedGroups { request, matrices, chosen });
-        let product = Self::planned(kernels, weights, plan, groups, kind, steps)?;
-        match grouping {
-            Grouping::Chosen(ChosenRows { shared: true, .. }) => {
-                product.with_strides(BatchStrides::new().activations(0))
-            }
-            Grouping::Contiguous { .. } | Grouping::Slots { .. } | Grouping::Chosen(_) => {
-                Ok(product)
-            }
+        let mut product = Self::planned(kernels, weights, plan, groups, kind, steps)?;
+        if let Grouping::Chosen(ChosenRows { shared: true, .. }) = grouping {
+            product.strides.share_activations();
         }
+        Ok(product)
     }
 
     /// Queues a grouped product; see [`Gemm::launch`]. Activations that belong to no group may be read,
@@ -289,8 +286,8 @@ impl Gemm {
     /// group, or behind each slot's tokens.
     ///
     /// # Errors
-    /// As there; [`Error::Shape`] for counts and factors of other lengths, and for a product that
-    /// is not grouped.
+    /// As there; [`Error::Shape`] for counts and factors of other lengths, for row factors of chosen rows, and for a
+    /// product that is not grouped.
     pub fn launch_grouped(
         &self,
         groups: GroupBuffers<'_>,

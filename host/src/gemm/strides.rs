@@ -138,6 +138,12 @@ impl Strides {
         Ok(Self { activations, activation_scales, result, result_scales })
     }
 
+    /// Lets all entries have the first one's activations.
+    pub fn share_activations(&mut self) {
+        let Spacing { matrix, .. } = self.activations;
+        self.activations = Spacing { stride: 0, span: matrix, matrix, given: false };
+    }
+
     /// How the activations lie.
     pub fn entries(&self) -> Entries {
         if self.activations.stride == 0 {

@@ -21,6 +21,9 @@ use crate::tune::ResultKind;
 
 /// A whole layer, planned once and launched any number of times.
 ///
+/// A layer for one token neither routes nor gathers, unless its activations are quantised: its products take the ids
+/// themselves ([`Grouping::Chosen`]).
+///
 /// ```
 /// use std::path::Path;
 ///
@@ -76,8 +79,6 @@ use crate::tune::ResultKind;
 /// # Ok(())
 /// # }
 /// ```
-/// One token's choices have nobody to be put in order with: unless its activations are quantised, such a layer
-/// multiplies each choice's row by its expert's weights ([`Grouping::Chosen`]), without routing and gathering.
 #[derive(Debug)]
 pub struct MoeLayer {
     routing: Routing,
@@ -189,7 +190,7 @@ impl TokenScales {
 /// A step of a layer, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoeStep {
-    /// [`Routing::route`]; not of a layer for one token.
+    /// [`Routing::route`]; not of a layer for one token, unless its activations are quantised.
     Route,
     /// Quantising the tokens; only of a layer that does.
     Quantize,
@@ -227,7 +228,7 @@ impl MoeStep {
 pub struct MoeInputs<'a> {
     /// `[tokens, H]` of the layer's 16-bit type.
     pub activations: &'a DeviceBuffer,
-    /// i32 `[tokens, top_k]`: each token's experts.
+    /// i32 `[tokens, top_k]`: each token's experts. Nothing may write them while the layer runs.
     pub ids: &'a DeviceBuffer,
     /// f32 `[tokens, top_k]`: their weights.
     pub weights: &'a DeviceBuffer,
@@ -249,7 +250,7 @@ pub struct MoeBiases<'a> {
 /// Device memory of a layer, for one stream: the one that it is first used on.
 #[derive(Debug)]
 pub struct MoeMemory {
-    /// Who goes where, with the status word.
+    /// Who goes where, with the status word. A layer that does not [route](MoeStep::Route) has the status word alone.
     pub routes: Routes,
     /// Of a layer that quantises its activations.
     pub(crate) quantizer: Option<Quantizer>,

@@ -478,5 +478,10 @@ impl GroupedCase {
                 }
             }
         }
+        let ranges = self.ranges();
+        for row in (0..self.rows()).filter(|row| !ranges.iter().any(|range| range.contains(row))) {
+            let codes = &result.bytes[row * n / 2..(row + 1) * n / 2];
+            assert!(codes.iter().all(|&byte| byte == POISON), "{what}\nrow {row}: written");
+        }
     }
 }

@@ -374,8 +374,8 @@ pub struct BenchGemm {
     #[arg(long)]
     pub activations: Option<ActivationInput>,
     /// gemm, dual, grouped: f16 and bf16 activations have the values that fp4 ones with the same seed decode
-    /// to, and so the same results, instead of the generator's own, which may have fewer digits and then take
-    /// less power to multiply.
+    /// to, and so the same exact products, instead of the generator's own, which may have fewer digits and then
+    /// take less power to multiply.
     #[arg(long)]
     pub decoded: bool,
     /// gemm, dual, grouped: layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.
