@@ -219,13 +219,18 @@ fn refused() {
     let [ids, short] = [3, 2].map(|rows| upload(&kernels, &vec![0; rows * 4]));
     let (x, rows) = (upload(&kernels, operands.x.bytes()), upload(&kernels, &[0; 3 * 4]));
     let out = upload(&kernels, &vec![0; product.out_bytes().expect("few")[0]]);
-    for (what, counts, row_factors) in
-        [("row factors of chosen rows", &ids, Some(&rows)), ("the token counts", &short, None)]
-    {
+    let workspace = Workspace::new(kernels.device(), product.workspace_bytes()).expect("memory");
+    // One token for all rows, no more.
+    let long = upload(&kernels, &operands.x.bytes().repeat(3));
+    for (what, counts, x, row_factors) in [
+        ("row factors of chosen rows", &ids, &x, Some(&rows)),
+        ("the token counts", &short, &x, None),
+        ("activations", &ids, &long, None),
+    ] {
         let vectors = Vectors { row_factors, ..Vectors::default() };
-        let (a, out) = (ActivationBuffers::Halves(&x), ResultBuffers::Floats(&out));
+        let (a, out) = (ActivationBuffers::Halves(x), ResultBuffers::Floats(&out));
         let groups = GroupBuffers::of(counts);
-        let error = product.launch_grouped(groups, a, &weights, out, None, vectors);
+        let error = product.launch_grouped(groups, a, &weights, out, Some(&workspace), vectors);
         let error = error.expect_err(what).to_string();
         assert!(error.contains(what), "{error}");
     }

@@ -7,12 +7,13 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{
-    Activation, ActivationKind, Activations, GatedWeights, GemmOptions, HalfMatrix, Repacked,
-    UpOptions, Weights, reference,
+    Activation, ActivationKind, Activations, DeviceWeights, GatedWeights, GemmOptions, HalfMatrix,
+    Repacked, UpOptions, Weights, reference,
 };
 use nvfp4::generate::Generator;
 use nvfp4::moe::{
-    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, MoeStep, Routes, Routing,
+    MoeBiases, MoeInputs, MoeLayer, MoeOperands, MoeOptions, MoeProblem, MoeShape, MoeStep, Routes,
+    Routing,
 };
 use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -424,6 +425,46 @@ fn layers_of_one_token() {
     }
 }
 
+/// A layer with its weights and tokens on a device, and an f32 result.
+struct PlannedLayer {
+    layer: MoeLayer,
+    weights: [DeviceWeights; 2],
+    x: DeviceBuffer,
+}
+
+impl PlannedLayer {
+    fn new(kernels: &Kernels, operands: &MoeOperands<'_, Nvfp4>) -> Self {
+        let weights = operands.repack(kernels.device()).expect("weights");
+        let weights = weights.map(|w| w.upload(kernels.device()).expect("memory"));
+        let ([first, second], half) = (&weights, operands.tokens.operand());
+        let layer = MoeLayer::new(kernels, operands.shape, first, second, half, &operands.options);
+        let x = upload(kernels, operands.tokens.bytes());
+        Self { layer: layer.expect("a layer"), weights, x }
+    }
+
+    /// The result with these choices and weights of them, and what was wrong.
+    fn run(
+        &self,
+        kernels: &Kernels,
+        ids: &[i32],
+        factors: &[f32],
+    ) -> (Vec<f32>, Option<MoeProblem>) {
+        let Self { layer, weights, x } = self;
+        let memory = layer.memory().expect("memory");
+        let out = upload(kernels, &vec![0xee; layer.out_bytes()]);
+        let inputs = MoeInputs {
+            activations: x,
+            ids: &upload(kernels, &bytes_of(ids, i32::to_le_bytes)),
+            weights: &upload(kernels, &bytes_of(factors, f32::to_le_bytes)),
+            shared: None,
+        };
+        let biases = MoeBiases::default();
+        layer.launch(&inputs, weights.each_ref(), &memory, &out, biases).expect("launched");
+        let values = floats::decode(FloatType::F32, &out.read().expect("readable"));
+        (values, memory.problem().expect("readable"))
+    }
+}
+
 /// A bad id of a layer for one token makes it NaN and says so, as a weight that is NaN does; of an expert that is
 /// chosen twice, both rows count.
 #[test]
@@ -434,26 +475,8 @@ fn bad_choices_of_one_token() {
     let operands = mixture.operands(&step);
     for device in DEVICES {
         let kernels = emulated(device, SCHEDULES[2]);
-        let weights = operands.repack(kernels.device()).expect("weights");
-        let [first, second] = weights.map(|w| w.upload(kernels.device()).expect("memory"));
-        let weights = [&first, &second];
-        let (half, options) = (HalfType::F16, &operands.options);
-        let layer = MoeLayer::new(&kernels, operands.shape, &first, &second, half, options);
-        let layer = layer.expect("a layer");
-        let x = upload(&kernels, operands.tokens.bytes());
-        let run = |ids: [i32; 3], factors: [f32; 3]| {
-            let memory = layer.memory().expect("memory");
-            let out = upload(&kernels, &vec![0xee; layer.out_bytes()]);
-            let inputs = MoeInputs {
-                activations: &x,
-                ids: &upload(&kernels, &bytes_of(&ids, i32::to_le_bytes)),
-                weights: &upload(&kernels, &bytes_of(&factors, f32::to_le_bytes)),
-                shared: None,
-            };
-            layer.launch(&inputs, weights, &memory, &out, MoeBiases::default()).expect("launched");
-            let values = floats::decode(FloatType::F32, &out.read().expect("readable"));
-            (values, memory.problem().expect("readable"))
-        };
+        let planned = PlannedLayer::new(&kernels, &operands);
+        let run = |ids: [i32; 3], factors: [f32; 3]| planned.run(&kernels, &ids, &factors);
         let (right, problem) = run([4, 1, 5], [0.5, 0.25, 0.0]);
         assert!(problem.is_none() && right.iter().all(|value| value.is_finite()));
         for id in [6, -1, i32::MIN, i32::MAX] {
@@ -469,14 +492,15 @@ fn bad_choices_of_one_token() {
         assert_eq!(problem, None);
         assert!(once == twice, "{device}: an expert chosen twice");
         // Steps that it has not are refused.
+        let PlannedLayer { layer, weights, x } = &planned;
         let memory = layer.memory().expect("memory");
         let steps: Vec<MoeStep> = layer.steps().collect();
         assert_eq!(steps, [MoeStep::First, MoeStep::Second, MoeStep::Combine]);
         let ids = upload(&kernels, &[0; 12]);
-        let inputs = MoeInputs { activations: &x, ids: &ids, weights: &ids, shared: None };
+        let inputs = MoeInputs { activations: x, ids: &ids, weights: &ids, shared: None };
         for step in [MoeStep::Route, MoeStep::Gather] {
             let biases = MoeBiases::default();
-            let error = layer.launch_step(step, &inputs, weights, &memory, &x, biases);
+            let error = layer.launch_step(step, &inputs, weights.each_ref(), &memory, x, biases);
             let error = error.expect_err("no such step").to_string();
             assert!(error.contains("step"), "{error}");
         }
@@ -493,26 +517,8 @@ fn bad_choices_of_one_of_many_tokens() {
     let operands = mixture.operands(&step);
     for device in DEVICES {
         let kernels = emulated(device, SCHEDULES[1]);
-        let weights = operands.repack(kernels.device()).expect("weights");
-        let [first, second] = weights.map(|w| w.upload(kernels.device()).expect("memory"));
-        let (half, options) = (HalfType::Bf16, &operands.options);
-        let layer = MoeLayer::new(&kernels, operands.shape, &first, &second, half, options);
-        let layer = layer.expect("a layer");
-        let x = upload(&kernels, operands.tokens.bytes());
-        let run = |ids: &[i32], factors: &[f32]| {
-            let memory = layer.memory().expect("memory");
-            let out = upload(&kernels, &vec![0xee; layer.out_bytes()]);
-            let inputs = MoeInputs {
-                activations: &x,
-                ids: &upload(&kernels, &bytes_of(ids, i32::to_le_bytes)),
-                weights: &upload(&kernels, &bytes_of(factors, f32::to_le_bytes)),
-                shared: None,
-            };
-            let biases = MoeBiases::default();
-            layer.launch(&inputs, [&first, &second], &memory, &out, biases).expect("launched");
-            let values = floats::decode(FloatType::F32, &out.read().expect("readable"));
-            (values, memory.problem().expect("readable"))
-        };
+        let planned = PlannedLayer::new(&kernels, &operands);
+        let run = |ids: &[i32], factors: &[f32]| planned.run(&kernels, ids, factors);
         let (right, problem) = run(operands.ids, operands.weights);
         assert!(problem.is_none() && right.iter().all(|value| value.is_finite()));
         let (mut ids, mut factors) = (operands.ids.to_vec(), operands.weights.to_vec());

@@ -80,14 +80,11 @@ impl GemmBench {
     /// # Errors
     /// [`Error::Shape`].
     fn check_decoded(&self) -> Result<()> {
-        match self.activations {
-            ActivationInput::Halves(_) => Ok(()),
-            ActivationInput::Fp4 | ActivationInput::Fp8(_) if !self.decoded => Ok(()),
-            ActivationInput::Fp4 | ActivationInput::Fp8(_) => Err(Error::shape(
-                "activations with decoded values",
-                "f16 or bf16",
-                self.activations,
-            )),
+        match (self.activations, self.decoded) {
+            (ActivationInput::Halves(_), _) | (_, false) => Ok(()),
+            (activations @ (ActivationInput::Fp4 | ActivationInput::Fp8(_)), true) => {
+                Err(Error::shape("activations with decoded values", "f16 or bf16", activations))
+            }
         }
     }
 

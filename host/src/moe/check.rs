@@ -103,7 +103,7 @@ impl MoeLayer {
                 (MoeStep::First | MoeStep::Second, None) => (true, None),
                 (MoeStep::First, Some(gathered)) => {
                     let reference = operands.first_product(gathered, ranges)?;
-                    let found = self.between(operands, memory, order)?.verify(&reference);
+                    let found = self.between(memory, order)?.verify(&reference);
                     (found.passed(), Some(found))
                 }
                 (MoeStep::Second, Some(_)) => {
@@ -127,16 +127,12 @@ impl MoeLayer {
     }
 
     /// What the first product left in the rows of the choices in `order`.
-    fn between<F: BlockFormat>(
-        &self,
-        operands: &MoeOperands<'_, F>,
-        memory: &MoeMemory,
-        order: &[usize],
-    ) -> Result<GemmResult> {
+    fn between(&self, memory: &MoeMemory, order: &[usize]) -> Result<GemmResult> {
         let [first, _] = self.products();
         let mut parts = memory.between.read()?;
         if self.chooses() {
-            parts = parts.map(|bytes| rows_of(&bytes, operands.ids.len(), order));
+            let dims = first.result_dims()?;
+            parts = parts.map(|bytes| rows_of(&bytes, dims.batch() * dims.rows(), order));
         }
         result(first, parts, order.len())
     }
@@ -149,8 +145,7 @@ impl MoeLayer {
         order: &[usize],
     ) -> Result<GemmActivations<F>> {
         const NAME: &str = "between";
-        let GemmResult { bytes, scales, dims, output, .. } =
-            self.between(operands, memory, order)?;
+        let GemmResult { bytes, scales, dims, output, .. } = self.between(memory, order)?;
         Ok(match output.blocks() {
             None => {
                 let half = operands.tokens.operand();

@@ -84,8 +84,6 @@ pub struct MoeLayer {
     routing: Routing,
     first: Gemm,
     second: Gemm,
-    /// Whether rows are in the order of choices.
-    chooses: bool,
     hidden: usize,
     half: HalfType,
     /// Where activations are quantised, how.
@@ -321,7 +319,7 @@ impl MoeLayer {
             }
         };
         let quantized = options.quantized.map(|scales| scales.of_tokens(a.format)).transpose()?;
-        let groupings = match chooses(shape, options) {
+        let groupings = match chooses(shape, options.quantized.is_some()) {
             false => [Grouping::Contiguous { bound: routing.slots() }; 2],
             true => [true, false].map(|shared| {
                 let MoeShape { experts, first, .. } = shape;
@@ -339,7 +337,6 @@ impl MoeLayer {
         Ok(Self {
             first: Gemm::grouped(kernels, first, groupings[0], kind, &of_first)?,
             second: Gemm::grouped(kernels, second, groupings[1], kind, &of_second)?,
-            chooses: chooses(shape, options),
             routing,
             hidden: hidden as usize,
             half,
@@ -356,7 +353,7 @@ impl MoeLayer {
 
     /// The steps that it takes, in order.
     pub fn steps(&self) -> impl Iterator<Item = MoeStep> + use<> {
-        let (quantizes, chooses) = (self.quantized.is_some(), self.chooses);
+        let (quantizes, chooses) = (self.quantized.is_some(), self.chooses());
         MoeStep::ALL.into_iter().filter(move |step| match step {
             MoeStep::Quantize => quantizes,
             MoeStep::Route | MoeStep::Gather => !chooses,
@@ -366,7 +363,7 @@ impl MoeLayer {
 
     /// Whether rows between the steps are in the order of choices, not of experts.
     pub(crate) fn chooses(&self) -> bool {
-        self.chooses
+        chooses(self.routing.shape(), self.quantized.is_some())
     }
 
     /// Bytes of the result.
@@ -410,7 +407,7 @@ impl MoeLayer {
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
-            gathered: match self.chooses {
+            gathered: match self.chooses() {
                 false => Some(TokenBuffers::of("gathered", of_tokens, zeroed)?),
                 true => None,
             },
@@ -478,7 +475,8 @@ impl MoeLayer {
         let MoeMemory { routes, quantizer, gathered, between, rows, workspace, stream } = memory;
         stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
-        let counts = if self.chooses { ids } else { &routes.offsets };
+        let chooses = self.chooses();
+        let counts = if chooses { ids } else { &routes.offsets };
         let groups = GroupBuffers {
             status: Some(&routes.status),
             own_vectors: true,
@@ -487,10 +485,11 @@ impl MoeLayer {
         };
         let other = || Error::shape("memory", "of this layer", "of another one");
         match step {
-            MoeStep::Route if self.chooses => Err(not_of("routes")),
+            MoeStep::Route | MoeStep::Gather if chooses => {
+                Err(Error::shape("step", "one of `MoeLayer::steps`", step.name()))
+            }
             MoeStep::Route => self.routing.route(ids, routes),
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.launch(activations, None),
-            MoeStep::Gather if self.chooses => Err(not_of("gathers")),
             MoeStep::Gather => {
                 match (gathered.as_ref().ok_or_else(other)?.activations(), quantizer) {
                     (ActivationBuffers::Halves(gathered), None) => {
@@ -514,10 +513,11 @@ impl MoeLayer {
             MoeStep::First => {
                 let vectors =
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
-                let (a, settled) = match gathered {
-                    Some(gathered) if !self.chooses => (gathered.activations(), settled),
-                    None if self.chooses => (ActivationBuffers::Halves(activations), None),
-                    Some(_) | None => return Err(other()),
+                let (a, settled) = match (gathered, chooses) {
+                    (Some(gathered), false) => (gathered.activations(), settled),
+                    // What was queued before may write the ids.
+                    (None, true) => (ActivationBuffers::Halves(activations), None),
+                    (Some(_), true) | (None, false) => return Err(other()),
                 };
                 let out = between.result();
                 let groups = GroupBuffers { next: Some(second), settled, ..groups };
@@ -530,19 +530,14 @@ impl MoeLayer {
             }
             MoeStep::Combine => {
                 let columns = (self.hidden, self.types);
-                let order = (routes, self.chooses.then_some(ids), settled);
+                let order = (routes, chooses.then_some(ids), settled);
                 self.routing.queue_combine(rows, order, weights, shared, out, columns)
             }
         }
     }
 }
 
-/// Whether a layer takes rows in the order of choices: one token's, whose activations are not quantised.
-fn chooses(shape: MoeShape, options: &MoeOptions) -> bool {
-    shape.tokens == 1 && options.quantized.is_none()
-}
-
-/// The error for a step that a layer for one token does not have.
-fn not_of(does: &str) -> Error {
-    Error::shape("step", "one of `MoeLayer::steps`", format!("one that {does}"))
+/// Whether a layer takes rows in the order of choices: a layer for one token whose activations are not quantised.
+fn chooses(shape: MoeShape, quantizes: bool) -> bool {
+    shape.tokens == 1 && !quantizes
 }
