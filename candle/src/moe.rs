@@ -11,8 +11,8 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::checkpoint::Blocks;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
-    ActivationBuffers, Gemm, GemmOptions, GroupBuffers, Grouping, HalfMatrix, ResultBuffers,
-    Vectors,
+    ActivationBuffers, ChosenRows, Gemm, GemmOptions, GroupBuffers, Grouping, HalfMatrix,
+    ResultBuffers, Vectors,
 };
 use nvfp4::moe::{MoeShape, Routes, Routing};
 use nvfp4::tensor::Dims;
@@ -47,22 +47,23 @@ struct Layer {
     engine: Arc<Engine>,
     weights: Weights,
     sizes: Sizes,
-    plans: Mutex<HashMap<(ThreadId, usize, FloatType), Planned>>,
+    plans: Mutex<HashMap<(ThreadId, Choices, FloatType), Planned>>,
 }
 
-/// The steps for so many choices, with memory on the stream of a thread.
+/// The steps for some choices, with memory on the stream of a thread.
 #[derive(Debug)]
 struct Planned {
     routing: Routing,
     gemm: Gemm,
     routes: Routes,
-    gathered: DeviceBuffer,
+    /// Rows in the order of experts, unless rows [choose](Choices::choose).
+    gathered: Option<DeviceBuffer>,
     rows: DeviceBuffer,
     ones: DeviceBuffer,
 }
 
 /// Tokens and choices of each, and whether each choice has a row of `x`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Choices {
     tokens: usize,
     top_k: usize,
@@ -72,6 +73,12 @@ struct Choices {
 impl Choices {
     fn count(self) -> usize {
         self.tokens * self.top_k
+    }
+
+    /// Whether rows choose their experts' matrices themselves. One token's do: its experts differ, so that
+    /// bringing rows of the same expert together would spare nothing.
+    fn choose(self, experts: usize) -> bool {
+        self.tokens == 1 && self.top_k <= experts
     }
 }
 
@@ -165,10 +172,11 @@ impl MoeLinear {
     fn planned(
         &self,
         kernels: &Kernels,
-        count: usize,
+        choices: Choices,
         output: FloatType,
     ) -> nvfp4::Result<Planned> {
         let Sizes { matrices, n, k } = self.layer.sizes;
+        let count = choices.count();
         let Weights::Device { weights, .. } = &self.layer.weights else {
             unreachable!("weights of an engine with kernels are on its device")
         };
@@ -177,13 +185,21 @@ impl MoeLinear {
         let shape =
             MoeShape { tokens: count, top_k: 1, experts: matrices, first: 0, count: matrices };
         let routing = Routing::new(kernels, shape)?;
-        let (grouping, kind) = (Grouping::Contiguous { bound: count }, self.layer.engine.kind());
+        let chooses = choices.choose(matrices);
+        let grouping = if chooses {
+            let experts = matrices;
+            Grouping::Chosen(ChosenRows { rows: count, shared: false, experts, first: 0 })
+        } else {
+            Grouping::Contiguous { bound: count }
+        };
+        let kind = self.layer.engine.kind();
+        let gathered = || DeviceBuffer::zeroed(device, "gathered", count * k * 2);
         let options = GemmOptions::new().output(output);
         let ones: Vec<u8> = (0..count).flat_map(|_| 1f32.to_le_bytes()).collect();
         Ok(Planned {
             gemm: Gemm::grouped(kernels, weights, grouping, kind, &options)?,
             routes: routing.routes()?,
-            gathered: DeviceBuffer::zeroed(device, "gathered", count * k * 2)?,
+            gathered: if chooses { None } else { Some(gathered()?) },
             rows: DeviceBuffer::zeroed(device, "rows", count * n * output.bytes() as usize)?,
             ones: DeviceBuffer::upload(device, "ones", &ones)?,
             routing,
@@ -193,7 +209,7 @@ impl MoeLinear {
     /// Queues all steps: `x` has 16-bit elements, a row for each choice.
     fn launch(
         &self,
-        count: usize,
+        choices: Choices,
         [x, ids, y]: [&DeviceBuffer; 3],
         output: FloatType,
     ) -> nvfp4::Result<()> {
@@ -201,10 +217,10 @@ impl MoeLinear {
             unreachable!("only engines with kernels launch")
         };
         let mut plans = lock(&self.layer.plans);
-        let key = (thread::current().id(), count, output);
+        let key = (thread::current().id(), choices, output);
         let planned = match plans.remove(&key) {
             Some(planned) => planned,
-            None => self.planned(kernels, count, output)?,
+            None => self.planned(kernels, choices, output)?,
         };
         if plans.len() >= PLANS {
             plans.clear();
@@ -212,18 +228,28 @@ impl MoeLinear {
         let Planned { routing, gemm, routes, gathered, rows, ones } =
             plans.entry(key).or_insert(planned);
         let Sizes { n, k, .. } = self.layer.sizes;
-        routing.route(ids, routes)?;
-        routing.gather(x, routes, gathered, k)?;
-        let mut groups = GroupBuffers::of(&routes.offsets);
+        let (x, counts) = match gathered {
+            Some(gathered) => {
+                routing.route(ids, routes)?;
+                routing.gather(x, routes, gathered, k)?;
+                (&*gathered, &routes.offsets)
+            }
+            None => (x, ids),
+        };
+        let mut groups = GroupBuffers::of(counts);
         groups.status = Some(&routes.status);
         groups.own_vectors = true;
         let vectors = Vectors { bias: bias.as_ref(), ..Vectors::default() };
         let bytes = gemm.workspace_bytes();
         self.layer.engine.with_workspace(kernels, bytes, |workspace| {
-            let (x, y) = (ActivationBuffers::Halves(gathered), ResultBuffers::Floats(rows));
+            let (x, y) = (ActivationBuffers::Halves(x), ResultBuffers::Floats(rows));
             gemm.launch_grouped(groups, x, weights, y, workspace, vectors)
         })?;
-        routing.combine(rows, routes, ones, None, y, (n, [output; 2]))
+        let types = (n, [output; 2]);
+        match gathered {
+            Some(_) => routing.combine(rows, routes, ones, None, y, types),
+            None => routing.combine_choices(rows, (ids, routes), ones, None, y, types),
+        }
     }
 
     fn emulate(
@@ -245,7 +271,7 @@ impl MoeLinear {
         let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let ids = DeviceBuffer::upload(device, "ids", &ids)?;
         let y = DeviceBuffer::poisoned(device, "result", count * n * size_of::<f32>())?;
-        self.launch(count, [&x, &ids, &y], FloatType::F32)?;
+        self.launch(choices, [&x, &ids, &y], FloatType::F32)?;
         Ok(floats::decode(FloatType::F32, &y.read()?))
     }
 }
@@ -301,7 +327,7 @@ impl CustomOp2 for MoeLinear {
         let ids = crate::cuda::Ids::of(ids, ids_layout)?;
         let storage = crate::cuda::result(engine, x, count * n, |y, output| {
             halves.lend(engine, |x| {
-                ids.lend(engine, |ids| Ok(self.launch(count, [x, ids, y], output)?))
+                ids.lend(engine, |ids| Ok(self.launch(choices, [x, ids, y], output)?))
             })
         })?;
         Ok((storage, result))

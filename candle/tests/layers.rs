@@ -175,6 +175,36 @@ fn experts_are_gathered() -> Result<()> {
     Ok(())
 }
 
+/// One token's rows choose their experts' matrices by id. Three of its choices are experts, and the fourth
+/// is an id that is none's.
+#[test]
+fn one_token_chooses() -> Result<()> {
+    let (experts, bias) = (experts(), tensor(&[4, N], 0.9));
+    let ids = Tensor::from_slice(&[3i64, 0, 4, 1], (1, 4), &Device::Cpu)?;
+    let reference = MoeLinear::new(&Engine::reference(), &experts, Some(&bias))?;
+    let good = Tensor::from_slice(&[3u32, 0, 1], (1, 3), &Device::Cpu)?;
+    for x in [tensor(&[1, K], 0.3), tensor(&[1, 4, K], 0.3)] {
+        let x = x.to_dtype(DType::BF16)?.to_dtype(DType::F32)?;
+        let of_good = match x.rank() {
+            2 => x.clone(),
+            _ => Tensor::cat(&[x.narrow(1, 0, 2)?, x.narrow(1, 3, 1)?], 1)?,
+        };
+        let right = reference.gather_forward(&of_good, &good)?;
+        for engine in emulated(HalfType::Bf16) {
+            let moe = MoeLinear::new(&engine, &experts, Some(&bias))?;
+            for _ in 0..2 {
+                let y = moe.gather_forward(&x, &ids)?;
+                let of_good = Tensor::cat(&[y.narrow(1, 0, 2)?, y.narrow(1, 3, 1)?], 1)?;
+                let off = error(&of_good, &right)?;
+                assert!(off < 1e-5, "{engine:?} {off}");
+                let bad = y.narrow(1, 2, 1)?.flatten_all()?.to_vec1::<f32>()?;
+                assert!(bad.len() == N && bad.iter().all(|value| value.is_nan()), "{bad:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The message of a failure, without candle's backtrace.
 fn message<T>(result: Result<T>) -> String {
     let error = result.err().expect("refused").to_string();

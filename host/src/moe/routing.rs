@@ -306,6 +306,24 @@ impl Routing {
         self.queue_combine(from, (routes, None, None), weights, shared, out, types)
     }
 
+    /// [`combine`](Self::combine) of rows in the order of choices, not of experts, as a product of rows that
+    /// [choose](crate::gemm::Grouping::Chosen) makes them: by `ids`, as [`route`](Self::route) takes them. Of
+    /// `routes` only the status word counts.
+    ///
+    /// # Errors
+    /// As [`combine`](Self::combine).
+    pub fn combine_choices(
+        &self,
+        from: &DeviceBuffer,
+        (ids, routes): (&DeviceBuffer, &Routes),
+        weights: &DeviceBuffer,
+        shared: Option<&DeviceBuffer>,
+        out: &DeviceBuffer,
+        types: (usize, [FloatType; 2]),
+    ) -> Result<()> {
+        self.queue_combine(from, (routes, Some(ids), None), weights, shared, out, types)
+    }
+
     /// [`combine`](Self::combine), where rows are in the order of choices if their ids are given; and where what
     /// wrote routes or ids and weights is complete when the launch begins, as [`SettledCounts`] says of counts, or
     /// it is not known whether it is.

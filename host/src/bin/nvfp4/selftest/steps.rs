@@ -253,23 +253,32 @@ fn quantisers() -> Vec<Step> {
     by_stage(steps)
 }
 
-/// Every kernel of every product, on exact inputs of whole tiles and on ragged ones.
+/// Every kernel of every product, on exact inputs of whole tiles and on ragged ones. Gated products take
+/// one activation after the other, kernel by kernel.
 fn products(configs: &[Config]) -> Vec<Step> {
     let mut steps = Vec::new();
-    for config in configs {
+    for (config, activation) in configs.iter().zip(Activation::ALL.into_iter().cycle()) {
         let [n, m] = config.tile;
         let exact = GemmShape { m, n: 2 * n, k: 1024, l: 1 };
         // An odd number of blocks, of either format.
         let ragged = GemmShape { m: m + 3, n: 3 * n + 5, k: 32 * 27, l: 2 };
         for &split in &config.splits {
             if config.grouped {
-                for (stage, generator, shape) in [
-                    ("grouped, exact", Generator::Exact, vec![m, 0, m]),
-                    ("grouped, ragged", Generator::FullRange, vec![3, m + 1, 0, 1]),
+                for (stage, generator, counts, gated) in [
+                    ("grouped, exact", Generator::Exact, vec![m, 0, m], false),
+                    ("grouped, ragged", Generator::FullRange, vec![3, m + 1, 0, 1], false),
+                    ("grouped and gated, ragged", Generator::ContestDual, vec![m + 2, 0, 1], true),
                 ] {
-                    let shape = GroupedShape { counts: shape, n: 2 * n + 4, k: 32 * 13 };
-                    let bench = config.bench(generator, split);
-                    let name = format!("{} {}", config.name, Shape::Grouped(shape.clone()));
+                    let shape = GroupedShape { counts, n: 2 * n + 4, k: 32 * 13 };
+                    let mut bench = config.bench(generator, split);
+                    let name = if gated {
+                        bench.options =
+                            bench.options.activation(activation).up(UpOptions::default());
+                        Shape::GroupedDual(shape.clone())
+                    } else {
+                        Shape::Grouped(shape.clone())
+                    };
+                    let name = format!("{} {name}", config.name);
                     steps.push(Step { stage, name, work: Work::Grouped(shape, Box::new(bench)) });
                 }
                 continue;
@@ -287,9 +296,12 @@ fn products(configs: &[Config]) -> Vec<Step> {
             steps.push(config.step("gemm, ragged", ragged, bench, split));
             let mut bench = config.bench(Generator::ContestDual, split);
             let up = UpOptions::default();
-            bench.options =
-                bench.options.output(FloatType::F16).activation(Activation::Silu).up(up);
+            bench.options = bench.options.output(FloatType::F16).activation(activation).up(up);
             steps.push(config.step("gated, ragged", ragged, bench, split));
+            let mut bench = config.bench(Generator::ContestDual, split);
+            bench.options =
+                bench.options.output(FloatType::F32).activation(Activation::ReluSquared);
+            steps.push(config.step("relu squared, ragged", ragged, bench, split));
         }
         let mut bench = config.bench(Generator::FullRange, config.splits[0]);
         bench.quantized = Some(ScaleLayout::Linear);
