@@ -10,8 +10,13 @@ use support::Folder;
 
 /// The chart that the README shows, and what it is made from.
 const CHART: &str = "docs/times-h200.svg";
-const CHART_FILES: [&str; 3] =
-    ["2026-11-26-gemv-linear.json", "2026-11-28-gemm-f16.json", "2026-11-28-grouped-f16.json"];
+const CHART_FILES: [&str; 5] = [
+    "2026-11-26-gemv-linear.json",
+    "2026-11-28-gemm-f16.json",
+    "2026-11-28-dual-f16-peers.json",
+    "2026-11-28-grouped-f16-peers.json",
+    "2026-11-28-grouped-decode-f16.json",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
