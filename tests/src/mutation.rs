@@ -1,5 +1,8 @@
 //! What the mutation checks of our kernels share.
 
+use nvfp4::device::{Device, DeviceRequest, Kernels};
+use nvfp4::tune::ResultKind;
+use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::experiment::{Earlier, Experiment};
 use ptx_emu::mutate::{Equivalent, Fate, Mutant, MutateOptions, mutate_all};
 use ptx_emu::{GlobalMemory, Gpu, Module};
@@ -37,9 +40,13 @@ gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.sync 1, 256; #1 | as that of 
 gemm_sm90_nvfp4_e4m3_128x32 | remove | bar.sync 1, 256; #1 | as that of 128x32
 gemm_sm90_nvfp4_e4m3_128x256 | remove | bar.sync 1, 256; #1 | as that of 128x32
 gemm_sm90_nvfp4_e4m3_128x256 | remove | wgmma.fence.sync.aligned; #3 | reads of registers are not ordered with a product that overwrites them
-gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #2 | lanes hand token counts to one another, but no launch parts them just there
-gemm_sm90_nvfp4_f16_128x128_grouped | remove | griddepcontrol.wait; #5 | no kernel before makes the factors of groups
-gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | lanes hand token counts to one another, but no launch parts them just there
+gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #4 | lanes write the same words of a run, but no launch parts them just there
+gemm_sm90_nvfp4_f16_128x8_grouped | remove | griddepcontrol.wait; #3 | of a CTA without work: only a kernel behind this one could begin too early
+gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | lanes hand token counts to one another; shuffles behind it, which order no memory, keep them together
+gemm_nvfp4_f16_128x64_grouped | remove | bar.warp.sync %r; #1 | as that of 256x128
+gemm_sm90_nvfp4_f16_128x256_grouped_multicast2 | remove | bar.warp.sync %r; #7 | lanes write the same words of a run, but no launch parts them just there
+gemm_sm90_nvfp4_f16_128x256_grouped_multicast2 | relaxed | @arrives mbarrier.arrive.release.cta.shared::c*.b64 _, [%r]; } #30 | a barrier of the warp before it is taken for a fence
+gemm_sm90_nvfp4_f16_128x256_grouped_multicast2 | remove | bar.sync *, 128; #55 | the next tile's products, which a warpgroup's warps wait for together, are taken to order the reads before them
 gemm_*_mixed | remove | fence.proxy.tensormap::generic.acquire.sys [%rd], 128; | of maps that the host wrote, no launch finds an older one in a cache
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
 ";
@@ -79,6 +86,81 @@ pub fn check(launches: &[Experiment], effort: Effort) {
     assert!(mutants.passes(effort.caught), "{name}\n{text}");
     let survivor = mutants.unexplained().find(|m| !known(m));
     assert!(survivor.is_none(), "{name}: no reason why this survived: {survivor:?}\n{text}");
+}
+
+/// Seeds of kernels whose launches take long, besides `eager` and `lazy`.
+const FEW_SEEDS: u64 = 6;
+
+/// [`check`] of a GEMM kernel, whose mutants run under few seeds. The variable `NVFP4_ALL_SEEDS` makes them 64,
+/// which takes many minutes.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_briefly(launches: &[Experiment]) {
+    let seeds = if std::env::var_os("NVFP4_ALL_SEEDS").is_some() { 64 } else { FEW_SEEDS };
+    check(launches, Effort { seeds, least: 60, caught: 95 });
+}
+
+/// Which launch of a kernel is meant.
+#[derive(Debug, Clone, Copy)]
+pub enum Which {
+    /// The first one. Quantised results are compared with floats of a launch behind it.
+    First,
+    /// The last one. Floats come before quantised results, which are scaled by their magnitude.
+    Last,
+}
+
+/// The part of a result of the harness of products that is written first of all.
+#[must_use]
+pub fn first_written(result: ResultKind) -> &'static str {
+    match result {
+        // The padding of scales.
+        ResultKind::Blocks(..) => "c scales",
+        ResultKind::Floats(_) => "c",
+    }
+}
+
+/// A launch of `kernel` in what `run` does on a machine, which the host library makes. `run` returns the names
+/// of an input that a [kernel before](earlier) makes and of a result that it writes. No other capture of the kernel
+/// has this `name` at the same time.
+///
+/// # Panics
+/// If there is no such launch, or no such memory.
+pub fn captured(
+    kernel: &str,
+    name: &str,
+    gpu: &Gpu,
+    which: Which,
+    run: impl FnOnce(&Kernels) -> [&'static str; 2],
+) -> Experiment {
+    let folder = format!("nvfp4-mutants-{}-{kernel}-{name}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
+    let device = device.with_capture(&folder);
+    let kernels = device.kernels(Some(&crate::kernels_dir())).expect("kernels are built");
+    let places = run(&kernels);
+    // Other kernels may have been launched before.
+    let launches = device.capture().expect("it captures").launches();
+    let bundles = (0..launches).map(|at| folder.join(format!("{at:03}-{kernel}")));
+    let mut bundles = bundles.filter(|bundle| bundle.is_dir());
+    let bundle = match which {
+        Which::First => bundles.next(),
+        Which::Last => bundles.next_back(),
+    };
+    let bundle = bundle.unwrap_or_else(|| panic!("no launch of {kernel} in {}", folder.display()));
+    let bundle = Bundle::read(&bundle).expect("a bundle");
+    std::fs::remove_dir_all(&folder).expect("it was there");
+    let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
+    let [input, result] = places.map(|name| {
+        let mut found = experiment.memory.allocations().filter(|(of, ..)| *of == name);
+        found.next().map(|(_, addr, bytes)| (addr, bytes)).unwrap_or_else(|| {
+            let all: Vec<_> = experiment.memory.allocations().collect();
+            panic!("{kernel}: no {name} in {all:?}")
+        })
+    });
+    experiment.earlier = Some(earlier(&mut experiment.memory, gpu, input, result));
+    experiment
 }
 
 /// The kernel before: lets the next one begin, takes its time, then copies from one place to

@@ -1,8 +1,7 @@
-//! Mutation check of the GEMM kernels, as tests/tests/mutants.rs does for the others.
+//! Mutation check of the GEMM kernels but for grouped ones, as tests/tests/mutants.rs does for the others.
 //!
 //! The host library makes the launch, on a machine with few SMs so that a CTA has several tiles;
-//! its result is checked against the f64 oracle first. Mutants run under few seeds; the variable
-//! `NVFP4_ALL_SEEDS` makes them 64, which takes many minutes.
+//! its result is checked against the f64 oracle first.
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
@@ -10,23 +9,13 @@ use fp4_formats::gemm::Split;
 use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
 use fp4_formats::gemm::hopper;
 use fp4_formats::quantize::Format;
-use nvfp4::device::{Device, DeviceRequest, Kernels};
-use nvfp4::gemm::GemmOverrides;
 use nvfp4::tune::ResultKind;
-use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16, LINEAR};
-use nvfp4_tests::mutation::{self, Effort};
+use nvfp4_tests::mutation::{Which, captured, check_briefly, first_written};
 use ptx_emu::Gpu;
-use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::experiment::Experiment;
 use std::mem::offset_of;
-use std::path::{Path, PathBuf};
-
-/// Seeds besides `eager` and `lazy`.
-const SEEDS: u64 = 6;
-/// Mutants that each kernel must have.
-const LEAST: usize = 60;
 
 /// A product by a kernel with a split of K, of the sizes M, N and K; exact operands with
 /// scales in the 128x4 layout.
@@ -41,116 +30,28 @@ fn case(
     Case { layout: Blocked128x4, ..case }.kernel(kernel, split)
 }
 
-fn folder(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mutants-{name}"));
-    let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).expect("a folder");
-    path
-}
-
-/// Which launch of a kernel is meant.
-enum Which {
-    /// Quantised results are compared with floats of a launch behind it.
-    First,
-    /// Floats come before quantised results, which are scaled by their magnitude.
-    Last,
-}
-
-/// A launch of `kernel` in what `run` does on a machine. A kernel before makes the input whose name
-/// `run` returns.
-fn captured(
-    kernel: &str,
-    name: &str,
-    gpu: &Gpu,
-    (which, result): (Which, ResultKind),
-    run: impl FnOnce(&Kernels) -> &'static str,
-) -> Experiment {
-    let folder = folder(&format!("{kernel}-{name}"));
-    let device = Device::open(&DeviceRequest::Emulator(gpu.clone())).expect("opens anywhere");
-    let device = device.with_capture(&folder);
-    let kernels = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("kernels are built");
-    let input = run(&kernels);
-    // Activations may have been laid out before.
-    let launches = device.capture().expect("it captures").launches();
-    let bundles = (0..launches).map(|at| folder.join(format!("{at:03}-{kernel}")));
-    let mut bundles = bundles.filter(|bundle| bundle.is_dir());
-    let bundle = match which {
-        Which::First => bundles.next(),
-        Which::Last => bundles.next_back(),
-    };
-    let bundle = bundle.expect("a launch of the kernel");
-    let bundle = Bundle::read(&bundle).expect("a bundle");
-    std::fs::remove_dir_all(&folder).expect("it was there");
-    let mut experiment = bundle.experiment(Some(gpu)).expect("it fits");
-    let find = |name: &str| {
-        let mut found = experiment.memory.allocations().filter(|(of, ..)| *of == name);
-        found.next().map(|(_, addr, bytes)| (addr, bytes)).unwrap_or_else(|| {
-            let all: Vec<_> = experiment.memory.allocations().collect();
-            panic!("{kernel}: no {name} in {all:?}")
-        })
-    };
-    // The padding of scales is written first of all.
-    let result = match result {
-        ResultKind::Blocks(..) => "c scales",
-        ResultKind::Floats(_) => "c",
-    };
-    let (input, result) = (find(input), find(result));
-    experiment.earlier = Some(mutation::earlier(&mut experiment.memory, gpu, input, result));
-    experiment
-}
-
 /// The launch of `case` on a machine, checked against the oracle. What a kernel before makes is
 /// what is laid out, the activations or their codes, or the `input` of this name.
 fn experiment_of(case: &Case, gpu: &Gpu, input: Option<&'static str>) -> Experiment {
     let kernel = case.overrides.kernel.as_deref().expect("a kernel");
     let which = if case.exact() { Which::Last } else { Which::First };
     let name = format!("{}-{}", case.shape, input.unwrap_or_default());
-    captured(kernel, &name, gpu, (which, case.result), |kernels| {
+    captured(kernel, &name, gpu, which, |kernels| {
         let result = case.check(kernels);
         println!("{}", result.plan);
-        match (input, case.activations) {
+        let input = match (input, case.activations) {
             (Some(input), _) => input,
             _ if !result.plan.before.is_empty() => "workspace",
             (None, ActivationType::Halves(_) | ActivationType::Fp8(_)) => "a",
             (None, ActivationType::Blocks(_)) => "a codes",
-        }
+        };
+        [input, first_written(case.result)]
     })
 }
 
 /// The launch of `case` on a machine, checked against the oracle.
 fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
     experiment_of(case, gpu, None)
-}
-
-/// A grouped product, checked against the oracle, whose `input` a kernel before makes: "counts", or
-/// the activations as the product takes them.
-fn grouped(
-    kernel: &'static str,
-    gpu: &Gpu,
-    counts: &[usize],
-    sizes: [usize; 2],
-    activations: ActivationType,
-    result: ResultKind,
-    input: &'static str,
-) -> Experiment {
-    let overrides = GemmOverrides::new().kernel(kernel.to_string()).split(None);
-    let case = GroupedCase::new(counts, sizes);
-    // Counts that the kernel before makes are not settled; others are.
-    let settled = input != "counts";
-    let case = GroupedCase { activations, result, overrides, spare: 1, settled, ..case };
-    captured(kernel, &format!("{counts:?}-{input}"), gpu, (Which::Last, result), |kernels| {
-        case.check(kernels);
-        input
-    })
-}
-
-/// Share of the faults that must be caught, percent.
-const CAUGHT: u32 = 95;
-
-/// Runs the check on launches of one kernel.
-fn check(launches: &[Experiment]) {
-    let seeds = if std::env::var_os("NVFP4_ALL_SEEDS").is_some() { 64 } else { SEEDS };
-    mutation::check(launches, Effort { seeds, least: LEAST, caught: CAUGHT });
 }
 
 /// A launch on sm_90a on `sms` SMs, with activations of the type that the kernel takes.
@@ -184,7 +85,7 @@ fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
 #[test]
 fn hopper_32_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x32";
-    check(&[
+    check_briefly(&[
         hopper(kernel, Split::None, [20, 740, 2160]),
         shared(2, kernel, [20, 332, 1904]),
         hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
@@ -196,7 +97,7 @@ fn hopper_32_tokens() {
 #[test]
 fn hopper_64_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64";
-    check(&[
+    check_briefly(&[
         hopper(kernel, Split::None, [36, 740, 1392]),
         shared(2, kernel, [36, 332, 1136]),
         shared(2, kernel, [36, 100, 1136]),
@@ -208,7 +109,7 @@ fn hopper_64_tokens() {
 #[test]
 fn hopper_folded() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x32";
-    check(&[
+    check_briefly(&[
         hopper(kernel, Split::None, [20, 740, 2160]),
         shared(2, kernel, [20, 332, 1904]),
         hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
@@ -219,7 +120,7 @@ fn hopper_folded() {
 #[test]
 fn hopper_folded_panels() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x256";
-    check(&[
+    check_briefly(&[
         hopper(kernel, Split::None, [200, 332, 1520]),
         shared(2, kernel, [200, 332, 1136]),
         hopper(kernel, Split::Cluster(2), [200, 140, 1264]),
@@ -240,7 +141,7 @@ fn sharing(kernel: &'static str, split: Split, shape: [usize; 3], sms: u32) -> E
 #[test]
 fn hopper_pairs() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64_multicast2";
-    check(&[
+    check_briefly(&[
         sharing(kernel, Split::None, [36, 588, 1648], 1),
         sharing(kernel, Split::StreamK, [36, 740, 2544], 16),
     ]);
@@ -250,7 +151,7 @@ fn hopper_pairs() {
 #[test]
 fn hopper_8_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8";
-    check(&[
+    check_briefly(&[
         shared(3, kernel, [5, 460, 2160]),
         hopper(kernel, Split::None, [5, 740, 752]),
         hopper(kernel, Split::Cluster(2), [5, 140, 4336]),
@@ -302,62 +203,6 @@ fn blackwell_of(
     experiment
 }
 
-/// Two CTAs with whole tiles of two widths and an empty group, whose stages are `free` several times;
-/// three tiles of each width, of which the middle one's sums meet in the workspace. One tile of two
-/// CTAs: the flag is set when its reader waits for it. The counts are late in one launch, the
-/// activations in the others.
-#[test]
-fn hopper_groups() {
-    let kernel = "gemm_sm90_nvfp4_f16_128x128_grouped";
-    let gpu = Gpu { sms: 2, ..Gpu::h200() };
-    let on = |counts: &[usize], sizes, input| {
-        let mut experiment = grouped(kernel, &gpu, counts, sizes, F16, FLOATS, input);
-        // Beside the kernel there is room for the one before.
-        experiment.gpu.sms = 3;
-        experiment
-    };
-    // No room for the kernel before: the flag is set at other times.
-    let alone = |counts: &[usize], sizes| {
-        let mut experiment = on(counts, sizes, "a");
-        experiment.gpu.sms = 2;
-        experiment
-    };
-    // More partial sums of one tile than the ring has stages.
-    let many = |counts: &[usize], sizes| {
-        let gpu = Gpu { sms: 6, ..Gpu::h200() };
-        grouped(kernel, &gpu, counts, sizes, F16, FLOATS, "a")
-    };
-    check(&[
-        many(&[60], [128, 2560]),
-        on(&[36, 0, 128], [332, 1328], "counts"),
-        on(&[300], [128, 2160], "a"),
-        on(&[276], [128, 2160], "a"),
-        on(&[384], [128, 2160], "a"),
-        on(&[60], [128, 2800], "a"),
-        alone(&[36], [100, 2800]),
-        alone(&[60], [128, 2960]),
-    ]);
-}
-
-/// Clusters make several tiles, of which some reach over a group's last token: results by the copy
-/// engine and by threads, and as blocks.
-#[test]
-fn blackwell_groups() {
-    let kernel = "gemm_nvfp4_256x128_grouped";
-    let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
-    let on = |counts: &[usize], sizes, result, input| {
-        let mut experiment = grouped(kernel, &gpu, counts, sizes, BLOCKED, result, input);
-        // One cluster makes all tiles; beside it there is room for the kernel before.
-        experiment.grid = [2, 1, 1];
-        experiment
-    };
-    check(&[
-        on(&[150, 0, 33], [520, 2288], FLOATS, "workspace"),
-        on(&[300, 17], [100, 1024], FLOATS, "counts"),
-        on(&[300, 17], [112, 768], BLOCKS, "counts"),
-    ]);
-}
-
 /// Products of sizes of their own, of types of `activations`, with results of type `result`.
 fn mixed(
     kernel: &str,
@@ -384,9 +229,9 @@ fn products(
     input: &'static str,
 ) -> Experiment {
     let label = format!("{}-{}-{input}", cases[0].shape, cases.len());
-    captured(kernel, &label, gpu, (Which::First, result), |kernels| {
+    captured(kernel, &label, gpu, Which::First, |kernels| {
         check_mixed(kernels, cases);
-        input
+        [input, first_written(result)]
     })
 }
 
@@ -402,7 +247,7 @@ fn hopper_mixed() {
         experiment.gpu.sms = 2;
         experiment
     };
-    check(&[
+    check_briefly(&[
         on(&[[36, 332, 1904], [70, 140, 2160]]),
         on(&[[9, 260, 1136], [40, 100, 1392], [1, 24, 144]]),
     ]);
@@ -434,7 +279,7 @@ fn blackwell_mixed() {
         experiment.grid = [2, 1, 1];
         experiment
     };
-    check(&[
+    check_briefly(&[
         on(&[[300, 520, 2288], [256, 264, 1024]], FLOATS, "workspace"),
         on(&[[300, 101, 1024], [128, 246, 768]], FLOATS, "a"),
         on(&[[300, 112, 768], [17, 528, 1264]], BLOCKS, "workspace"),
@@ -455,7 +300,7 @@ const WIDE_BLOCKS: ResultKind = ResultKind::Blocks(Format::Mxfp4, Blocked128x4);
 #[test]
 fn blackwell_tiles() {
     let kernel = "gemm_nvfp4_128x64";
-    check(&[
+    check_briefly(&[
         blackwell(kernel, FLOATS, [240, 248, 1264], false),
         blackwell(kernel, FLOATS, [60, 120, 1264], false),
         blackwell(kernel, FLOATS, [240, 246, 768], true),
@@ -469,7 +314,7 @@ fn blackwell_tiles() {
 fn blackwell_few_tokens() {
     let kernel = "gemm_nvfp4_128x8";
     let (scales, codes) = (Some("a scales"), Some("a codes"));
-    check(&[
+    check_briefly(&[
         blackwell_of(kernel, FLOATS, [30, 248, 1280], false, (LINEAR, scales)),
         blackwell_of(kernel, FLOATS, [5, 120, 1280], false, (BLOCKED, scales)),
         blackwell_of(kernel, FLOATS, [30, 248, 1264], false, (LINEAR, codes)),
@@ -483,7 +328,7 @@ fn blackwell_few_tokens() {
 #[test]
 fn blackwell_bytes() {
     let kernel = "gemm_mxfp4_e4m3_128x64";
-    check(&[
+    check_briefly(&[
         blackwell(kernel, FLOATS, [250, 240, 1248], false),
         blackwell(kernel, FLOATS, [60, 120, 1248], false),
         blackwell(kernel, BLOCKS, [240, 240, 768], true),
@@ -494,7 +339,7 @@ fn blackwell_bytes() {
 #[test]
 fn blackwell_folded() {
     let kernel = "gemm_nvfp4_e4m3_256x128";
-    check(&[
+    check_briefly(&[
         blackwell(kernel, FLOATS, [500, 500, 1264], false),
         blackwell(kernel, FLOATS, [120, 250, 1264], false),
         blackwell(kernel, FLOATS, [240, 500, 768], true),
@@ -506,7 +351,7 @@ fn blackwell_folded() {
 #[test]
 fn blackwell_pairs_and_shares() {
     let kernel = "gemm_nvfp4_256x128_multicast2";
-    check(&[
+    check_briefly(&[
         blackwell(kernel, FLOATS, [500, 500, 1008], true),
         blackwell(kernel, BLOCKS, [500, 1008, 512], true),
     ]);
@@ -516,7 +361,7 @@ fn blackwell_pairs_and_shares() {
 #[test]
 fn blackwell_splits() {
     let kernel = "gemm_nvfp4_128x64_split2";
-    check(&[
+    check_briefly(&[
         blackwell(kernel, FLOATS, [240, 120, 2544], true),
         blackwell(kernel, FLOATS, [240, 246, 1024], true),
         blackwell(kernel, BLOCKS, [240, 112, 1024], true),
