@@ -8,6 +8,7 @@ pub mod golden;
 pub mod mixture;
 pub mod mutation;
 pub mod quantize;
+pub mod refusals;
 
 use fp4_formats::{Arch, Family};
 use nvfp4::device::{Device, DeviceRequest, Kernels};

@@ -9,7 +9,7 @@ use fp4_formats::gemm::{blackwell, hopper};
 use fp4_formats::quantize::Format;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
-use nvfp4::error::{Error, Result};
+use nvfp4::error::Error;
 use nvfp4::gemm::{
     ActivationBuffers, BatchStrides, DeviceWeights, Gemm, GemmOptions, Output, Repacked,
     ResultBuffers, Vectors,
@@ -17,7 +17,8 @@ use nvfp4::gemm::{
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::Placement::{Dense, Padded, Shared};
-use nvfp4_tests::gemm::{self, ActivationType, BF16, BLOCKED, Case, F16, LINEAR};
+use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, Case, F16, LINEAR};
+use nvfp4_tests::refusals::refused;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated, gpu};
 use ptx_emu::Schedule;
 
@@ -242,12 +243,6 @@ fn the_plan_knows_who_stores_results() {
         gemm = gemm.with_strides(BatchStrides::new().result(result)).expect("fits");
         assert!(gemm.plan().to_string().contains(said), "{between}\n{}", gemm.plan());
     }
-}
-
-/// Fails unless `result` is the error for a shape with these fields.
-fn refused<T>(result: Result<T>, [field, required, actual]: [&str; 3]) {
-    let message = gemm::refused(field, result);
-    assert_eq!(message, format!("{field} must be {required}, but is {actual}"));
 }
 
 /// Strides of two matrices of three tokens, each refused.

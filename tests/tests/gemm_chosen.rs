@@ -224,7 +224,7 @@ fn refused() {
     let long = upload(&kernels, &operands.x.bytes().repeat(3));
     for (what, counts, x, row_factors) in [
         ("row factors of chosen rows", &ids, &x, Some(&rows)),
-        ("the token counts", &short, &x, None),
+        ("the ids", &short, &x, None),
         ("activations", &ids, &long, None),
     ] {
         let vectors = Vectors { row_factors, ..Vectors::default() };

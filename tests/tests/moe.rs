@@ -572,28 +572,3 @@ fn first_products_prefetch_for_the_second() {
         assert_eq!(prefetches, twice, "{device}");
     }
 }
-
-/// What cannot be is refused before anything is launched.
-#[test]
-fn refused() {
-    let kernels = emulated(DEVICES[0], Schedule::Eager);
-    let good = MoeShape { tokens: 4, top_k: 2, experts: 8, first: 0, count: 8 };
-    for (what, shape) in [
-        ("tokens", MoeShape { tokens: 0, ..good }),
-        ("experts of a token", MoeShape { top_k: 0, ..good }),
-        ("experts", MoeShape { experts: 0, ..good }),
-        ("experts of this device", MoeShape { count: 9, ..good }),
-        ("experts of this device", MoeShape { first: 1, ..good }),
-        ("tokens", MoeShape { tokens: usize::MAX, ..good }),
-    ] {
-        let error = Routing::new(&kernels, shape).expect_err(what).to_string();
-        assert!(error.contains(what), "{shape:?}: {error}");
-    }
-    let routing = Routing::new(&kernels, good).expect("a shape");
-    let routes = routing.routes().expect("memory");
-    let short = upload(&kernels, &[0; 12]);
-    let error = routing.route(&short, &routes).expect_err("12 bytes").to_string();
-    assert!(error.contains("the ids"), "{error}");
-    let error = routing.gather(&short, &routes, &short, 12).expect_err("12 columns").to_string();
-    assert!(error.contains("columns"), "{error}");
-}

@@ -7,7 +7,8 @@ use fp4_formats::moe::{Chosen, Experts};
 
 use super::check::{check_gated, size};
 use super::epilogue::Steps;
-use super::family::GroupRequest;
+use super::family::{GroupRequest, Launch};
+use super::fp8;
 use super::product::check_kind;
 use super::tuned::plan_problem;
 use super::{
@@ -297,6 +298,37 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<()> {
+        let launch = self.grouped_arguments(groups, a, weights, out, workspace, vectors)?;
+        self.kernel().launch(&launch)
+    }
+
+    /// Checks what [`launch_grouped`](Self::launch_grouped) takes, and queues nothing.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn check_grouped(
+        &self,
+        groups: GroupBuffers<'_>,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
+        out: ResultBuffers<'_>,
+        workspace: Option<&Workspace>,
+        vectors: Vectors<'_>,
+    ) -> Result<()> {
+        let launch = self.grouped_arguments(groups, a, weights, out, workspace, vectors)?;
+        Workspace::place(workspace, self.workspace_bytes(), self.kernels.device())?;
+        fp8::check(&launch).map(drop)
+    }
+
+    fn grouped_arguments<'a>(
+        &'a self,
+        groups: GroupBuffers<'_>,
+        a: ActivationBuffers<'a>,
+        weights: &'a DeviceWeights,
+        out: ResultBuffers<'_>,
+        workspace: Option<&'a Workspace>,
+        vectors: Vectors<'_>,
+    ) -> Result<Launch<'a>> {
         let Some(planned) = self.groups else {
             return Err(not_grouped());
         };
@@ -305,7 +337,7 @@ impl Gemm {
         }
         let placed = self.place_groups(&planned, &groups, weights)?;
         let own = groups.own_vectors.then_some(planned.matrices as usize);
-        self.queue(a, weights, out, workspace, vectors, Some((placed, own)))
+        self.arguments(a, weights, out, workspace, vectors, Some((placed, own)))
     }
 
     /// What is in memory of the groups.
@@ -334,8 +366,9 @@ impl Gemm {
         ];
         let scales = weights.scale_addresses();
         let next = groups.next.map(|next| next.next(matrices as usize, device));
+        let what = if chosen.is_given() { "the ids" } else { "the token counts" };
         Ok(Groups {
-            counts: place("the token counts", Some(groups.counts), counts)?,
+            counts: place(what, Some(groups.counts), counts)?,
             status: place("the status word", groups.status, word)?,
             factors: [[scales[0], own[0]], [scales[1], own[1]]],
             vector_stride: if groups.own_vectors { self.plan.columns } else { 0 },

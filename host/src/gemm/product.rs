@@ -293,25 +293,27 @@ impl Gemm {
         if self.groups.is_some() {
             return Err(Error::shape("product", "not grouped", "grouped"));
         }
-        self.queue(a, weights, out, workspace, vectors, None)
+        self.kernel().launch(&self.arguments(a, weights, out, workspace, vectors, None)?)
     }
 
-    /// Queues the product; `groups` are a grouped one's, with their number where column factors and
+    /// The arguments of a launch; `groups` are a grouped one's, with their number where column factors and
     /// biases are each group's own.
-    pub(super) fn queue(
-        &self,
-        a: ActivationBuffers<'_>,
-        weights: &DeviceWeights,
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch), for what [`Launch`] says is checked.
+    pub(super) fn arguments<'a>(
+        &'a self,
+        activations: ActivationBuffers<'a>,
+        weights: &'a DeviceWeights,
         out: ResultBuffers<'_>,
-        workspace: Option<&Workspace>,
+        workspace: Option<&'a Workspace>,
         vectors: Vectors<'_>,
         groups: Option<(Groups, Option<usize>)>,
-    ) -> Result<()> {
+    ) -> Result<Launch<'a>> {
         self.check_weights(weights)?;
         let epilogue = self.epilogue(weights, out, vectors, groups.map(|(_, own)| own))?;
         let groups = groups.map(|(groups, _)| groups);
-        let launch = Launch { gemm: self, activations: a, weights, workspace, epilogue, groups };
-        self.kernel().launch(&launch)
+        Ok(Launch { gemm: self, activations, weights, workspace, epilogue, groups })
     }
 
     /// What happens to the sums of a launch, with buffers and weights checked but for the weights'

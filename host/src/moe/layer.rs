@@ -4,6 +4,7 @@ use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
+use super::routing::Act;
 use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
@@ -420,7 +421,8 @@ impl MoeLayer {
         })
     }
 
-    /// Queues the layer: `out` becomes `[tokens, H]`. `weights` are the first and the second product's.
+    /// Queues the layer: `out` becomes `[tokens, H]`. `weights` are the first and the second product's. Where an
+    /// argument is wrong, no step is queued.
     ///
     /// # Errors
     /// As the steps'.
@@ -436,8 +438,9 @@ impl MoeLayer {
         // when routing is complete, and with it all that was queued before. Where nothing is gathered, the
         // first product reads the ids when what was queued before is complete, and then lets later ones begin.
         let settled = Some(unsafe { SettledCounts::new() });
-        self.steps().try_for_each(|step| {
-            self.queue_step(step, settled, inputs, weights, memory, out, biases)
+        [Act::Check, Act::Queue(settled)].into_iter().try_for_each(|act| {
+            self.steps()
+                .try_for_each(|step| self.act(act, step, inputs, weights, memory, out, biases))
         })
     }
 
@@ -455,16 +458,15 @@ impl MoeLayer {
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
     ) -> Result<()> {
-        self.queue_step(step, None, inputs, weights, memory, out, biases)
+        self.act(Act::Queue(None), step, inputs, weights, memory, out, biases)
     }
 
-    /// [`launch_step`](Self::launch_step), where the routes are complete early enough or it is not known
-    /// whether they are.
+    /// [`launch_step`](Self::launch_step), or the check of its arguments.
     #[expect(clippy::too_many_arguments, reason = "those of a public function, and one more")]
-    fn queue_step(
+    fn act(
         &self,
+        act: Act,
         step: MoeStep,
-        settled: Option<SettledCounts>,
         inputs: &MoeInputs<'_>,
         [first, second]: [&DeviceWeights; 2],
         memory: &MoeMemory,
@@ -476,6 +478,7 @@ impl MoeLayer {
         stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
         let chooses = self.chooses();
+        let settled = act.settled();
         let counts = if chooses { ids } else { &routes.offsets };
         let groups = GroupBuffers {
             status: Some(&routes.status),
@@ -484,20 +487,31 @@ impl MoeLayer {
             ..GroupBuffers::of(counts)
         };
         let other = || Error::shape("memory", "of this layer", "of another one");
+        let product = |gemm: &Gemm, groups, a, weights, out, vectors| match act {
+            Act::Check => gemm.check_grouped(groups, a, weights, out, workspace, vectors),
+            Act::Queue(_) => gemm.launch_grouped(groups, a, weights, out, workspace, vectors),
+        };
         match step {
             MoeStep::Route | MoeStep::Gather if chooses => {
                 Err(Error::shape("step", "one of `MoeLayer::steps`", step.name()))
             }
-            MoeStep::Route => self.routing.route(ids, routes),
-            MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.launch(activations, None),
+            MoeStep::Route => self.routing.act_route(act, ids, routes),
+            MoeStep::Quantize => {
+                let quantizer = quantizer.as_ref().ok_or_else(other)?;
+                match act {
+                    Act::Check => quantizer.place_input("`input`", activations).map(drop),
+                    Act::Queue(_) => quantizer.launch(activations, None),
+                }
+            }
             MoeStep::Gather => {
                 match (gathered.as_ref().ok_or_else(other)?.activations(), quantizer) {
                     (ActivationBuffers::Halves(gathered), None) => {
-                        self.routing.gather(activations, routes, gathered, self.hidden)
+                        self.routing.act_gather(act, activations, routes, gathered, self.hidden)
                     }
                     (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
                         let options = self.quantized.as_ref().ok_or_else(other)?;
-                        self.routing.gather_blocks(
+                        self.routing.act_gather_blocks(
+                            act,
                             options.recipe.format(),
                             [quantizer.codes(), codes],
                             [quantizer.scales(), scales],
@@ -521,17 +535,17 @@ impl MoeLayer {
                 };
                 let out = between.result();
                 let groups = GroupBuffers { next: Some(second), settled, ..groups };
-                self.first.launch_grouped(groups, a, first, out, workspace, vectors)
+                product(&self.first, groups, a, first, out, vectors)
             }
             MoeStep::Second => {
                 let vectors = Vectors { bias: biases.down, ..Vectors::default() };
                 let (a, out) = (between.activations(), ResultBuffers::Floats(rows));
-                self.second.launch_grouped(groups, a, second, out, workspace, vectors)
+                product(&self.second, groups, a, second, out, vectors)
             }
             MoeStep::Combine => {
                 let columns = (self.hidden, self.types);
-                let order = (routes, chooses.then_some(ids), settled);
-                self.routing.queue_combine(rows, order, weights, shared, out, columns)
+                let order = (routes, chooses.then_some(ids));
+                self.routing.act_combine(act, rows, order, weights, shared, out, columns)
             }
         }
     }

@@ -77,7 +77,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// Checks sizes, ids and weights; formats are checked when the layer is planned.
     ///
     /// # Errors
-    /// [`Error::Shape`], for an id with its place; [`Error::NonFiniteAt`] for a weight.
+    /// [`Error::Shape`], for an id with its place; [`Error::Scalar`] for a weight that is not finite.
     pub fn check(&self) -> Result<()> {
         self.shape.check()?;
         let MoeShape { tokens, top_k, experts, count, .. } = self.shape;

@@ -119,6 +119,26 @@ pub enum MoeProblem {
     NotFinite,
 }
 
+/// What is done with a step of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Act {
+    /// Its arguments are checked, and nothing is queued.
+    Check,
+    /// Its arguments are checked, and it is queued: where what wrote routes, ids and weights is complete early
+    /// enough, as [`SettledCounts`] says of counts, or it is not known whether it is.
+    Queue(Option<SettledCounts>),
+}
+
+impl Act {
+    /// The word that what a step reads is complete early enough, if it was given.
+    pub fn settled(self) -> Option<SettledCounts> {
+        match self {
+            Self::Check => None,
+            Self::Queue(settled) => settled,
+        }
+    }
+}
+
 /// The steps around the grouped products, for one shape.
 #[derive(Clone, Debug)]
 pub struct Routing {
@@ -188,6 +208,11 @@ impl Routing {
     /// [`Error::Shape`] for buffers of other sizes or elsewhere,
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
+        self.act_route(Act::Queue(None), ids, routes)
+    }
+
+    /// [`route`](Self::route), or the check of its arguments.
+    pub(super) fn act_route(&self, act: Act, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
         let slots = self.slots();
         let places = self.place(routes)?;
         let params = RouteParams {
@@ -200,7 +225,7 @@ impl Routing {
             experts: self.experts(),
         };
         let (threads, shared) = (params.threads(), params.shared_bytes());
-        self.launch(&self.route, [1, 1], threads, shared, params::bytes(&params))
+        self.launch(act, &self.route, [1, 1], [threads, shared], params::bytes(&params))
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
@@ -217,12 +242,24 @@ impl Routing {
         to: &DeviceBuffer,
         columns: usize,
     ) -> Result<()> {
+        self.act_gather(Act::Queue(None), from, routes, to, columns)
+    }
+
+    /// [`gather`](Self::gather), or the check of its arguments.
+    pub(super) fn act_gather(
+        &self,
+        act: Act,
+        from: &DeviceBuffer,
+        routes: &Routes,
+        to: &DeviceBuffer,
+        columns: usize,
+    ) -> Result<()> {
         let row = columns.saturating_mul(HALF_BYTES);
         if !row.is_multiple_of(GATHER_BYTES as usize) {
             let required = format!("a multiple of {}", GATHER_BYTES as usize / HALF_BYTES);
             return Err(Error::shape("columns to gather", required, columns));
         }
-        self.gather_rows([(from, to, row)], routes, columns)
+        self.gather_rows(act, [(from, to, row)], routes, columns)
     }
 
     /// Queues gathering tokens in blocks of `format`: `codes`, `[tokens, columns / 2]`, and `scales`,
@@ -239,6 +276,19 @@ impl Routing {
         routes: &Routes,
         columns: usize,
     ) -> Result<()> {
+        self.act_gather_blocks(Act::Queue(None), format, codes, scales, routes, columns)
+    }
+
+    /// [`gather_blocks`](Self::gather_blocks), or the check of its arguments.
+    pub(super) fn act_gather_blocks(
+        &self,
+        act: Act,
+        format: Format,
+        codes: [&DeviceBuffer; 2],
+        scales: [&DeviceBuffer; 2],
+        routes: &Routes,
+        columns: usize,
+    ) -> Result<()> {
         let block = format.block() as usize;
         if !columns.is_multiple_of(block) {
             let required = format!("a multiple of {block}");
@@ -246,12 +296,13 @@ impl Routing {
         }
         let matrices =
             [(codes[0], codes[1], packed_len(columns)), (scales[0], scales[1], columns / block)];
-        self.gather_rows(matrices, routes, columns)
+        self.gather_rows(act, matrices, routes, columns)
     }
 
     /// Queues gathering matrices whose rows have as many bytes as stand behind them.
     fn gather_rows<const N: usize>(
         &self,
+        act: Act,
         matrices: [(&DeviceBuffer, &DeviceBuffer, usize); N],
         routes: &Routes,
         columns: usize,
@@ -284,7 +335,7 @@ impl Routing {
             params.row_bytes[index] = row as u32;
         }
         let grid = [self.grid(self.slots()), 1];
-        self.launch(&self.gather, grid, contract::THREADS, 0, params::bytes(&params))
+        self.launch(act, &self.gather, grid, [contract::THREADS, 0], params::bytes(&params))
     }
 
     /// Queues combining `from`, rows of `columns` elements of the first of `types`, with `weights`,
@@ -303,7 +354,7 @@ impl Routing {
         out: &DeviceBuffer,
         types: (usize, [FloatType; 2]),
     ) -> Result<()> {
-        self.queue_combine(from, (routes, None, None), weights, shared, out, types)
+        self.act_combine(Act::Queue(None), from, (routes, None), weights, shared, out, types)
     }
 
     /// [`combine`](Self::combine) of rows in the order of choices, not of experts, as a product of rows that
@@ -321,16 +372,17 @@ impl Routing {
         out: &DeviceBuffer,
         types: (usize, [FloatType; 2]),
     ) -> Result<()> {
-        self.queue_combine(from, (routes, Some(ids), None), weights, shared, out, types)
+        self.act_combine(Act::Queue(None), from, (routes, Some(ids)), weights, shared, out, types)
     }
 
-    /// [`combine`](Self::combine), where rows are in the order of choices if their ids are given; and where what
-    /// wrote routes or ids and weights is complete when the launch begins, as [`SettledCounts`] says of counts, or
-    /// it is not known whether it is.
-    pub(super) fn queue_combine(
+    /// [`combine`](Self::combine), where rows are in the order of choices if their ids are given, or the check of
+    /// its arguments.
+    #[expect(clippy::too_many_arguments, reason = "those of a public function, and one more")]
+    pub(super) fn act_combine(
         &self,
+        act: Act,
         from: &DeviceBuffer,
-        (routes, ids, settled): (&Routes, Option<&DeviceBuffer>, Option<SettledCounts>),
+        (routes, ids): (&Routes, Option<&DeviceBuffer>),
         weights: &DeviceBuffer,
         shared: Option<&DeviceBuffer>,
         out: &DeviceBuffer,
@@ -372,12 +424,12 @@ impl Routing {
             top_k: top_k as u32,
             from_type: from_type as u32,
             out_type: out_type as u32,
-            settled: settled.is_some().into(),
+            settled: act.settled().is_some().into(),
             chosen,
         };
         let row_ctas = CombineParams::row_ctas(params.columns);
         let grid = [self.grid(tokens), row_ctas];
-        self.launch(&self.combine, grid, contract::THREADS, 0, params::bytes(&params))
+        self.launch(act, &self.combine, grid, [contract::THREADS, 0], params::bytes(&params))
     }
 
     /// Address of the ids.
@@ -404,14 +456,19 @@ impl Routing {
         rows.min(most as usize) as u32
     }
 
+    /// Queues a kernel with so many threads and bytes of shared memory, if it is to be queued.
     fn launch(
         &self,
+        act: Act,
         kernel: &FoundKernel,
         [ctas, row_ctas]: [u32; 2],
-        threads: u32,
-        dynamic_shared: u32,
+        [threads, dynamic_shared]: [u32; 2],
         params: &[u8],
     ) -> Result<()> {
+        match act {
+            Act::Check => return Ok(()),
+            Act::Queue(_) => {}
+        }
         let spec = LaunchSpec {
             entry: kernel.name(),
             grid: [ctas, row_ctas, 1],

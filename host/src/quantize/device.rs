@@ -268,6 +268,15 @@ impl Quantizer {
         u64::from(self.rows) * u64::from(self.cols) * u64::from(self.input.element.bytes())
     }
 
+    /// The address of an input of a launch.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another size, [`Error::WrongDevice`].
+    pub(crate) fn place_input(&self, what: &str, input: &DeviceBuffer) -> Result<u64> {
+        let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
+        input.checked(what, required, self.kernels.device())
+    }
+
     /// Queues the quantisation of `input`, or with `up` of `silu(input) * up`, without waiting for
     /// the result; it may be called while a CUDA graph is recorded. On the emulator the launches
     /// are complete when it returns.
@@ -294,11 +303,10 @@ impl Quantizer {
         codes: &DeviceBuffer,
         scales: &DeviceBuffer,
     ) -> Result<()> {
-        let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
         let is_gated = up.is_some();
         let device = self.kernels.device();
-        let input = input.checked("`input`", required, device)?;
-        let up = up.map_or(Ok(0), |up| up.checked("`up`", required, device))?;
+        let input = self.place_input("`input`", input)?;
+        let up = up.map_or(Ok(0), |up| self.place_input("`up`", up))?;
         if is_gated != self.input.gated {
             let required = if self.input.gated { "given" } else { "absent" };
             let found = if is_gated { "given" } else { "absent" };

@@ -1,0 +1,102 @@
+//! Refusals: bad input is an error with its field, what is required and what was found, before anything is launched.
+
+use nvfp4::buffer::DeviceBuffer;
+use nvfp4::device::Kernels;
+use nvfp4::error::{Error, ErrorKind, Result};
+use nvfp4::observe::Reports;
+use ptx_emu::Schedule;
+
+use crate::emulated;
+use crate::gemm::POISON;
+
+/// Checks that a result is the error with this field, requirement and finding, of its kind and as bad input.
+///
+/// # Panics
+/// If it is none.
+#[track_caller]
+pub fn refused<T>(result: Result<T>, [field, required, actual]: [&str; 3]) {
+    let Err(error) = result else { panic!("{field}: taken") };
+    let (kind, found) = match &error {
+        Error::Shape { field, required, actual } => {
+            (ErrorKind::InvalidArgument, [field, required, actual])
+        }
+        Error::WrongDevice { field, required, actual } => {
+            (ErrorKind::WrongDevice, [field, required, actual])
+        }
+        other => panic!("{field}: {other}"),
+    };
+    assert_eq!(found, [field, required, actual]);
+    assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{error}");
+}
+
+/// An emulated machine that notices launches, with memory that must keep what it has.
+#[derive(Debug)]
+pub struct Watched {
+    /// Its kernels.
+    pub kernels: Kernels,
+    reports: Reports,
+}
+
+impl Watched {
+    /// One of [`DEVICES`](crate::DEVICES).
+    #[must_use]
+    pub fn new(device: &str) -> Self {
+        let (kernels, reports) = emulated(device, Schedule::Eager).observed();
+        Self { kernels, reports }
+    }
+
+    /// Poisoned memory.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn poisoned(&self, bytes: usize) -> DeviceBuffer {
+        self.upload(&vec![POISON; bytes])
+    }
+
+    /// Memory with these bytes.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
+        DeviceBuffer::upload(self.kernels.device(), "x", bytes).expect("memory")
+    }
+
+    /// Checks that something was taken and launched.
+    ///
+    /// # Panics
+    /// If it was not.
+    #[track_caller]
+    pub fn launched(&self, result: Result<()>) {
+        result.unwrap_or_else(|error| panic!("{error}"));
+        assert!(!self.reports.take().is_empty(), "nothing was launched");
+    }
+
+    /// [`refused`], with nothing launched since the last call, and with nothing but poison in `kept`.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    #[track_caller]
+    pub fn refused<T>(&self, result: Result<T>, error: [&str; 3], kept: &[&DeviceBuffer]) {
+        refused(result, error);
+        let launched = self.reports.take().len();
+        assert_eq!(launched, 0, "{}: launches before the refusal", error[0]);
+        for buffer in kept {
+            let bytes = buffer.read().expect("readable");
+            let changed = bytes.iter().position(|&byte| byte != POISON);
+            assert_eq!(changed, None, "{}: first byte that was written", error[0]);
+        }
+    }
+
+    /// [`refused`](Self::refused) of memory of another device of the same kind, which errors call `what`.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    #[track_caller]
+    pub fn refused_elsewhere<T>(&self, result: Result<T>, what: &str, kept: &[&DeviceBuffer]) {
+        let (field, device) = (format!("memory of {what}"), &self.kernels.device().choice().device);
+        let required = format!("on {device}, as the kernels");
+        self.refused(result, [&field, &required, "on another emulated device"], kept);
+    }
+}
