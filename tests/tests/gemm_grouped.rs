@@ -262,20 +262,52 @@ fn contest_shapes_scaled_down() {
 /// of bounds.
 #[test]
 fn bad_counts_make_all_results_nan() {
-    // Each CTA has its share of the results, which are few.
-    let hopper = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, SCHEDULES[2]);
-    let blackwell = emulated_on(Gpu { sms: 4, ..b200() }, SCHEDULES[3]);
+    let (hopper, blackwell) = few_sms();
     for config in &hopper::GROUPED {
         let activations = ActivationType::as_they_are(config.scheme.operand);
-        bad_counts(&hopper, config.name, config.scheme.format, activations);
+        bad_counts(&hopper, config.name, config.scheme.format, activations, false);
     }
     for config in &blackwell::GROUPED {
         let activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
-        bad_counts(&blackwell, config.name, config.format, activations);
+        bad_counts(&blackwell, config.name, config.format, activations, false);
     }
 }
 
-fn bad_counts(machine: &Kernels, name: &str, format: Format, activations: ActivationType) {
+/// The same of gated products, and on sm_90a of FP4 activations, which a launch before decodes in either layout of
+/// scales, and of floats that a launch before quantises.
+#[test]
+fn bad_counts_of_gated_products_and_of_activations_made_before() {
+    let (hopper, blackwell) = few_sms();
+    for config in &hopper::GROUPED {
+        let Scheme { format, operand } = config.scheme;
+        for index in 0..3 {
+            let activations = ActivationType::of_operand(format, operand, index);
+            // Activations that are multiplied as they are, not gated, are above.
+            let made = activations != ActivationType::as_they_are(operand);
+            for gated in [false, true].into_iter().filter(|&gated| made || gated) {
+                bad_counts(&hopper, config.name, format, activations, gated);
+            }
+        }
+    }
+    for config in &blackwell::GROUPED {
+        let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
+        bad_counts(&blackwell, config.name, config.format, activations, true);
+    }
+}
+
+/// Machines whose CTAs each have a share of few results.
+fn few_sms() -> (Kernels, Kernels) {
+    let hopper = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, SCHEDULES[2]);
+    (hopper, emulated_on(Gpu { sms: 4, ..b200() }, SCHEDULES[3]))
+}
+
+fn bad_counts(
+    machine: &Kernels,
+    name: &str,
+    format: Format,
+    activations: ActivationType,
+    gated: bool,
+) {
     let overrides = GemmOverrides::new().kernel(name.to_string()).split(None);
     let contiguous: [[i32; 4]; 5] =
         [[0, 5, 3, 9], [-1, 2, 5, 9], [0, 5, 7, 10], [0, i32::MAX, i32::MIN, 9], [9, 8, 9, 9]];
@@ -285,15 +317,23 @@ fn bad_counts(machine: &Kernels, name: &str, format: Format, activations: Activa
         (case.format, case.activations) = (format, activations);
         case.result = result;
         case.overrides = overrides.clone();
-        case.magnitude = true;
+        (case.gated, case.magnitude) = (gated, true);
         let check = |case: &GroupedCase, counts: &[i32]| {
+            let what = format!("{case:?}\n{counts:?}");
             let got = case.run_with(machine, counts);
-            assert_eq!(got.status, STATUS_BAD_COUNTS, "{counts:?}");
-            assert!(got.magnitude.is_some_and(f32::is_nan), "{counts:?}");
+            assert_eq!(got.status, STATUS_BAD_COUNTS, "{what}");
+            assert!(got.magnitude.is_some_and(f32::is_nan), "{what}");
+            // Results, the status word and the largest magnitude are all that the product writes.
+            let written =
+                got.reports.last().expect("a launch").counters.global_unique_bytes_written;
+            let most = got.bytes.len() + got.scales.len() + 2 * size_of::<u32>();
+            assert!(written <= most as u64, "{what}: {written} bytes written, at most {most}");
             match case.result {
                 ResultKind::Floats(of) => {
                     let values = floats::decode(of, &got.bytes);
-                    assert!(values.iter().all(|value| value.is_nan()), "{counts:?}");
+                    let number = values.iter().position(|value| !value.is_nan());
+                    let place = number.map(|at| [at / case.sizes[0], at % case.sizes[0]]);
+                    assert_eq!(place, None, "{what}: row and column of the first number");
                 }
                 ResultKind::Blocks(format, layout) => {
                     let nan = match format {
@@ -308,7 +348,8 @@ fn bad_counts(machine: &Kernels, name: &str, format: Format, activations: Activa
                             (0..tokens).flat_map(|row| (0..blocks).map(move |b| (row, b)))
                         {
                             let at = matrix * stride + layout.offset(row, block, blocks);
-                            assert_eq!(got.scales[at], nan, "{counts:?} {row} {block}");
+                            let place = format!("matrix {matrix}, row {row}, block {block}");
+                            assert_eq!(got.scales[at], nan, "{what}: {place}");
                         }
                     }
                 }
@@ -320,5 +361,6 @@ fn bad_counts(machine: &Kernels, name: &str, format: Format, activations: Activa
     }
     let mut good = GroupedCase::new(&[3, 3, 3], [48, 96]);
     (good.format, good.activations, good.overrides) = (format, activations, overrides);
+    good.gated = gated;
     assert_ne!(good.run_with(machine, &[0, 3, 6, 9]).status, STATUS_BAD_COUNTS);
 }
