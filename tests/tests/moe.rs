@@ -24,6 +24,8 @@ use ptx_emu::Schedule;
 
 const NOWHERE: u32 = u32::MAX;
 const BAD: u32 = u32::MAX - 1;
+/// Each byte of rows that are nobody's: NaN in every type.
+const POISON: u8 = 0xff;
 
 fn bytes_of<T: Copy, const N: usize>(values: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&value| to(value)).collect()
@@ -169,8 +171,8 @@ fn combining() {
         ids[4 * shape.top_k..][..shape.top_k].copy_from_slice(&[1, 2, 3, 4, 0, 5]);
         let routing = Routing::new(&kernels, shape).expect("a shape");
         let routes = routing.routes().expect("memory");
-        let on_device = upload(&kernels, &bytes_of(&ids, i32::to_le_bytes));
-        routing.route(&on_device, &routes).expect("a launch");
+        let ids_on_device = upload(&kernels, &bytes_of(&ids, i32::to_le_bytes));
+        routing.route(&ids_on_device, &routes).expect("a launch");
         assert_eq!(routes.problem().expect("readable"), Some(MoeProblem::BadId));
         let mut random = |of: FloatType, count: usize| {
             let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();
@@ -187,8 +189,35 @@ fn combining() {
         routing.combine(&from, &routes, &on_device, shared_buffer, &out, types).expect("a launch");
         assert_eq!(routes.problem().expect("readable"), Some(MoeProblem::NanWeight));
         let got = out.read().expect("readable");
-        let (rows, shared) = (floats::decode(from_type, &rows), floats::decode(out_type, &shared));
         let [positions, ..] = routed(shape, &ids);
+
+        // The same rows in the order of choices, between others that nobody may read: the same bits.
+        let row_bytes = columns * from_type.bytes() as usize;
+        let nothing = vec![POISON; row_bytes];
+        let by_choice: Vec<u8> = positions
+            .iter()
+            .flat_map(|&row| match row {
+                BAD | NOWHERE => &nothing,
+                row => &rows[row as usize * row_bytes..][..row_bytes],
+            })
+            .copied()
+            .collect();
+        let from = upload(&kernels, &by_choice);
+        let out = upload(&kernels, &vec![0xee; shared.len()]);
+        routes.clear_status().expect("a launch");
+        let choices = (&ids_on_device, &routes);
+        let launched =
+            routing.combine_choices(&from, choices, &on_device, shared_buffer, &out, types);
+        launched.expect("a launch");
+        let problem = routes.problem().expect("readable");
+        assert!(matches!(problem, Some(MoeProblem::BadId | MoeProblem::NanWeight)), "{problem:?}");
+        let by_choice = out.read().expect("readable");
+        let other = (0..got.len()).find(|&at| got[at] != by_choice[at]);
+        let of_row = columns * out_type.bytes() as usize;
+        let place = other.map(|at| [at / of_row, at % of_row]);
+        assert_eq!(place, None, "token and byte, {from_type:?} {out_type:?}");
+
+        let (rows, shared) = (floats::decode(from_type, &rows), floats::decode(out_type, &shared));
         for token in 0..shape.tokens {
             for column in 0..columns {
                 let mut sum = 0f32;

@@ -156,6 +156,9 @@ fn buffers_of_routing() {
         machine.refused(combined, ["bytes of the result", "192", "384"], &[&gathered]);
         let combined = combine(&rows, &routes, &weights, &shared, &elsewhere(192));
         machine.refused_elsewhere(combined, "the result", &kept);
+        let choices = (&out, &routes);
+        let combined = routing.combine_choices(&rows, choices, &weights, None, &out, types);
+        machine.refused(combined, ["bytes of the ids", "32", "192"], &kept);
         let most = "a multiple of 8, at most 134215680";
         for count in [12, 0, 134_215_688] {
             let types = (count, types.1);
