@@ -1,10 +1,11 @@
-//! What routing, gathering and combining do not take is an error before any launch, with its field, what is required
+//! What routing, gathering and combining, and runs of a layer that is planned, do not take is an error before any launch, with its field, what is required
 //! and what was found.
 
-use fp4_formats::FloatType;
 use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, HalfType, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::moe::{MoeShape, Routes, Routing};
+use nvfp4::moe::{MoeRun, MoeShape, Routes, Routing};
+use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::Watched;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 
@@ -172,5 +173,65 @@ fn buffers_of_routing() {
         machine.launched(nvfp4(from, [&scales, &to_scales]));
         let zeros = machine.upload(&[0; 32]);
         machine.launched(combine(&machine.upload(&[0; 768]), &routes, &zeros, &out, &out));
+    }
+}
+
+/// Operands of other sizes than a run's: none of its own is replaced, and no run is made.
+#[test]
+fn runs_keep_their_sizes() {
+    let (f16, sizes) = (HalfType::F16, [64, 32]);
+    let case = |shape, sizes, half| MixtureCase::new(shape, sizes, half);
+    let with_extras = MixtureCase { extras: true, ..case([4, 8, 2], sizes, f16) };
+    let tokens = "columns of the tokens";
+    let shared = "shared experts' result";
+    for machine in DEVICES.map(Watched::new) {
+        for (own, others) in [
+            (
+                case([4, 8, 2], sizes, f16),
+                vec![
+                    (case([5, 8, 2], sizes, f16), ["tokens", "4, as planned", "5"]),
+                    (case([4, 8, 3], sizes, f16), ["experts of a token", "2, as planned", "3"]),
+                    (case([4, 9, 2], sizes, f16), ["experts", "8, as planned", "9"]),
+                    (case([4, 8, 2], [96, 32], f16), [tokens, "64, as planned", "96"]),
+                    (
+                        case([4, 8, 2], sizes, HalfType::Bf16),
+                        ["type of the tokens", "f16, as planned", "bf16"],
+                    ),
+                    (with_extras, [shared, "absent, as before", "there"]),
+                ],
+            ),
+            (
+                with_extras,
+                vec![(case([4, 8, 2], sizes, f16), [shared, "there, as before", "absent"])],
+            ),
+        ] {
+            let mixture = Mixture::<Nvfp4>::new(own, 5);
+            let step = mixture.step(6);
+            let operands = mixture.operands(&step);
+            let device = machine.kernels.device();
+            let weights = operands.repack(device).expect("weights");
+            let run = MoeRun::new(&machine.kernels, &operands, weights.each_ref()).expect("a run");
+            for (other, error) in others {
+                let mixture = Mixture::<Nvfp4>::new(other, 7);
+                let step = mixture.step(8);
+                let operands = mixture.operands(&step);
+                machine.refused(run.write(&operands), error, &[]);
+                // A run beside this one may have another result to add, or none.
+                if error[0] != shared {
+                    machine.refused(run.beside(&operands), error, &[]);
+                }
+            }
+            machine.launched(run.launch());
+            for check in run.check(&operands).expect("readable") {
+                assert!(check.verified, "{own:?}\n{check}");
+            }
+            let next = mixture.step(9);
+            let next = mixture.next(&next, &operands);
+            run.write(&next).expect("of its sizes");
+            machine.launched(run.launch());
+            for check in run.check(&next).expect("readable") {
+                assert!(check.verified, "{own:?}, written\n{check}");
+            }
+        }
     }
 }

@@ -367,6 +367,35 @@ impl MoeLayer {
         chooses(self.routing.shape(), self.quantized.is_some())
     }
 
+    /// Whether operands, whose tokens have so many columns of a type, have the sizes that the layer is planned for.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for others.
+    pub(super) fn check_sizes(
+        &self,
+        found: MoeShape,
+        (hidden, half): (usize, HalfType),
+    ) -> Result<()> {
+        let planned = self.routing.shape();
+        for (what, required, found) in [
+            ("tokens", planned.tokens, found.tokens),
+            ("experts of a token", planned.top_k, found.top_k),
+            ("experts", planned.experts, found.experts),
+            ("first expert of this device", planned.first, found.first),
+            ("experts of this device", planned.count, found.count),
+            ("columns of the tokens", self.hidden, hidden),
+        ] {
+            if found != required {
+                return Err(Error::shape(what, format!("{required}, as planned"), found));
+            }
+        }
+        if half != self.half {
+            let required = format!("{}, as planned", self.half.name());
+            return Err(Error::shape("type of the tokens", required, half.name()));
+        }
+        Ok(())
+    }
+
     /// Bytes of the result.
     #[must_use]
     pub fn out_bytes(&self) -> usize {

@@ -42,6 +42,11 @@ fn upload(device: &Device, name: &str, values: &[f32]) -> Result<DeviceBuffer> {
     DeviceBuffer::upload(device, name, &bytes)
 }
 
+/// A shared experts' result where there was none, or none where there was one.
+fn changed(required: &str, found: &str) -> Error {
+    Error::shape("shared experts' result", required, found)
+}
+
 impl MoeRun {
     /// Checks, plans, and copies the operands to the device; launches nothing. `weights` are those of
     /// [`MoeOperands::repack`].
@@ -60,11 +65,6 @@ impl MoeRun {
         let (shape, half) = (operands.shape, operands.tokens.operand());
         let [first, second] = &weights;
         let layer = MoeLayer::new(kernels, shape, first, second, half, &operands.options)?;
-        let hidden = first.form().columns;
-        if operands.hidden() != hidden as usize {
-            let required = format!("{hidden}, the weights' K");
-            return Err(Error::shape("columns of the tokens", required, operands.hidden()));
-        }
         let bias = |name: &str, values: Option<&[f32]>| {
             values.map(|values| upload(device, name, values)).transpose()
         };
@@ -81,7 +81,7 @@ impl MoeRun {
     /// Another run with the same weights and biases, and other tokens, choices and memory.
     ///
     /// # Errors
-    /// As [`MoeOperands::check`]; [`DeviceError`](crate::device::DeviceError).
+    /// As [`MoeOperands::check`]; [`Error::Shape`] for other sizes and types than this run's; [`DeviceError`](crate::device::DeviceError).
     pub fn beside<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<Self> {
         operands.check()?;
         Self::with(self.planned.clone(), operands)
@@ -89,6 +89,7 @@ impl MoeRun {
 
     fn with<F: BlockFormat>(planned: Arc<Planned>, operands: &MoeOperands<'_, F>) -> Result<Self> {
         let Planned { device, layer, .. } = &*planned;
+        layer.check_sizes(operands.shape, operands.columns())?;
         let ids: Vec<u8> = operands.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let shared = operands.shared_bytes();
         let shared = shared.map(|bytes| DeviceBuffer::upload(device, "shared", &bytes)).transpose();
@@ -141,26 +142,28 @@ impl MoeRun {
         (inputs, MoeBiases { gate, up, down })
     }
 
-    /// Replaces tokens and choices, which have the sizes of those before; a graph that was recorded
-    /// uses them in its next replay.
+    /// Replaces tokens and choices, and the shared experts' result where there is one; a graph that was recorded
+    /// uses them in its next replay. Where an operand is refused, none is replaced.
     ///
     /// # Errors
-    /// As [`MoeOperands::check`] and [`DeviceBuffer::write`].
+    /// As [`MoeOperands::check`] and [`DeviceBuffer::write`]; [`Error::Shape`] for other sizes and types than
+    /// before, and for a shared experts' result that there was not, or that there was and is not.
     pub fn write<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<()> {
         operands.check()?;
+        self.planned.layer.check_sizes(operands.shape, operands.columns())?;
+        let shared = match (&self.shared, operands.shared_bytes()) {
+            (Some(buffer), Some(bytes)) => Some((buffer, bytes)),
+            (None, None) => None,
+            (Some(_), None) => return Err(changed("there, as before", "absent")),
+            (None, Some(_)) => return Err(changed("absent, as before", "there")),
+        };
         let words =
             |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         self.activations.write(operands.tokens.bytes())?;
         self.ids
             .write(&operands.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())?;
         self.weights.write(&words(operands.weights))?;
-        match (&self.shared, operands.shared_bytes()) {
-            (Some(buffer), Some(bytes)) => buffer.write(&bytes),
-            (None, None) => Ok(()),
-            (Some(_), None) | (None, Some(_)) => {
-                Err(Error::shape("shared experts' result", "there as before, or not", "changed"))
-            }
-        }
+        shared.map_or(Ok(()), |(buffer, bytes)| buffer.write(&bytes))
     }
 
     /// What was wrong with operands of launches so far; waits for the device.
