@@ -17,6 +17,9 @@ mod grouped;
 #[path = "../examples/moe.rs"]
 #[allow(dead_code, reason = "`main` is the program's")]
 mod moe;
+#[path = "../examples/shared_expert.rs"]
+#[allow(dead_code, reason = "`main` is the program's")]
+mod shared_expert;
 mod support;
 
 use fp4_formats::TensorFamily;
@@ -59,6 +62,19 @@ fn a_mixture_of_experts() {
             assert_eq!(checks.len(), 5);
             checks.iter().for_each(|check| assert!(check.verified, "{check}"));
         }
+    }
+}
+
+#[test]
+fn a_shared_expert() {
+    for kernels in machines() {
+        let ran = shared_expert::run(&kernels).expect("runs");
+        for verification in ran.shared {
+            assert!(verification.passed(), "{}", verification.summary());
+        }
+        assert_eq!(ran.steps.len(), 5);
+        ran.steps.iter().for_each(|check| assert!(check.verified, "{check}"));
+        assert!(ran.same, "{}", kernels.device().choice());
     }
 }
 

@@ -231,7 +231,8 @@ pub struct MoeInputs<'a> {
     pub ids: &'a DeviceBuffer,
     /// f32 `[tokens, top_k]`: their weights.
     pub weights: &'a DeviceBuffer,
-    /// What is added to the result, of its size and type: a shared expert's result.
+    /// What is added to the result, of its size and type: a shared expert's result, which launches queued before
+    /// may make (example `shared_expert`).
     pub shared: Option<&'a DeviceBuffer>,
 }
 
