@@ -23,7 +23,7 @@ use crate::error::{shape, wrap};
 use crate::strided;
 use crate::weights::{Sizes, Weights, bring, reference};
 
-/// Numbers of choices whose plans and memory a layer keeps.
+/// Plans with their memory that a layer keeps.
 const PLANS: usize = 16;
 
 /// Products with the matrix of each choice: `y[t, j] = x[t] W[ids[t, j]]^T + b[ids[t, j]]`.
@@ -47,7 +47,7 @@ struct Layer {
     engine: Arc<Engine>,
     weights: Weights,
     sizes: Sizes,
-    plans: Mutex<HashMap<(ThreadId, Choices, FloatType), Planned>>,
+    plans: Mutex<HashMap<(ThreadId, Rows, FloatType), Planned>>,
 }
 
 /// The steps for some choices, with memory on the stream of a thread.
@@ -56,14 +56,14 @@ struct Planned {
     routing: Routing,
     gemm: Gemm,
     routes: Routes,
-    /// Rows in the order of experts, unless rows [choose](Choices::choose).
+    /// Rows in the order of experts, unless rows [choose](Rows::choose).
     gathered: Option<DeviceBuffer>,
     rows: DeviceBuffer,
     ones: DeviceBuffer,
 }
 
 /// Tokens and choices of each, and whether each choice has a row of `x`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Choices {
     tokens: usize,
     top_k: usize,
@@ -75,11 +75,19 @@ impl Choices {
         self.tokens * self.top_k
     }
 
-    /// Whether rows choose their experts' matrices themselves. One token's do: its experts differ, so that
-    /// bringing rows of the same expert together would spare nothing.
-    fn choose(self, experts: usize) -> bool {
-        self.tokens == 1 && self.top_k <= experts
+    /// The rows of these choices. One token's choose their experts' matrices themselves: its experts usually
+    /// differ, and then bringing rows of the same expert together spares nothing.
+    fn rows(self, experts: usize) -> Rows {
+        Rows { count: self.count(), choose: self.tokens == 1 && self.top_k <= experts }
     }
+}
+
+/// Rows of a product, one for each choice: what a plan depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Rows {
+    count: usize,
+    /// Whether they choose their experts' matrices themselves, and are not ordered by expert.
+    choose: bool,
 }
 
 impl MoeLinear {
@@ -172,11 +180,10 @@ impl MoeLinear {
     fn planned(
         &self,
         kernels: &Kernels,
-        choices: Choices,
+        Rows { count, choose }: Rows,
         output: FloatType,
     ) -> nvfp4::Result<Planned> {
         let Sizes { matrices, n, k } = self.layer.sizes;
-        let count = choices.count();
         let Weights::Device { weights, .. } = &self.layer.weights else {
             unreachable!("weights of an engine with kernels are on its device")
         };
@@ -185,8 +192,7 @@ impl MoeLinear {
         let shape =
             MoeShape { tokens: count, top_k: 1, experts: matrices, first: 0, count: matrices };
         let routing = Routing::new(kernels, shape)?;
-        let chooses = choices.choose(matrices);
-        let grouping = if chooses {
+        let grouping = if choose {
             let experts = matrices;
             Grouping::Chosen(ChosenRows { rows: count, shared: false, experts, first: 0 })
         } else {
@@ -199,7 +205,7 @@ impl MoeLinear {
         Ok(Planned {
             gemm: Gemm::grouped(kernels, weights, grouping, kind, &options)?,
             routes: routing.routes()?,
-            gathered: if chooses { None } else { Some(gathered()?) },
+            gathered: if choose { None } else { Some(gathered()?) },
             rows: DeviceBuffer::zeroed(device, "rows", count * n * output.bytes() as usize)?,
             ones: DeviceBuffer::upload(device, "ones", &ones)?,
             routing,
@@ -217,10 +223,11 @@ impl MoeLinear {
             unreachable!("only engines with kernels launch")
         };
         let mut plans = lock(&self.layer.plans);
-        let key = (thread::current().id(), choices, output);
+        let of_choices = choices.rows(self.layer.sizes.matrices);
+        let key = (thread::current().id(), of_choices, output);
         let planned = match plans.remove(&key) {
             Some(planned) => planned,
-            None => self.planned(kernels, choices, output)?,
+            None => self.planned(kernels, of_choices, output)?,
         };
         if plans.len() >= PLANS {
             plans.clear();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Module, Result, Tensor};
 use nvfp4::checkpoint::{Blocks, Layout, Model, ModelOptions, matrix, quantize_model};
 use nvfp4::device::{Device as Machine, DeviceRequest};
+use nvfp4::observe::Reports;
 use nvfp4::parallel::Part;
 use nvfp4::quantize::{Format, TensorScale, quantize, recipe_by_name};
 use nvfp4::tensor::Dims;
@@ -38,19 +39,20 @@ fn tensor(dims: &[usize], step: f32) -> Tensor {
     Tensor::from_vec(values, dims, &Device::Cpu).expect("a tensor")
 }
 
-/// The emulated machines that have kernels.
-fn emulated(half: HalfType) -> Vec<Arc<Engine>> {
+/// The emulated machines that have kernels, each with the reports of its launches.
+fn observed(half: HalfType) -> Vec<(Arc<Engine>, Reports)> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
     let folder = std::env::var_os("NVFP4_KERNELS_DIR").map_or(built, PathBuf::from);
     let open = |name: &str| {
         let request: DeviceRequest = name.parse().expect("a machine");
-        let kernels = Machine::open(&request)?.kernels(Some(&folder))?;
-        Ok::<_, nvfp4::Error>(Engine::emulated(kernels, half).expect("an emulated device"))
+        let (kernels, reports) = Machine::open(&request)?.kernels(Some(&folder))?.observed();
+        let engine = Engine::emulated(kernels, half).expect("an emulated device");
+        Ok::<_, nvfp4::Error>((engine, reports))
     };
     ["emu:h200", "emu:b200"]
         .into_iter()
         .filter_map(|name| match open(name) {
-            Ok(engine) => Some(engine),
+            Ok(opened) => Some(opened),
             Err(error) if std::env::var_os("NVFP4_KERNELS_DIR").is_some() => {
                 panic!("{name}: {error}")
             }
@@ -60,6 +62,11 @@ fn emulated(half: HalfType) -> Vec<Arc<Engine>> {
             }
         })
         .collect()
+}
+
+/// The emulated machines that have kernels.
+fn emulated(half: HalfType) -> Vec<Arc<Engine>> {
+    observed(half).into_iter().map(|(engine, _)| engine).collect()
 }
 
 /// The norm of the difference over that of what is right.
@@ -175,8 +182,8 @@ fn experts_are_gathered() -> Result<()> {
     Ok(())
 }
 
-/// One token's rows choose their experts' matrices by id. Three of its choices are experts, and the fourth
-/// is an id that is none's.
+/// One token's rows choose their experts' matrices by id, in two launches. Three of its choices are experts, and
+/// the fourth is an id that is none's. More choices than experts are ordered first.
 #[test]
 fn one_token_chooses() -> Result<()> {
     let (experts, bias) = (experts(), tensor(&[4, N], 0.9));
@@ -190,16 +197,24 @@ fn one_token_chooses() -> Result<()> {
             _ => Tensor::cat(&[x.narrow(1, 0, 2)?, x.narrow(1, 3, 1)?], 1)?,
         };
         let right = reference.gather_forward(&of_good, &good)?;
-        for engine in emulated(HalfType::Bf16) {
+        for (engine, reports) in observed(HalfType::Bf16) {
             let moe = MoeLinear::new(&engine, &experts, Some(&bias))?;
             for _ in 0..2 {
                 let y = moe.gather_forward(&x, &ids)?;
+                assert_eq!(reports.take().len(), 2);
                 let of_good = Tensor::cat(&[y.narrow(1, 0, 2)?, y.narrow(1, 3, 1)?], 1)?;
                 let off = error(&of_good, &right)?;
                 assert!(off < 1e-5, "{engine:?} {off}");
                 let bad = y.narrow(1, 2, 1)?.flatten_all()?.to_vec1::<f32>()?;
                 assert!(bad.len() == N && bad.iter().all(|value| value.is_nan()), "{bad:?}");
             }
+            let many = Tensor::from_slice(&[1u32, 3, 1, 0, 2], (1, 5), &Device::Cpu)?;
+            let token = x.flatten_all()?.narrow(0, 0, K)?.reshape((1, K))?;
+            let off = error(
+                &moe.gather_forward(&token, &many)?,
+                &reference.gather_forward(&token, &many)?,
+            )?;
+            assert!(off < 1e-5 && reports.take().len() == 4, "{engine:?} {off}");
         }
     }
     Ok(())

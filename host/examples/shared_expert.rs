@@ -1,4 +1,4 @@
-//! A mixture of experts beside a shared one, as DeepSeek's and Qwen's layers have: every token goes through
+//! A mixture of experts beside a shared one, as DeepSeek's layers have: every token goes through
 //! the shared expert, a gated product and a plain one, whose result the layer adds to the chosen experts'.
 //! All launches are queued one after the other and allocate nothing, so that a CUDA graph can record them.
 //!
@@ -8,7 +8,7 @@
 //!
 //! DEVICE is as for `nvfp4 --device`; without a GPU the kernels run on the emulator.
 
-use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
+use fp4_formats::{HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Device, Kernels};
 use nvfp4::floats;
@@ -103,14 +103,14 @@ pub fn run(kernels: &Kernels) -> anyhow::Result<Ran> {
         factors: None,
         biases: HostBiases::default(),
         shared: None,
-        options: MoeOptions::new().activation(Activation::Silu).output(FloatType::Bf16),
+        options: MoeOptions::new().activation(Activation::Silu).output(HALF.float()),
     };
     let repacked = operands.repack(device)?;
     let experts = [repacked[0].upload(device)?, repacked[1].upload(device)?];
 
     // Once per number of tokens: plans and memory. The shared expert's result has the layer's type.
     let gated = GemmOptions::new().activation(Activation::Silu).up(UpOptions::new());
-    let options = [gated.output(HALF.float()), GemmOptions::new().output(FloatType::Bf16)];
+    let options = [gated.output(HALF.float()), GemmOptions::new().output(HALF.float())];
     let tokens = [1, SHAPE.tokens];
     let products = [
         Gemm::new(kernels, &shared_weights[0], tokens, kind, &options[0])?,
@@ -154,11 +154,11 @@ pub fn run(kernels: &Kernels) -> anyhow::Result<Ran> {
     ];
     let [a, b] = [&products[0], &products[1]].map(|product| product.plan().additions);
     let [of_between, of_shared] =
-        [&between, &shared].map(|bytes| floats::decode(FloatType::Bf16, bytes));
+        [&between, &shared].map(|bytes| floats::decode(HALF.float(), bytes));
     let [gated, plain] = right;
     let verified = [
-        gated.with_additions(a).verify(&of_between, FloatType::Bf16),
-        plain.with_additions(b).verify(&of_shared, FloatType::Bf16),
+        gated.with_additions(a).verify(&of_between, HALF.float()),
+        plain.with_additions(b).verify(&of_shared, HALF.float()),
     ];
     operands.shared = Some(&of_shared);
     let alone = MoeRun::new(kernels, &operands, repacked.each_ref())?;

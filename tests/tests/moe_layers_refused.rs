@@ -216,7 +216,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Layers that route, quantise, or do neither: with the names of their kinds of memory.
+/// Layers that route, that quantise, and that do neither.
 fn layers() -> [(MoeShape, MoeOptions); 3] {
     let plain = MoeOptions::new();
     let quantised = plain.clone().quantized(TokenScales::ONE);

@@ -1,10 +1,10 @@
-//! What routing, gathering and combining, and runs of a layer that is planned, do not take is an error before any launch, with its field, what is required
-//! and what was found.
+//! What the parts of a layer do not take is an error before any launch, with its field, what is required and what was
+//! found: routing, gathering and combining, and runs of a layer that is planned.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::moe::{MoeRun, MoeShape, Routes, Routing};
+use nvfp4::moe::{MoeRun, MoeShape, Routes, Routing, TokenScales};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::Watched;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
@@ -182,6 +182,10 @@ fn runs_keep_their_sizes() {
     let (f16, sizes) = (HalfType::F16, [64, 32]);
     let case = |shape, sizes, half| MixtureCase::new(shape, sizes, half);
     let with_extras = MixtureCase { extras: true, ..case([4, 8, 2], sizes, f16) };
+    let some = |first, count| {
+        let case = case([4, 8, 2], sizes, f16);
+        MixtureCase { shape: MoeShape { first, count, ..case.shape }, ..case }
+    };
     let tokens = "columns of the tokens";
     let shared = "shared experts' result";
     for machine in DEVICES.map(Watched::new) {
@@ -204,6 +208,13 @@ fn runs_keep_their_sizes() {
                 with_extras,
                 vec![(case([4, 8, 2], sizes, f16), [shared, "there, as before", "absent"])],
             ),
+            (
+                some(1, 3),
+                vec![
+                    (some(2, 3), ["first expert of this device", "1, as planned", "2"]),
+                    (some(1, 4), ["experts of this device", "3, as planned", "4"]),
+                ],
+            ),
         ] {
             let mixture = Mixture::<Nvfp4>::new(own, 5);
             let step = mixture.step(6);
@@ -221,6 +232,20 @@ fn runs_keep_their_sizes() {
                     machine.refused(run.beside(&operands), error, &[]);
                 }
             }
+            // Of a run with a result to add, too, which has the type of the layer's.
+            let mut typed = mixture.operands(&step);
+            typed.options.output = FloatType::Bf16;
+            let error = ["type of the result", "f32, as planned", "bf16"];
+            machine.refused(run.write(&typed), error, &[]);
+            machine.refused(run.beside(&typed), error, &[]);
+            let mut typed = mixture.operands(&step);
+            typed.options.rows = FloatType::F16;
+            let error = ["type of the rows", "f32, as planned", "f16"];
+            machine.refused(run.write(&typed), error, &[]);
+            let mut quantised = mixture.operands(&step);
+            quantised.options.quantized = Some(TokenScales::ONE);
+            let error = ["activations", "as they are, as planned", "quantised"];
+            machine.refused(run.write(&quantised), error, &[]);
             machine.launched(run.launch());
             for check in run.check(&operands).expect("readable") {
                 assert!(check.verified, "{own:?}\n{check}");

@@ -40,8 +40,8 @@ fn watched(kernels: &Kernels) -> (Kernels, Arc<Kept>) {
     (kernels.with_observer(kept.clone()), kept)
 }
 
-/// Layers of every kind: routed or not, quantised or not, with experts elsewhere, biases and a shared expert. The tokens
-/// change in between, which no step but the last shows in the result.
+/// Layers of every kind: routed or not, quantised or not, with experts elsewhere, biases and a shared expert. The
+/// tokens change in between, which no step but the last shows in the result.
 #[test]
 fn steps_alone_make_the_layer() {
     for case in small() {

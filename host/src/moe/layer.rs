@@ -250,7 +250,7 @@ pub struct MoeBiases<'a> {
 /// Device memory of a layer, for one stream: the one that it is first used on.
 #[derive(Debug)]
 pub struct MoeMemory {
-    /// Who goes where, with the status word. A layer that does not [route](MoeStep::Route) has the status word alone.
+    /// Who goes where, with the status word. A layer that does not [route](MoeStep::Route) uses the status word alone.
     pub routes: Routes,
     /// Of a layer that quantises its activations.
     pub(crate) quantizer: Option<Quantizer>,
@@ -368,7 +368,8 @@ impl MoeLayer {
         chooses(self.routing.shape(), self.quantized.is_some())
     }
 
-    /// Whether operands, whose tokens have so many columns of a type, have the sizes that the layer is planned for.
+    /// Whether operands have the sizes and types that the layer is planned for: their shape, the columns and the type
+    /// of their tokens, and their options, of which the activation may be another.
     ///
     /// # Errors
     /// [`Error::Shape`] for others.
@@ -376,6 +377,7 @@ impl MoeLayer {
         &self,
         found: MoeShape,
         (hidden, half): (usize, HalfType),
+        options: &MoeOptions,
     ) -> Result<()> {
         let planned = self.routing.shape();
         for (what, required, found) in [
@@ -390,9 +392,17 @@ impl MoeLayer {
                 return Err(Error::shape(what, format!("{required}, as planned"), found));
             }
         }
-        if half != self.half {
-            let required = format!("{}, as planned", self.half.name());
-            return Err(Error::shape("type of the tokens", required, half.name()));
+        let quantised = |is: bool| if is { "quantised" } else { "as they are" };
+        let quantises = [self.quantized.is_some(), options.quantized.is_some()].map(quantised);
+        for (what, required, found) in [
+            ("type of the tokens", self.half.name(), half.name()),
+            ("type of the rows", self.types[0].name(), options.rows.name()),
+            ("type of the result", self.types[1].name(), options.output.name()),
+            ("activations", quantises[0], quantises[1]),
+        ] {
+            if found != required {
+                return Err(Error::shape(what, format!("{required}, as planned"), found));
+            }
         }
         Ok(())
     }

@@ -8,13 +8,14 @@
 //! | gather | copies each choice's token to the choice's row | [`Routing::gather`], [`Routing::gather_blocks`] |
 //! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | second product | grouped, back to the hidden size | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
-//! | combine | adds up each token's rows times their weights, in the order of its choices | [`Routing::combine`], [`Routing::combine_choices`] |
+//! | combine | adds up each token's rows times their weights, in the order of its choices | [`Routing::combine`] |
 //!
-//! A layer for one token whose activations are not quantised has the last three steps alone: a row for each choice is
-//! all that there is to route, and rows choose their experts' weights by id ([`Grouping::Chosen`](crate::gemm::Grouping)).
+//! A layer for one token neither routes nor gathers, unless its activations are quantised: each choice is a row, and
+//! rows choose their experts' weights by id ([`Grouping::Chosen`](crate::gemm::Grouping)). Combining takes the ids,
+//! too ([`Routing::combine_choices`]).
 //!
-//! [`MoeLayer`] does all of them, or one ([`MoeLayer::launch_step`]); where an argument is wrong, none. Everything depends on the
-//! device's memory alone: a launch reads nothing back and allocates nothing, and may be recorded in a
+//! [`MoeLayer`] does all steps, having checked the arguments of all, or one ([`MoeLayer::launch_step`]). Everything
+//! depends on the device's memory alone: a launch reads nothing back and allocates nothing, and may be recorded in a
 //! graph. Experts that are on other devices add nothing, so that the results of all devices add up to
 //! the layer's. Weights are applied behind the second product, where they cost no precision, and in a
 //! fixed order, so that results do not depend on timing.

@@ -359,7 +359,7 @@ impl Routing {
 
     /// [`combine`](Self::combine) of rows in the order of choices, not of experts, as a product of rows that
     /// [choose](crate::gemm::Grouping::Chosen) makes them: by `ids`, as [`route`](Self::route) takes them. Of
-    /// `routes` only the status word counts.
+    /// `routes` only the status word is used; the other buffers have their sizes all the same.
     ///
     /// # Errors
     /// As [`combine`](Self::combine).

@@ -81,7 +81,8 @@ impl MoeRun {
     /// Another run with the same weights and biases, and other tokens, choices and memory.
     ///
     /// # Errors
-    /// As [`MoeOperands::check`]; [`Error::Shape`] for other sizes and types than this run's; [`DeviceError`](crate::device::DeviceError).
+    /// As [`MoeOperands::check`]; [`Error::Shape`] for other sizes and types than this run's;
+    /// [`DeviceError`](crate::device::DeviceError).
     pub fn beside<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<Self> {
         operands.check()?;
         Self::with(self.planned.clone(), operands)
@@ -89,7 +90,7 @@ impl MoeRun {
 
     fn with<F: BlockFormat>(planned: Arc<Planned>, operands: &MoeOperands<'_, F>) -> Result<Self> {
         let Planned { device, layer, .. } = &*planned;
-        layer.check_sizes(operands.shape, operands.columns())?;
+        layer.check_sizes(operands.shape, operands.columns(), &operands.options)?;
         let ids: Vec<u8> = operands.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let shared = operands.shared_bytes();
         let shared = shared.map(|bytes| DeviceBuffer::upload(device, "shared", &bytes)).transpose();
@@ -150,7 +151,7 @@ impl MoeRun {
     /// before, and for a shared experts' result that there was not, or that there was and is not.
     pub fn write<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<()> {
         operands.check()?;
-        self.planned.layer.check_sizes(operands.shape, operands.columns())?;
+        self.planned.layer.check_sizes(operands.shape, operands.columns(), &operands.options)?;
         let shared = match (&self.shared, operands.shared_bytes()) {
             (Some(buffer), Some(bytes)) => Some((buffer, bytes)),
             (None, None) => None,

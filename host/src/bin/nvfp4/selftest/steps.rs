@@ -313,8 +313,10 @@ fn products(configs: &[Config]) -> Vec<Step> {
     by_stage(steps)
 }
 
+/// Layers of several tokens, and of one, whose rows choose their experts themselves.
 fn mixtures() -> Vec<Step> {
-    let shape = MixtureShape { tokens: 19, experts: 6, top_k: 2, hidden: 128, between: 96 };
+    let several = MixtureShape { tokens: 19, experts: 6, top_k: 2, hidden: 128, between: 96 };
+    let one = MixtureShape { tokens: 1, ..several };
     let halves = [HalfType::Bf16, HalfType::F16].map(ActivationInput::Halves);
     let all = [
         (Format::Nvfp4, halves[0]),
@@ -322,14 +324,15 @@ fn mixtures() -> Vec<Step> {
         (Format::Nvfp4, ActivationInput::Fp4),
         (Format::Mxfp4, halves[0]),
     ];
-    let step = |(format, activations): (Format, ActivationInput)| {
+    let step = |shape: MixtureShape, (format, activations): (Format, ActivationInput)| {
         let bench = product(format, activations, UNTIMED);
         let options = bench.options.activation(Activation::Silu).up(UpOptions::default());
         let name = format!("{} {activations} {shape}", format.name());
         let bench = GemmBench { options, ..bench };
         Step { stage: "mixture of experts", name, work: Work::Moe(shape, Box::new(bench)) }
     };
-    all.into_iter().map(step).collect()
+    let steps = [several, one].map(|shape| all.map(|of| step(shape, of)));
+    steps.into_iter().flatten().collect()
 }
 
 /// A product that is planned.
