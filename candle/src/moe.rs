@@ -199,13 +199,13 @@ impl MoeLinear {
             Grouping::Contiguous { bound: count }
         };
         let kind = self.layer.engine.kind();
-        let gathered = || DeviceBuffer::zeroed(device, "gathered", count * k * 2);
+        let gathered = (!choose).then(|| DeviceBuffer::zeroed(device, "gathered", count * k * 2));
         let options = GemmOptions::new().output(output);
         let ones: Vec<u8> = (0..count).flat_map(|_| 1f32.to_le_bytes()).collect();
         Ok(Planned {
             gemm: Gemm::grouped(kernels, weights, grouping, kind, &options)?,
             routes: routing.routes()?,
-            gathered: if choose { None } else { Some(gathered()?) },
+            gathered: gathered.transpose()?,
             rows: DeviceBuffer::zeroed(device, "rows", count * n * output.bytes() as usize)?,
             ones: DeviceBuffer::upload(device, "ones", &ones)?,
             routing,

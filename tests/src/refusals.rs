@@ -1,13 +1,18 @@
 //! Refusals: bad input is an error with its field, what is required and what was found, before anything is launched.
 
+use fp4_formats::{BlockFormat, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, ErrorKind, Result};
+use nvfp4::gemm::{ActivationKind, DeviceWeights, GatedWeights, Repacked};
+use nvfp4::generate::Generator;
 use nvfp4::observe::Reports;
+use nvfp4::rng::SplitMix64;
+use nvfp4::tensor::BlockScaled;
 use ptx_emu::Schedule;
 
 use crate::emulated;
-use crate::gemm::POISON;
+use crate::gemm::{POISON, blocks};
 
 /// Checks that a result is the error with this field, requirement and finding, of its kind and as bad input.
 ///
@@ -61,6 +66,43 @@ impl Watched {
     #[must_use]
     pub fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
         DeviceBuffer::upload(self.kernels.device(), "x", bytes).expect("memory")
+    }
+
+    /// Matrices of weights that are alike, batch, N and K, in memory; gated ones are two for each entry.
+    ///
+    /// # Panics
+    /// For sizes that cannot be.
+    #[must_use]
+    pub fn weights<F: BlockFormat>(
+        &self,
+        sizes: [usize; 3],
+        gated: bool,
+        kind: ActivationKind,
+    ) -> DeviceWeights {
+        let repacked = self.repacked::<F>(sizes, gated, kind);
+        repacked.upload(self.kernels.device()).expect("memory")
+    }
+
+    /// The same on the host.
+    ///
+    /// # Panics
+    /// As [`weights`](Self::weights).
+    #[must_use]
+    pub fn repacked<F: BlockFormat>(
+        &self,
+        sizes: [usize; 3],
+        gated: bool,
+        kind: ActivationKind,
+    ) -> Repacked {
+        let device = self.kernels.device();
+        let gate: BlockScaled<F> =
+            blocks(Generator::Exact, sizes, ScaleLayout::Linear, 1.0, &mut SplitMix64::new(1));
+        let pair = || GatedWeights::pair(&gate, &gate).expect("alike");
+        let repacked = match gated {
+            true => Repacked::gated(device, &pair(), kind),
+            false => Repacked::for_device(device, &gate, kind),
+        };
+        repacked.expect("weights")
     }
 
     /// Checks that something was taken and launched.

@@ -8,13 +8,13 @@ use fp4_formats::{HalfType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, ErrorKind, Result};
 use nvfp4::gemm::{
-    ActivationBuffers, ActivationKind, Activations, DeviceWeights, GatedWeights, Gemm, GemmOptions,
-    GroupBuffers, GroupedRun, Grouping, HalfMatrix, Repacked, ResultBuffers, UpOptions, Vectors,
-    Workspace, group_offsets,
+    ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions, GroupBuffers,
+    GroupedRun, Grouping, HalfMatrix, Repacked, ResultBuffers, UpOptions, Vectors, Workspace,
+    group_offsets,
 };
 use nvfp4::generate::Generator;
 use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4::tensor::Dims;
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::refusals::Watched;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
@@ -27,24 +27,6 @@ const G: usize = 3;
 const M: usize = 6;
 const N: usize = 40;
 const K: usize = 64;
-
-fn tensor([batch, rows, k]: [usize; 3]) -> BlockScaled<Nvfp4> {
-    blocks(Generator::Exact, [batch, rows, k], Linear, 1.0, &mut SplitMix64::new(1))
-}
-
-/// Matrices of weights, one or two for each group.
-fn repacked(machine: &Watched, sizes: [usize; 3], gated: bool) -> Repacked {
-    let (device, gate) = (machine.kernels.device(), tensor(sizes));
-    let repacked = match gated {
-        false => Repacked::for_device(device, &gate, HALVES),
-        true => Repacked::gated(device, &GatedWeights::pair(&gate, &gate).expect("alike"), HALVES),
-    };
-    repacked.expect("weights")
-}
-
-fn weights(machine: &Watched, sizes: [usize; 3], gated: bool) -> DeviceWeights {
-    repacked(machine, sizes, gated).upload(machine.kernels.device()).expect("memory")
-}
 
 fn halves([batch, rows, k]: [usize; 3]) -> HalfMatrix {
     let dims = Dims::new(batch, rows, k).expect("dims");
@@ -66,13 +48,14 @@ fn plans() {
         let plain = GemmOptions::default();
         let contiguous = |bound| Grouping::Contiguous { bound };
         let slots = |tokens| Grouping::Slots { tokens };
-        let [most, many] = [1024, 1025].map(|groups| weights(&machine, [groups, 8, 16], false));
+        let [most, many] =
+            [1024, 1025].map(|groups| machine.weights::<Nvfp4>([groups, 8, 16], false, HALVES));
         for grouping in [contiguous(1), slots(1)] {
             plan(&most, grouping, &plain).expect("as many as there may be");
             let error = ["groups", "from 1 to 1024", "1025"];
             machine.refused(plan(&many, grouping, &plain), error, &[]);
         }
-        let three = weights(&machine, [G, N, K], false);
+        let three = machine.weights::<Nvfp4>([G, N, K], false, HALVES);
         for (grouping, found) in [
             (contiguous(0), "0"),
             (slots(0), "0"),
@@ -83,7 +66,7 @@ fn plans() {
         ] {
             machine.refused(plan(&three, grouping, &plain), ["tokens", LONGEST, found], &[]);
         }
-        let pairs = weights(&machine, [G, N, K], true);
+        let pairs = machine.weights::<Nvfp4>([G, N, K], true, HALVES);
         let error = ["options for up", "there for gated weights", "absent"];
         machine.refused(plan(&pairs, contiguous(M), &plain), error, &[]);
         let error = ["weights", "gated, as there are options for up", "not gated"];
@@ -119,7 +102,7 @@ fn offsets_beyond_integers() {
 fn runs() {
     for machine in DEVICES.map(Watched::new) {
         let plain = GemmOptions::default();
-        let weights = repacked(&machine, [G, N, K], false);
+        let weights = machine.repacked::<Nvfp4>([G, N, K], false, HALVES);
         let run =
             |sizes: [usize; 3], weights: &Repacked, counts: &[usize], options: &GemmOptions| {
                 let a = halves(sizes);
@@ -141,7 +124,7 @@ fn runs() {
         let error = [matrices, "4, one for each group", "3"];
         refused([1, M, K], &weights, &[1, 2, 3, 0], error);
         refused([1, M, 80], &weights, &counts, ["K of `x`", "64, the weights' K", "80"]);
-        let many = repacked(&machine, [1025, 8, 16], false);
+        let many = machine.repacked::<Nvfp4>([1025, 8, 16], false, HALVES);
         refused([1, 1025, 16], &many, &[1; 1025], ["groups", "from 1 to 1024", "1025"]);
 
         let with = |weights, options: &GemmOptions, error| {
@@ -157,7 +140,7 @@ fn runs() {
         // Where one vector is each group's own, the others may be, or be shared, but are nothing else.
         let options = plain.clone().column_factors(floats(120)).bias(floats(80));
         with(&weights, &options, ["length of the bias", "N = 120", "80"]);
-        let pairs = repacked(&machine, [G, N, K], true);
+        let pairs = machine.repacked::<Nvfp4>([G, N, K], true, HALVES);
         let up = UpOptions::new().column_factors(floats(41));
         let error = ["length of the column factors of up", "N = 40", "41"];
         with(&pairs, &plain.clone().up(up), error);
@@ -202,7 +185,8 @@ struct Planned<'a> {
 impl<'a> Planned<'a> {
     fn new(machine: &'a Watched, grouping: Grouping, gated: bool) -> Self {
         let options = if gated { gated_options() } else { GemmOptions::default() };
-        let (kernels, weights) = (&machine.kernels, weights(machine, [G, N, K], gated));
+        let (kernels, weights) =
+            (&machine.kernels, machine.weights::<Nvfp4>([G, N, K], gated, HALVES));
         let product = Gemm::grouped(kernels, &weights, grouping, HALVES, &options);
         let product = product.expect("planned");
         let counts: &[i32] = match grouping {
@@ -348,7 +332,7 @@ fn launches() {
         let kernels = &machine.kernels;
         let grouped = Planned::new(&machine, Grouping::Contiguous { bound: M }, false);
         let Planned { product, weights: three, x, out, workspace, .. } = &grouped;
-        let one = weights(&machine, [1, N, K], false);
+        let one = machine.weights::<Nvfp4>([1, N, K], false, HALVES);
         let dense = Gemm::new(kernels, &one, [1, M], HALVES, &GemmOptions::default());
         let dense = dense.expect("planned");
         let (a, c, none) =
@@ -366,10 +350,10 @@ fn launches() {
         };
         let error = ["matrices of weights", "3, as planned", "1"];
         machine.refused(launch(&one, x, out), error, &kept);
-        let four = weights(&machine, [4, N, K], false);
+        let four = machine.weights::<Nvfp4>([4, N, K], false, HALVES);
         let error = ["matrices of weights", "3, as planned", "4"];
         machine.refused(launch(&four, x, out), error, &kept);
-        let pairs = weights(&machine, [G, N, K], true);
+        let pairs = machine.weights::<Nvfp4>([G, N, K], true, HALVES);
         let error = ["weights", "not gated, as planned", "gated"];
         machine.refused(launch(&pairs, x, out), error, &kept);
         let [short, long] = [M - 1, M + 1].map(|tokens| machine.poisoned(2 * tokens * K));

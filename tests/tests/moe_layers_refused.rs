@@ -4,17 +4,17 @@
 use fp4_formats::ScaleLayout::Linear;
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4};
+use fp4_formats::{HalfType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, ErrorKind, Result};
-use nvfp4::gemm::{ActivationKind, DeviceWeights, GatedWeights, HalfMatrix, Repacked};
+use nvfp4::gemm::{ActivationKind, DeviceWeights, GatedWeights, HalfMatrix};
 use nvfp4::generate::Generator;
 use nvfp4::moe::{
     MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOperands, MoeOptions, MoeRun, MoeShape,
     TokenScales,
 };
 use nvfp4::rng::SplitMix64;
-use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4::tensor::Dims;
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::{Watched, refused};
@@ -32,30 +32,12 @@ struct Operands {
     second: DeviceWeights,
 }
 
-/// Of each of `count` experts a tensor, repacked for activations of `kind`.
-fn weights<F: BlockFormat>(
-    machine: &Watched,
-    count: usize,
-    [rows, columns]: [usize; 2],
-    gated: bool,
-    kind: ActivationKind,
-) -> DeviceWeights {
-    let device = machine.kernels.device();
-    let sizes = [count, rows, columns];
-    let gate: BlockScaled<F> =
-        blocks(Generator::Exact, sizes, Linear, 1.0, &mut SplitMix64::new(1));
-    let repacked = match gated {
-        true => Repacked::gated(device, &GatedWeights::pair(&gate, &gate).expect("alike"), kind),
-        false => Repacked::for_device(device, &gate, kind),
-    };
-    repacked.expect("weights").upload(device).expect("memory")
-}
-
 impl Operands {
     /// Those that fit.
     fn new(machine: &Watched, kind: ActivationKind) -> Self {
-        let made = |sizes, gated| weights::<Nvfp4>(machine, GOOD.count, sizes, gated, kind);
-        Self { first: made([BETWEEN, HIDDEN], true), second: made([HIDDEN, BETWEEN], false) }
+        let made = |sizes, gated| machine.weights::<Nvfp4>(sizes, gated, kind);
+        let (first, second) = ([GOOD.count, BETWEEN, HIDDEN], [GOOD.count, HIDDEN, BETWEEN]);
+        Self { first: made(first, true), second: made(second, false) }
     }
 
     fn layer(&self, machine: &Watched, shape: MoeShape, options: &MoeOptions) -> Result<MoeLayer> {
@@ -81,8 +63,9 @@ fn weights_of_layers() {
             ),
             ([first, (3, second.1, true)], ["options for up", "there for gated weights", "absent"]),
         ] {
-            let made =
-                |(count, sizes, gated)| weights::<Nvfp4>(&machine, count, sizes, gated, halves);
+            let made = |(count, [n, k], gated): (_, [_; 2], _)| {
+                machine.weights::<Nvfp4>([count, n, k], gated, halves)
+            };
             let operands = Operands { first: made(first), second: made(second) };
             machine.refused(operands.layer(&machine, GOOD, &plain), error, &[]);
         }
@@ -114,13 +97,9 @@ fn weights_of_layers() {
 fn quantised_layers() {
     let kind = |format| ActivationKind::Blocks { format, layout: Linear };
     for machine in DEVICES.map(Watched::new) {
-        let (first, second) = ([BETWEEN, HIDDEN], [HIDDEN, BETWEEN]);
-        let nvfp4 = |sizes, gated| {
-            weights::<Nvfp4>(&machine, GOOD.count, sizes, gated, kind(Format::Nvfp4))
-        };
-        let mxfp4 = |sizes, gated| {
-            weights::<Mxfp4>(&machine, GOOD.count, sizes, gated, kind(Format::Mxfp4))
-        };
+        let (first, second) = ([GOOD.count, BETWEEN, HIDDEN], [GOOD.count, HIDDEN, BETWEEN]);
+        let nvfp4 = |sizes, gated| machine.weights::<Nvfp4>(sizes, gated, kind(Format::Nvfp4));
+        let mxfp4 = |sizes, gated| machine.weights::<Mxfp4>(sizes, gated, kind(Format::Mxfp4));
         let quantised = MoeOptions::new().quantized(TokenScales::ONE);
         let of_first = nvfp4(first, true);
         let operands = Operands { first: of_first, second: mxfp4(second, false) };
@@ -255,7 +234,9 @@ fn weights_and_memory_of_launches() {
             let Arguments { buffers, operands: Operands { first, second }, memory, .. } = arguments;
             let buffers = buffers.each_ref();
             let kind = options.activations(HALF, Format::Nvfp4);
-            let made = |count, sizes, gated| weights::<Nvfp4>(&machine, count, sizes, gated, kind);
+            let made = |count, [n, k]: [usize; 2], gated| {
+                machine.weights::<Nvfp4>([count, n, k], gated, kind)
+            };
             let refused = |products, error| {
                 arguments.refused(arguments.launch(buffers, products, memory), error);
             };

@@ -2,10 +2,10 @@
 
 use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
-use fp4_formats::{FloatType, HalfType, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
 
 use super::routing::Act;
-use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
+use super::{HALF_BYTES, MoeOperands, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ use crate::tune::ResultKind;
 /// ```
 /// use std::path::Path;
 ///
-/// use fp4_formats::{FloatType, HalfType, ScaleLayout};
+/// use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
 /// use nvfp4::buffer::DeviceBuffer;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{Activation, ActivationKind, GatedWeights, HalfMatrix, Repacked};
@@ -373,12 +373,11 @@ impl MoeLayer {
     ///
     /// # Errors
     /// [`Error::Shape`] for others.
-    pub(super) fn check_sizes(
+    pub(super) fn check_operands<F: BlockFormat>(
         &self,
-        found: MoeShape,
-        (hidden, half): (usize, HalfType),
-        options: &MoeOptions,
+        operands: &MoeOperands<'_, F>,
     ) -> Result<()> {
+        let MoeOperands { shape: found, tokens, options, .. } = operands;
         let planned = self.routing.shape();
         for (what, required, found) in [
             ("tokens", planned.tokens, found.tokens),
@@ -386,7 +385,7 @@ impl MoeLayer {
             ("experts", planned.experts, found.experts),
             ("first expert of this device", planned.first, found.first),
             ("experts of this device", planned.count, found.count),
-            ("columns of the tokens", self.hidden, hidden),
+            ("columns of the tokens", self.hidden, operands.hidden()),
         ] {
             if found != required {
                 return Err(Error::shape(what, format!("{required}, as planned"), found));
@@ -395,7 +394,7 @@ impl MoeLayer {
         let quantised = |is: bool| if is { "quantised" } else { "as they are" };
         let quantises = [self.quantized.is_some(), options.quantized.is_some()].map(quantised);
         for (what, required, found) in [
-            ("type of the tokens", self.half.name(), half.name()),
+            ("type of the tokens", self.half.name(), tokens.operand().name()),
             ("type of the rows", self.types[0].name(), options.rows.name()),
             ("type of the result", self.types[1].name(), options.output.name()),
             ("activations", quantises[0], quantises[1]),

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use fp4_formats::BlockFormat;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType};
 
 use super::{MoeOptions, MoeShape, TokenScales};
 use crate::device::Device;
@@ -67,11 +67,6 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     #[must_use]
     pub fn hidden(&self) -> usize {
         self.tokens.dims().cols()
-    }
-
-    /// Columns of the tokens, and their type.
-    pub(super) fn columns(&self) -> (usize, HalfType) {
-        (self.hidden(), self.tokens.operand())
     }
 
     /// I.

@@ -90,7 +90,7 @@ impl MoeRun {
 
     fn with<F: BlockFormat>(planned: Arc<Planned>, operands: &MoeOperands<'_, F>) -> Result<Self> {
         let Planned { device, layer, .. } = &*planned;
-        layer.check_sizes(operands.shape, operands.columns(), &operands.options)?;
+        layer.check_operands(operands)?;
         let ids: Vec<u8> = operands.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let shared = operands.shared_bytes();
         let shared = shared.map(|bytes| DeviceBuffer::upload(device, "shared", &bytes)).transpose();
@@ -151,7 +151,7 @@ impl MoeRun {
     /// before, and for a shared experts' result that there was not, or that there was and is not.
     pub fn write<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<()> {
         operands.check()?;
-        self.planned.layer.check_sizes(operands.shape, operands.columns(), &operands.options)?;
+        self.planned.layer.check_operands(operands)?;
         let shared = match (&self.shared, operands.shared_bytes()) {
             (Some(buffer), Some(bytes)) => Some((buffer, bytes)),
             (None, None) => None,
