@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
-use crate::gemm::{blackwell, hopper};
+use crate::gemm::{sm90, sm100};
 use crate::quantize::tokens::TOKENS;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
 use crate::{HalfType, Operand, ceiling, gemv, moe};
@@ -279,27 +279,27 @@ impl Family {
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
         let tokens = TOKENS.iter().map(|config| (Self::QuantizeTokens, config.name));
         type Tables<C> = [(Products, &'static [C]); 3];
-        const HOPPER: Tables<hopper::HopperConfig> = [
-            (Products::Uniform, &hopper::CONFIGS),
-            (Products::Grouped, &hopper::GROUPED),
-            (Products::Mixed, &hopper::MIXED),
+        const HOPPER: Tables<sm90::Sm90Config> = [
+            (Products::Uniform, &sm90::CONFIGS),
+            (Products::Grouped, &sm90::GROUPED),
+            (Products::Mixed, &sm90::MIXED),
         ];
-        const BLACKWELL: Tables<blackwell::BlackwellConfig> = [
-            (Products::Uniform, &blackwell::CONFIGS),
-            (Products::Grouped, &blackwell::GROUPED),
-            (Products::Mixed, &blackwell::MIXED),
+        const BLACKWELL: Tables<sm100::Sm100Config> = [
+            (Products::Uniform, &sm100::CONFIGS),
+            (Products::Grouped, &sm100::GROUPED),
+            (Products::Mixed, &sm100::MIXED),
         ];
-        let (hopper, blackwell, prepare): (&[_], &[_], &[_]) = match arch.tensor() {
+        let (sm90, sm100, prepare): (&[_], &[_], &[_]) = match arch.tensor() {
             TensorFamily::Wgmma => (&HOPPER, &[], &[]),
-            TensorFamily::Tcgen05 => (&[], &BLACKWELL, &blackwell::prepare::NAMES),
+            TensorFamily::Tcgen05 => (&[], &BLACKWELL, &sm100::prepare::NAMES),
         };
-        let hopper = hopper.iter().flat_map(|&(products, configs)| {
+        let sm90 = sm90.iter().flat_map(|&(products, configs)| {
             configs.iter().filter_map(move |config| {
                 let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
                 Some((products.family(types, config.tokens), config.name))
             })
         });
-        let blackwell = blackwell.iter().flat_map(|&(products, configs)| {
+        let sm100 = sm100.iter().flat_map(|&(products, configs)| {
             configs.iter().filter_map(move |config| {
                 let types = GemmTypes::of(config.format, config.activations)?;
                 Some((products.family(types, config.columns), config.name))
@@ -313,8 +313,8 @@ impl Family {
             .chain(dequantize)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
-            .chain(hopper)
-            .chain(blackwell)
+            .chain(sm90)
+            .chain(sm100)
     }
 
     /// The family's kernels for `arch`; none where the architecture has no use for it.
@@ -381,12 +381,12 @@ mod tests {
                 + moe::NAMES.len()
                 + match arch.tensor() {
                     TensorFamily::Wgmma => {
-                        let products = hopper::CONFIGS.len() + hopper::GROUPED.len();
-                        products + hopper::MIXED.len()
+                        let products = sm90::CONFIGS.len() + sm90::GROUPED.len();
+                        products + sm90::MIXED.len()
                     }
                     TensorFamily::Tcgen05 => {
-                        let products = blackwell::CONFIGS.len() + blackwell::GROUPED.len();
-                        products + blackwell::MIXED.len() + blackwell::prepare::NAMES.len()
+                        let products = sm100::CONFIGS.len() + sm100::GROUPED.len();
+                        products + sm100::MIXED.len() + sm100::prepare::NAMES.len()
                     }
                 };
             assert_eq!(Family::kernels(arch).count(), configured, "{arch}");

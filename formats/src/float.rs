@@ -45,7 +45,7 @@ pub enum Operand {
     /// A 16-bit float, which holds every weight exactly.
     Half(HalfType),
     /// e4m3: activations with a scale for each token, and weights folded with their block scales
-    /// ([`fold`](crate::gemm::hopper::fold)).
+    /// ([`fold`](crate::gemm::sm90::fold)).
     E4m3,
 }
 

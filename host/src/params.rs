@@ -1,10 +1,10 @@
 //! Parameter blocks as bytes, without writing them anew: to write a large block byte by byte takes longer
 //! than all else that the library does for a launch.
 
-use fp4_formats::gemm::blackwell::prepare::{PrepareCodes, PrepareGroupedScales, PrepareScales};
-use fp4_formats::gemm::blackwell::{BlackwellGroupedParams, BlackwellParams};
-use fp4_formats::gemm::hopper::{HopperGroupedParams, HopperParams};
 use fp4_formats::gemm::mixed::Mixed;
+use fp4_formats::gemm::sm90::{Sm90GroupedParams, Sm90Params};
+use fp4_formats::gemm::sm100::prepare::{PrepareCodes, PrepareGroupedScales, PrepareScales};
+use fp4_formats::gemm::sm100::{Sm100GroupedParams, Sm100Params};
 use fp4_formats::gemv::GemvParams;
 use fp4_formats::moe::{CombineParams, GatherParams, RouteParams};
 use fp4_formats::quantize::QuantizeParams;
@@ -53,10 +53,10 @@ macro_rules! blocks {
 }
 
 blocks!(
-    HopperParams,
-    HopperGroupedParams,
-    BlackwellParams,
-    BlackwellGroupedParams,
+    Sm90Params,
+    Sm90GroupedParams,
+    Sm100Params,
+    Sm100GroupedParams,
     PrepareCodes,
     PrepareScales,
     PrepareGroupedScales,

@@ -1,7 +1,7 @@
 //! Every grouped configuration, and mixtures of experts, give the bits that are recorded in
 //! `tests/data/checksums`, whose README says when a change is legitimate.
 
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, Nvfp4, Operand};
 use nvfp4::device::Kernels;
@@ -68,9 +68,9 @@ impl Variant<'_> {
 
 #[test]
 fn grouped() {
-    let [hopper, blackwell] = machines();
+    let [sm90, sm100] = machines();
     let mut sums = Checksums::default();
-    for (at, config) in hopper::GROUPED.iter().enumerate() {
+    for (at, config) in sm90::GROUPED.iter().enumerate() {
         let format = config.scheme.format;
         let halves = ActivationType::as_they_are(config.scheme.operand);
         let blocks = match (format, config.scheme.operand) {
@@ -81,10 +81,10 @@ fn grouped() {
             let activations = if blocks { [halves, LINEAR, BLOCKED][i] } else { halves };
             let (tokens, n) = (config.tokens as usize, config.rows as usize / 2 + 40);
             Variant { kernel: config.name, format, activations, tokens, n, index: 3 * at + i }
-                .add(&hopper, &mut sums);
+                .add(&sm90, &mut sums);
         }
     }
-    for (at, config) in blackwell::GROUPED.iter().enumerate() {
+    for (at, config) in sm100::GROUPED.iter().enumerate() {
         for i in 0..3 {
             let activations = match config.activations {
                 Some(operand) => ActivationType::as_they_are(operand),
@@ -93,7 +93,7 @@ fn grouped() {
             let (format, tokens) = (config.format, config.columns as usize);
             let n = config.rows() as usize / 2 + 40;
             Variant { kernel: config.name, format, activations, tokens, n, index: 3 * at + i }
-                .add(&blackwell, &mut sums);
+                .add(&sm100, &mut sums);
         }
     }
     sums.compare("grouped");

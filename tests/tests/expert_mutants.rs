@@ -108,7 +108,7 @@ fn one_token(kernel: &str, gpu: Gpu, which: Which) -> Experiment {
 /// one another. The counts are late in one launch, the groups' factors in another one, the activations in
 /// the others.
 #[test]
-fn hopper_groups() {
+fn sm90_groups() {
     let kernel = "gemm_sm90_nvfp4_f16_128x128_grouped";
     let on_sms = |sms: u32, counts: &[usize], sizes, input| {
         let gpu = Gpu { sms, ..Gpu::h200() };
@@ -142,7 +142,7 @@ fn hopper_groups() {
 /// Clusters make several tiles, of which some reach over a group's last token: results by the copy
 /// engine and by threads, and as blocks. What is late are activations, counts or factors.
 #[test]
-fn blackwell_groups() {
+fn sm100_groups() {
     let kernel = "gemm_nvfp4_256x128_grouped";
     let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
     let on = |counts: &[usize], sizes, result, input| {
@@ -166,7 +166,7 @@ fn blackwell_groups() {
 /// and with parts of tiles, with and without room for the kernel before. Runs of many CTAs begin and end in
 /// problems of different lanes of the warp that makes the table. Rows that choose their weights; bad counts.
 #[test]
-fn hopper_few_tokens() {
+fn sm90_few_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8_grouped";
     let on_sms = |sms: u32, counts: &[usize], sizes, input| {
         let (gpu, case) = (Gpu { sms, ..Gpu::h200() }, GroupedCase::new(counts, sizes));
@@ -198,7 +198,7 @@ fn hopper_few_tokens() {
 /// next one's. Three tiles of two clusters, whose sums meet in the workspace. Many groups, whose order is not
 /// that of the lanes that make the table.
 #[test]
-fn hopper_pairs_of_groups() {
+fn sm90_pairs_of_groups() {
     let kernel = "gemm_sm90_nvfp4_f16_128x256_grouped_multicast2";
     let on = |clusters: u32, counts: &[usize], sizes, result: FloatType, input| {
         let gpu = Gpu { sms: 2 * clusters, ..Gpu::h200() };
@@ -222,7 +222,7 @@ fn hopper_pairs_of_groups() {
 /// Weights decoded to 16 bits: rows that choose their weights, groups whose results the copy engine stores, and
 /// many small groups of a gated product.
 #[test]
-fn blackwell_decoded() {
+fn sm100_decoded() {
     let kernel = "gemm_nvfp4_f16_128x64_grouped";
     let on = |sms: u32, case: GroupedCase, input| {
         let gpu = Gpu { sms, ..nvfp4_tests::b200() };

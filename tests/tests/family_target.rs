@@ -1,7 +1,7 @@
 //! The kernels for sm_100f, which are those for sm_100a with other spellings: a GPU of the family
 //! gives the same results by them.
 
-use fp4_formats::gemm::blackwell;
+use fp4_formats::gemm::sm100;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::device::Kernels;
 use nvfp4::kernels::KernelFiles;
@@ -19,7 +19,7 @@ fn on(device: &str, arch: Arch) -> Kernels {
 #[test]
 fn products_are_the_same() {
     let [b200, b300] = [on("emu:b200", Arch::Sm100a), on("emu:b300", Arch::Sm100f)];
-    for config in &blackwell::CONFIGS {
+    for config in &sm100::CONFIGS {
         let k = (config.step() * (config.k_parts() + 1)) as usize;
         let mut case = Case::new([40, 200, k, 1]).format(config.format).result(FloatType::Bf16);
         case.layout = ScaleLayout::Blocked128x4;

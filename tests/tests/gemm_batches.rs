@@ -5,7 +5,7 @@
 use fp4_formats::FloatType;
 use fp4_formats::Nvfp4;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
@@ -143,13 +143,13 @@ fn every_kernel() {
         case.overrides.kernel = Some(name.into());
         case.check(kernels);
     };
-    for config in &hopper::CONFIGS {
+    for config in &sm90::CONFIGS {
         let activations = ActivationType::as_they_are(config.scheme.operand);
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 24);
         let case = case([m, n, 160, 2], activations).format(config.scheme.format);
         check(case, config.name, &h200);
     }
-    for config in &blackwell::CONFIGS {
+    for config in &sm100::CONFIGS {
         let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         // A part of K and a bit for each CTA that shares a tile.
         let k = (config.step() * config.k_parts()) as usize + 32;

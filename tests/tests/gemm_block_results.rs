@@ -3,7 +3,7 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE, blackwell, hopper};
+use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e4m3, pack, ue8m0};
@@ -58,7 +58,7 @@ fn ragged_shapes() {
 #[test]
 fn every_configuration() {
     let h200 = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
-    for (index, config) in hopper::CONFIGS.iter().enumerate() {
+    for (index, config) in sm90::CONFIGS.iter().enumerate() {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 48);
         for (k, split) in [(160, Split::None), (672, Split::Cluster(3)), (1056, Split::Cluster(8))]
         {
@@ -76,7 +76,7 @@ fn every_configuration() {
         }
     }
     let b200 = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (index, config) in blackwell::CONFIGS.iter().enumerate() {
+    for (index, config) in sm100::CONFIGS.iter().enumerate() {
         // Of few tokens and of few columns, so that both orientations are chosen.
         let k = (config.step() * (config.k_parts() + 1) + 192) as usize;
         let shapes = [[9, config.rows() as usize + 48], [config.rows() as usize + 9, 80]];

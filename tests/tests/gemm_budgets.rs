@@ -3,12 +3,12 @@
 
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::blackwell::BlackwellConfig;
-use fp4_formats::gemm::blackwell::config::STORE_WARPS;
-use fp4_formats::gemm::hopper::config::CONFIGS as HOPPER;
-use fp4_formats::gemm::hopper::config::K_STEP;
+use fp4_formats::gemm::sm90::config::CONFIGS as HOPPER;
+use fp4_formats::gemm::sm90::config::K_STEP;
+use fp4_formats::gemm::sm100::Sm100Config;
+use fp4_formats::gemm::sm100::config::STORE_WARPS;
 use fp4_formats::gemm::{Problem, Split};
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
 use nvfp4::device::Kernels;
@@ -169,10 +169,10 @@ fn four_stages_are_in_flight() {
 
 /// Bytes that a stage of a plan's kernel holds of one CTA.
 fn stage_bytes(plan: &GemmPlan) -> u64 {
-    let hopper = HOPPER.iter().find(|config| config.name == plan.kernel);
-    let blackwell = blackwell::CONFIGS.iter().find(|config| config.name == plan.kernel);
-    let bytes = hopper.map(hopper::HopperConfig::stage_bytes);
-    let bytes = bytes.or(blackwell.map(blackwell::BlackwellConfig::stage_bytes));
+    let sm90 = HOPPER.iter().find(|config| config.name == plan.kernel);
+    let sm100 = sm100::CONFIGS.iter().find(|config| config.name == plan.kernel);
+    let bytes = sm90.map(sm90::Sm90Config::stage_bytes);
+    let bytes = bytes.or(sm100.map(sm100::Sm100Config::stage_bytes));
     bytes.expect("a configuration").into()
 }
 
@@ -183,24 +183,24 @@ fn plans_state_what_is_copied() {
     for device in DEVICES {
         let kernels = emulated(device, Schedule::Eager);
         let arch = kernels.device().choice().arch;
-        let hoppers = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
-        let hoppers = hoppers.flat_map(|config| {
+        let sm90s = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
+        let sm90s = sm90s.flat_map(|config| {
             [Split::StreamK, Split::None, Split::Cluster(3)].map(|split| {
                 let tile = [config.rows, config.tokens];
                 let split = split.at_most(config.max_split());
                 (config.name, tile, config.scheme.operand, true, split, 3 * K_STEP + 16)
             })
         });
-        let blackwells = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
-        let blackwells = blackwells.map(|config| {
+        let sm100s = sm100::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
+        let sm100s = sm100s.map(|config| {
             let tile = [config.rows(), config.columns];
             let operand = config.activations.unwrap_or(fp4_formats::Operand::F16);
             let k = config.step() * (config.k_parts() + 1) + 16;
             (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
         let all: Vec<_> = match arch.tensor() {
-            TensorFamily::Wgmma => hoppers.collect(),
-            TensorFamily::Tcgen05 => blackwells.collect(),
+            TensorFamily::Wgmma => sm90s.collect(),
+            TensorFamily::Tcgen05 => sm100s.collect(),
         };
         for (name, [rows, tokens], operand, of_halves, split, k) in all {
             let (m, n, l) = (tokens as usize + 1, rows as usize + 24, 2);
@@ -256,9 +256,8 @@ fn plans_state_their_passes() {
 /// NVFP4 products of every sm_100a configuration, a few K steps in each CTA more than it has stages, with two tiles more than
 /// the machine holds clusters, which ask for tiles while they run: how many it holds, and the
 /// product.
-fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static BlackwellConfig, u32, Counted)>
-{
-    let configs = blackwell::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
+fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static Sm100Config, u32, Counted)> {
+    let configs = sm100::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
     configs.map(|config| {
         // Plans are for eight SMs at least.
         let sms = (3 * config.cluster()).max(8);

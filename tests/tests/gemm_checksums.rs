@@ -5,7 +5,7 @@
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand};
 use nvfp4::device::Kernels;
@@ -231,7 +231,7 @@ fn sm_90a_mxfp4() {
 fn sm_90a(format: Format) {
     let [whole, few] = [132, 3].map(|sms| machine(Gpu::h200(), sms));
     let mut sums = Checksums::default();
-    for config in hopper::CONFIGS.iter().filter(|config| config.scheme.format == format) {
+    for config in sm90::CONFIGS.iter().filter(|config| config.scheme.format == format) {
         let tile = Tile {
             kernel: config.name,
             format,
@@ -250,7 +250,7 @@ fn sm_90a(format: Format) {
             };
             let of = |i: usize| &VARIANTS[(i + number as usize * 2) % VARIANTS.len()];
             let overrides = GemmOverrides::new().kernel(tile.kernel.to_string()).split(split);
-            let k = ragged_k(hopper::config::K_STEP, number.max(5));
+            let k = ragged_k(sm90::config::K_STEP, number.max(5));
             let mut add = |kernels, i: usize, variant, [m, n, l]: [usize; 3]| {
                 let shape = GemmShape { m, n, k, l };
                 let (activations, overrides) = (all[i % all.len()], overrides.clone());
@@ -272,7 +272,7 @@ fn sm_90a(format: Format) {
 fn sm_100a() {
     let [whole, few] = [148, 8].map(|sms| machine(nvfp4_tests::b200(), sms));
     let mut sums = Checksums::default();
-    for (at, config) in blackwell::CONFIGS.iter().enumerate() {
+    for (at, config) in sm100::CONFIGS.iter().enumerate() {
         let tile = Tile {
             kernel: config.name,
             format: config.format,

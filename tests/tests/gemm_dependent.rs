@@ -1,7 +1,7 @@
 //! sm_100a's product begins before the kernels that lay out its activations have ended, or before
 //! another product has.
 
-use fp4_formats::gemm::blackwell::CONFIGS;
+use fp4_formats::gemm::sm100::CONFIGS;
 use fp4_formats::layout::ScaleLayout::{Blocked128x4, Linear};
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::gemm::tcgen05::{Product, config, without, without_each};

@@ -6,8 +6,8 @@
 use fp4_formats::gemm::Split;
 use std::collections::BTreeSet;
 
-use fp4_formats::gemm::hopper::config::K_STEP;
-use fp4_formats::gemm::hopper::{CONFIGS, GROUPED, HopperConfig, Scheme};
+use fp4_formats::gemm::sm90::config::K_STEP;
+use fp4_formats::gemm::sm90::{CONFIGS, GROUPED, Scheme, Sm90Config};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, Operand, ScaleLayout, TensorFamily};
 use nvfp4::device::Kernels;
@@ -104,7 +104,7 @@ impl Dealer {
     /// `most` products. Other machines plan.
     fn case(
         &mut self,
-        config: &'static HopperConfig,
+        config: &'static Sm90Config,
         split: Split,
         sizes: Option<[usize; 3]>,
         most: usize,

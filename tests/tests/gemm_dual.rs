@@ -1,6 +1,6 @@
 //! Activations and gated products on the emulated machines, against the f64 oracle.
 
-use fp4_formats::gemm::{Split, blackwell, hopper};
+use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::gemm::{
@@ -37,7 +37,7 @@ fn varied(sizes: [usize; 4], index: usize) -> Case {
 #[test]
 fn every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
-    for (at, config) in hopper::CONFIGS.iter().enumerate() {
+    for (at, config) in sm90::CONFIGS.iter().enumerate() {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize / 2 + 40);
         for (i, (k, split)) in [(160, Split::None), (672, Split::Cluster(3)), (672, Split::StreamK)]
             .into_iter()
@@ -61,7 +61,7 @@ fn every_configuration_of_sm_90a() {
 #[test]
 fn every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (i, config) in blackwell::CONFIGS.iter().enumerate() {
+    for (i, config) in sm100::CONFIGS.iter().enumerate() {
         for (at, result) in [RESULTS[i % 3], RESULTS[3 + i % 4]].into_iter().enumerate() {
             let (m, n) = ([3, 33, 150][i % 3], [16usize, 80, 208][i / 3 % 3]);
             let n = if at == 0 { n - 5 } else { n.next_multiple_of(result.block()) };
@@ -156,7 +156,7 @@ fn from_registers() {
         .flat_map(|activation| [FloatType::F16, FloatType::Bf16].map(|result| (activation, result)))
         .cycle();
     let mut index = 0;
-    for config in hopper::CONFIGS.iter().filter(|config| config.stages_results()) {
+    for config in sm90::CONFIGS.iter().filter(|config| config.stages_results()) {
         if config.scheme.operand.half().is_none() {
             continue; // Activations in e4m3 have factors of rows.
         }

@@ -2,7 +2,7 @@
 //! activations as they are, against the f64 oracle.
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::blackwell::CONFIGS;
+use fp4_formats::gemm::sm100::CONFIGS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::generate::Generator;

@@ -1,6 +1,6 @@
 //! Products in e4m3 (W4A8): exact sums, the quantiser of tokens, what is refused, and what folding costs.
 
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
     Arch, BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
@@ -79,15 +79,15 @@ fn exact_sums<F: BlockFormat>(one: u8) {
         })
         .collect();
     let format = nvfp4::gemm::format_of::<F>();
-    let hopper = hopper::CONFIGS
+    let sm90 = sm90::CONFIGS
         .iter()
-        .filter(|config| config.scheme == hopper::Scheme { format, operand: Operand::E4m3 });
-    let blackwell = blackwell::CONFIGS
+        .filter(|config| config.scheme == sm90::Scheme { format, operand: Operand::E4m3 });
+    let sm100 = sm100::CONFIGS
         .iter()
         .filter(|config| config.format == format && config.activations == Some(Operand::E4m3));
-    let of_hopper = hopper.map(|config| (DEVICES[0], config.name));
-    let of_blackwell = blackwell.map(|config| (DEVICES[1], config.name));
-    for (index, (device, name)) in of_hopper.chain(of_blackwell).enumerate() {
+    let of_sm90 = sm90.map(|config| (DEVICES[0], config.name));
+    let of_sm100 = sm100.map(|config| (DEVICES[1], config.name));
+    for (index, (device, name)) in of_sm90.chain(of_sm100).enumerate() {
         for schedule in SCHEDULES.iter().skip(index % 2).step_by(2) {
             let kernels = emulated(device, *schedule);
             let got = run(&kernels, &Activations::Fp8(&a), &b, Some(name));
@@ -152,7 +152,7 @@ fn tokens_are_quantised_as_on_the_cpu() {
 /// who ask for it, and what changed is said.
 #[test]
 fn refused_and_rounded() {
-    let [hopper, blackwell] = DEVICES.map(|name| emulated(name, SCHEDULES[0]));
+    let [sm90, sm100] = DEVICES.map(|name| emulated(name, SCHEDULES[0]));
     let (k, n) = (256, 16);
     let dims = Dims::new(1, 2, k).expect("dims");
     let x = HalfMatrix::round("x", dims, HalfType::Bf16, &vec![0.5; 2 * k]).expect("memory");
@@ -163,18 +163,18 @@ fn refused_and_rounded() {
         |row, block| 127 - 13 * u8::from(row == 3 && block == 1),
     );
     let options = GemmOptions::new().output(FloatType::F32);
-    let text = refused("far scales", gemm(&hopper, &Activations::Fp8(&a), &far, &options));
+    let text = refused("far scales", gemm(&sm90, &Activations::Fp8(&a), &far, &options));
     assert!(text.contains("scales of `b`") && text.contains("32 weights"), "{text}");
     let weights_of =
-        |b| Repacked::rounded(hopper.device(), Weights::Plain(b), ActivationKind::Fp8(None));
+        |b| Repacked::rounded(sm90.device(), Weights::Plain(b), ActivationKind::Fp8(None));
     let lost = weights_of(&far).expect("rounded").lost();
     assert_eq!(lost.changed, 32);
-    let got = run(&hopper, &Activations::Fp8(&a), &far, None);
+    let got = run(&sm90, &Activations::Fp8(&a), &far, None);
     let a8 = Activations::Fp8(&a);
     let expected = reference_for(Arch::Sm90a, &a8, &far, &options).expect("fits");
     assert!(expected.verify(&got, FloatType::F32).passed());
     // Tensor cores that take scales take these.
-    let result = gemm(&blackwell, &a8, &far, &options).expect("exact");
+    let result = gemm(&sm100, &a8, &far, &options).expect("exact");
     let exact = reference(&a8, &far, &options).expect("fits");
     let right: Vec<f32> = exact.values.iter().map(|value| *value as f32).collect();
     assert_eq!(result.values(), right);
@@ -184,13 +184,13 @@ fn refused_and_rounded() {
         |row, block| 127 - 11 * u8::from(row == 3 && block == 1),
     );
     assert_eq!(weights_of(&near).expect("fits").lost().changed, 0);
-    gemm(&hopper, &Activations::Fp8(&a), &near, &options).expect("fits");
+    gemm(&sm90, &Activations::Fp8(&a), &near, &options).expect("fits");
 
     let rows = options.clone().row_factors(vec![1.0; 2]);
-    let text = refused("row factors", gemm(&hopper, &Activations::Fp8(&a), &near, &rows));
+    let text = refused("row factors", gemm(&sm90, &Activations::Fp8(&a), &near, &rows));
     assert!(text.contains("row factors"), "{text}");
-    gemm(&hopper, &Activations::ToFp8(&x), &near, &rows).expect("multiplied into the scales");
-    for kernels in [&hopper, &blackwell] {
+    gemm(&sm90, &Activations::ToFp8(&x), &near, &rows).expect("multiplied into the scales");
+    for kernels in [&sm90, &sm100] {
         let upload = |kind| Repacked::for_device(kernels.device(), &near, kind).expect("fits");
         let upload = |kind| upload(kind).upload(kernels.device()).expect("room");
         let [bytes, halves] = [ActivationKind::Fp8(None), ActivationKind::Halves(HalfType::Bf16)]

@@ -1,8 +1,8 @@
 //! Grouped products on the emulated machines, against the f64 oracle.
 
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
-use fp4_formats::gemm::hopper::{HopperConfig, Scheme};
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::sm90::{Scheme, Sm90Config};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, e4m3, ue8m0};
 use nvfp4::device::Kernels;
@@ -34,7 +34,7 @@ fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
 
 /// [`varied`] inputs for a configuration of sm_90a, which takes the activations that `kind` says.
 fn of_configuration(
-    config: &HopperConfig,
+    config: &Sm90Config,
     counts: &[usize],
     sizes: [usize; 2],
     [index, kind]: [usize; 2],
@@ -63,7 +63,7 @@ fn ragged(tokens: usize, index: usize) -> Vec<usize> {
 #[test]
 fn every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
-    for (at, config) in hopper::GROUPED.iter().enumerate() {
+    for (at, config) in sm90::GROUPED.iter().enumerate() {
         for i in 0..4 {
             let index = 4 * at + i;
             let counts = ragged(config.tokens as usize, i);
@@ -79,7 +79,7 @@ fn every_configuration_of_sm_90a() {
 #[test]
 fn every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (at, config) in blackwell::GROUPED.iter().enumerate() {
+    for (at, config) in sm100::GROUPED.iter().enumerate() {
         let mut tiles = Vec::new();
         for i in 0..6 {
             let index = 5 * at + i;
@@ -171,7 +171,7 @@ fn wide_tiles() {
     let every: Vec<usize> = (0..16).rev().map(|i| 16 * i + 1 + i % 16).collect();
     let many: Vec<usize> = (0..40).map(|i| (i * 29) % 70).collect();
     let ragged = vec![130, 0, 300, 47, 256, 7, 520];
-    let wide = hopper::GROUPED.iter().filter(|config| config.is_wide());
+    let wide = sm90::GROUPED.iter().filter(|config| config.is_wide());
     let mut kinds = 0;
     for (at, config) in wide.enumerate() {
         for (i, (sms, counts)) in
@@ -197,7 +197,7 @@ fn trimmed_tiles() {
     let every: Vec<usize> = (1..=48).map(|i| i * 29 % 49).collect();
     let ragged = vec![49, 0, 48, 130, 33, 7, 81, 96];
     let (mut kinds, k) = (0, 672);
-    for (at, config) in hopper::GROUPED.iter().filter(|config| config.trims()).enumerate() {
+    for (at, config) in sm90::GROUPED.iter().filter(|config| config.trims()).enumerate() {
         for (i, (sms, counts)) in [(132, &every), (5, &ragged), (7, &every)].into_iter().enumerate()
         {
             let index = 3 * at + i;
@@ -226,7 +226,7 @@ fn trimmed_tiles() {
 #[test]
 fn wide_tiles_from_registers() {
     let counts = [200, 3, 100, 64, 0, 250];
-    for (at, config) in hopper::GROUPED.iter().filter(|config| config.is_wide()).enumerate() {
+    for (at, config) in sm90::GROUPED.iter().filter(|config| config.is_wide()).enumerate() {
         for (i, result) in [FloatType::F16, FloatType::Bf16].into_iter().enumerate() {
             let machine = emulated_on(Gpu { sms: 6, ..Gpu::h200() }, SCHEDULES[(2 * at + i) % 5]);
             let mut case = GroupedCase::new(&counts, [200, 672]);
@@ -262,14 +262,14 @@ fn contest_shapes_scaled_down() {
 /// of bounds.
 #[test]
 fn bad_counts_make_all_results_nan() {
-    let (hopper, blackwell) = few_sms();
-    for config in &hopper::GROUPED {
+    let (sm90, sm100) = few_sms();
+    for config in &sm90::GROUPED {
         let activations = ActivationType::as_they_are(config.scheme.operand);
-        bad_counts(&hopper, config.name, config.scheme.format, activations, false);
+        bad_counts(&sm90, config.name, config.scheme.format, activations, false);
     }
-    for config in &blackwell::GROUPED {
+    for config in &sm100::GROUPED {
         let activations = config.activations.map_or(BLOCKED, ActivationType::as_they_are);
-        bad_counts(&blackwell, config.name, config.format, activations, false);
+        bad_counts(&sm100, config.name, config.format, activations, false);
     }
 }
 
@@ -277,28 +277,28 @@ fn bad_counts_make_all_results_nan() {
 /// scales, and of floats that a launch before quantises.
 #[test]
 fn bad_counts_of_gated_products_and_of_activations_made_before() {
-    let (hopper, blackwell) = few_sms();
-    for config in &hopper::GROUPED {
+    let (sm90, sm100) = few_sms();
+    for config in &sm90::GROUPED {
         let Scheme { format, operand } = config.scheme;
         for index in 0..3 {
             let activations = ActivationType::of_operand(format, operand, index);
             // Activations that are multiplied as they are, not gated, are above.
             let made = activations != ActivationType::as_they_are(operand);
             for gated in [false, true].into_iter().filter(|&gated| made || gated) {
-                bad_counts(&hopper, config.name, format, activations, gated);
+                bad_counts(&sm90, config.name, format, activations, gated);
             }
         }
     }
-    for config in &blackwell::GROUPED {
+    for config in &sm100::GROUPED {
         let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
-        bad_counts(&blackwell, config.name, config.format, activations, true);
+        bad_counts(&sm100, config.name, config.format, activations, true);
     }
 }
 
 /// Machines whose CTAs each have a share of few results.
 fn few_sms() -> (Kernels, Kernels) {
-    let hopper = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, SCHEDULES[2]);
-    (hopper, emulated_on(Gpu { sms: 4, ..b200() }, SCHEDULES[3]))
+    let sm90 = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, SCHEDULES[2]);
+    (sm90, emulated_on(Gpu { sms: 4, ..b200() }, SCHEDULES[3]))
 }
 
 fn bad_counts(

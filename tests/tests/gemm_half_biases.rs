@@ -1,8 +1,8 @@
 //! Biases in f16 and bf16, which the kernels of all GEMMs take and the host library does not give: its
 //! launches are repeated with a bias of the same values in the other type, and must leave the same bytes.
 
-use fp4_formats::gemm::blackwell::{self, BlackwellParams};
-use fp4_formats::gemm::hopper::{self, HopperParams};
+use fp4_formats::gemm::sm90::{self, Sm90Params};
+use fp4_formats::gemm::sm100::{self, Sm100Params};
 use fp4_formats::gemm::{Affine, Epilogue, Sink, Split};
 use fp4_formats::{Arch, FloatType};
 use nvfp4::device::{Device, DeviceRequest, Kernels};
@@ -141,14 +141,14 @@ const COLUMNS: [usize; 2] = [72, 75];
 
 #[test]
 fn of_sm_90a() {
-    let [epilogue, block] = [offset_of!(HopperParams, epilogue), size_of::<HopperParams>()];
+    let [epilogue, block] = [offset_of!(Sm90Params, epilogue), size_of::<Sm90Params>()];
     let gpu = Gpu { sms: 4, ..Gpu::h200() };
     let machine = Captured::new(Arch::Sm90a, gpu, epilogue, block);
     let whole = |n| (n, RESULTS[2], Split::None);
     let divided = |n| (n, RESULTS[2], Split::Cluster(2));
     let stores = COLUMNS.map(whole).into_iter().chain(COLUMNS.map(divided));
     for (n, result, split) in stores.chain([(64, RESULTS[4], Split::None)]) {
-        for config in &hopper::CONFIGS {
+        for config in &sm90::CONFIGS {
             let activations = ActivationType::as_they_are(config.scheme.operand);
             let mut case = product(n, activations).format(config.scheme.format).result(result);
             case.shape.k = 288;
@@ -159,7 +159,7 @@ fn of_sm_90a() {
         }
     }
     for n in COLUMNS {
-        for config in &hopper::GROUPED {
+        for config in &sm90::GROUPED {
             let activations = ActivationType::as_they_are(config.scheme.operand);
             let mut case = groups(n, activations, config.name);
             case.format = config.scheme.format;
@@ -167,7 +167,7 @@ fn of_sm_90a() {
                 case.check(kernels);
             });
         }
-        for config in &hopper::MIXED {
+        for config in &sm90::MIXED {
             let activations = ActivationType::as_they_are(config.scheme.operand);
             let case = product(n, activations).format(config.scheme.format);
             machine.check(config.name, Parameters::InMemory, |kernels| {
@@ -179,10 +179,10 @@ fn of_sm_90a() {
 
 #[test]
 fn of_sm_100a() {
-    let [epilogue, block] = [offset_of!(BlackwellParams, epilogue), size_of::<BlackwellParams>()];
+    let [epilogue, block] = [offset_of!(Sm100Params, epilogue), size_of::<Sm100Params>()];
     let machine = Captured::new(Arch::Sm100a, Gpu { sms: 8, ..b200() }, epilogue, block);
     let n = COLUMNS[0];
-    for config in &blackwell::CONFIGS {
+    for config in &sm100::CONFIGS {
         let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         let mut case = product(n, activations);
         case.shape.k = (config.step() * config.k_parts()) as usize;
@@ -191,7 +191,7 @@ fn of_sm_100a() {
             case.check(kernels);
         });
     }
-    for config in &blackwell::GROUPED {
+    for config in &sm100::GROUPED {
         let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         let mut case = groups(n, activations, config.name);
         case.format = config.format;
@@ -199,7 +199,7 @@ fn of_sm_100a() {
             case.check(kernels);
         });
     }
-    for config in &blackwell::MIXED {
+    for config in &sm100::MIXED {
         let activations = config.activations.map_or(LINEAR, ActivationType::as_they_are);
         let case = product(n, activations).format(config.format);
         machine.check(config.name, Parameters::InMemory, |kernels| {

@@ -206,9 +206,9 @@ fn weights_of_another_batch_are_refused() {
 
 #[test]
 fn weights_of_other_sizes_and_orders_are_refused() {
-    let [hopper, blackwell] = DEVICES.map(|name| emulated(name, Schedule::Eager));
-    for (kernels, other) in [(&hopper, &blackwell), (&blackwell, &hopper)] {
-        let on_hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
+    let [sm90, sm100] = DEVICES.map(|name| emulated(name, Schedule::Eager));
+    for (kernels, other) in [(&sm90, &sm100), (&sm100, &sm90)] {
+        let on_sm90 = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
         let a = blocks::<Nvfp4>(1, M, 0.5);
         let b = blocks::<Nvfp4>(1, N, 1.0);
         let weights = upload(kernels, &b, kind::<Nvfp4>());
@@ -233,7 +233,7 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         let expected = "K of the weights must be 96, as planned, but is 128";
         assert_eq!(launch("more columns", &deeper), expected);
 
-        let [ours, theirs] = if on_hopper {
+        let [ours, theirs] = if on_sm90 {
             ["nvfp4 in the order of wgmma for f16 activations", "nvfp4 in the order of tcgen05"]
         } else {
             ["nvfp4 in the order of tcgen05", "nvfp4 in the order of wgmma for f16 activations"]
@@ -262,13 +262,13 @@ fn weights_of_other_sizes_and_orders_are_refused() {
         assert_eq!(refused("too little memory", repacked.upload_to(short)), expected);
 
         let mxfp4 = upload(kernels, &blocks::<Mxfp4>(1, N, 1.0), kind::<Mxfp4>());
-        let found = if on_hopper {
+        let found = if on_sm90 {
             "mxfp4 in the order of wgmma for bf16 activations"
         } else {
             "mxfp4 in the order of tcgen05"
         };
         assert_eq!(launch("another format", &mxfp4), order(found));
-        if on_hopper {
+        if on_sm90 {
             let bf16 = upload(kernels, &b, ActivationKind::Halves(HalfType::Bf16));
             let found = "nvfp4 in the order of wgmma for bf16 activations";
             assert_eq!(launch("for other activations", &bf16), order(found));

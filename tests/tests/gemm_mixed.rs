@@ -1,6 +1,6 @@
 //! Products of sizes of their own in one launch, on the emulated machines, against the f64 oracle.
 
-use fp4_formats::gemm::{Split, blackwell, hopper};
+use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, Mxfp4, Nvfp4};
 use nvfp4::device::Kernels;
@@ -74,7 +74,7 @@ fn check(machine: &Kernels, cases: &[Case], name: &str) {
 #[test]
 fn every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
-    for (at, config) in hopper::MIXED.iter().enumerate() {
+    for (at, config) in sm90::MIXED.iter().enumerate() {
         let size = [config.rows as usize, config.tokens as usize];
         let format = config.scheme.format;
         for (i, machine) in machines.iter().enumerate() {
@@ -89,7 +89,7 @@ fn every_configuration_of_sm_90a() {
 #[test]
 fn every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (at, config) in blackwell::MIXED.iter().enumerate() {
+    for (at, config) in sm100::MIXED.iter().enumerate() {
         let size = [config.rows() as usize, config.columns as usize];
         for (i, machine) in machines.iter().enumerate() {
             let activations = match config.activations {
@@ -117,9 +117,9 @@ fn both_orientations() {
 #[test]
 fn tiles_in_turn() {
     for (at, schedule) in SCHEDULES.into_iter().enumerate() {
-        let hopper = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, schedule);
-        let blackwell = emulated_on(Gpu { sms: 4, ..b200() }, schedule);
-        for machine in [hopper, blackwell] {
+        let sm90 = emulated_on(Gpu { sms: 3, ..Gpu::h200() }, schedule);
+        let sm100 = emulated_on(Gpu { sms: 4, ..b200() }, schedule);
+        for machine in [sm90, sm100] {
             let cases: Vec<Case> = (0..9)
                 .map(|i| {
                     let (m, n) = (1 + 31 * i % 140, 8 * (1 + (5 * i + at) % 60));
@@ -139,9 +139,9 @@ fn tiles_in_turn() {
 #[test]
 fn types_in_turn() {
     for (at, schedule) in SCHEDULES.into_iter().enumerate() {
-        let hopper = emulated_on(Gpu { sms: 1, ..Gpu::h200() }, schedule);
-        let blackwell = emulated_on(Gpu { sms: 2, ..b200() }, schedule);
-        for machine in [hopper, blackwell] {
+        let sm90 = emulated_on(Gpu { sms: 1, ..Gpu::h200() }, schedule);
+        let sm100 = emulated_on(Gpu { sms: 2, ..b200() }, schedule);
+        for machine in [sm90, sm100] {
             for ([m, n], gated) in [([40, 256], true), ([40, 256], false), ([512, 128], false)] {
                 let results = [RESULTS[at % 3], RESULTS[5 + at % 2], RESULTS[(at + 1) % 3]];
                 let cases = results.into_iter().cycle().take(6).enumerate().map(|(i, result)| {

@@ -1,7 +1,7 @@
 //! CTAs of an sm_90a cluster that share activations: each copies its part by multicast for all.
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::CONFIGS;
+use fp4_formats::gemm::sm90::CONFIGS;
 use nvfp4::generate::Generator;
 use nvfp4_tests::gemm::{Case, F16};
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated, emulated_on};

@@ -6,8 +6,8 @@
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::blackwell::{BlackwellParams, CONFIGS};
-use fp4_formats::gemm::hopper;
+use fp4_formats::gemm::sm90;
+use fp4_formats::gemm::sm100::{CONFIGS, Sm100Params};
 use fp4_formats::quantize::Format;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::mixed::check_mixed;
@@ -55,17 +55,17 @@ fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
 }
 
 /// A launch on sm_90a on `sms` SMs, with activations of the type that the kernel takes.
-fn hopper_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+fn sm90_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let config = hopper::CONFIGS.iter().find(|config| config.name == kernel);
+    let config = sm90::CONFIGS.iter().find(|config| config.name == kernel);
     let operand = config.expect("a configuration").scheme.operand;
     let activations = ActivationType::as_they_are(operand);
     experiment(&case(kernel, split, shape, activations, FLOATS), &gpu)
 }
 
 /// Planned for an SM, where two CTAs fit, or for a cluster.
-fn hopper(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
-    let mut experiment = hopper_on(1, kernel, split, shape);
+fn sm90(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
+    let mut experiment = sm90_on(1, kernel, split, shape);
     // Beside a cluster there is room for the kernel before.
     experiment.gpu.sms = split.cluster();
     experiment
@@ -75,7 +75,7 @@ fn hopper(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
 /// stages, so that it waits for one when it begins the next tile, which has an odd number of
 /// steps: the loop is unrolled twice, and the odd step has code of its own.
 fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
-    hopper_on(sms, kernel, Split::StreamK, shape)
+    sm90_on(sms, kernel, Split::StreamK, shape)
 }
 
 /// `wgmma`. Six tiles of 17 steps for two CTAs: each of the six stages is `free` eight times. One
@@ -83,47 +83,47 @@ fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
 /// early only after several rounds, when a whole warpgroup is missing. Three tiles of 15: the
 /// middle one's sums meet in the workspace. Two CTAs of 13 steps: sums are loaded remotely.
 #[test]
-fn hopper_32_tokens() {
+fn sm90_32_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x32";
     check_briefly(&[
-        hopper(kernel, Split::None, [20, 740, 2160]),
+        sm90(kernel, Split::None, [20, 740, 2160]),
         shared(2, kernel, [20, 332, 1904]),
-        hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
+        sm90(kernel, Split::Cluster(2), [20, 140, 3312]),
     ]);
 }
 
 /// `wgmma`, sums are sent; four stages, each of them `free` eight times. One tile of two CTAs: the
 /// flag is set when its reader waits for it.
 #[test]
-fn hopper_64_tokens() {
+fn sm90_64_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64";
     check_briefly(&[
-        hopper(kernel, Split::None, [36, 740, 1392]),
+        sm90(kernel, Split::None, [36, 740, 1392]),
         shared(2, kernel, [36, 332, 1136]),
         shared(2, kernel, [36, 100, 1136]),
-        hopper(kernel, Split::Cluster(2), [36, 140, 2288]),
+        sm90(kernel, Split::Cluster(2), [36, 140, 2288]),
     ]);
 }
 
-/// Products in e4m3, whose sums are promoted after each step: the launches of [`hopper_32_tokens`].
+/// Products in e4m3, whose sums are promoted after each step: the launches of [`sm90_32_tokens`].
 #[test]
-fn hopper_folded() {
+fn sm90_folded() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x32";
     check_briefly(&[
-        hopper(kernel, Split::None, [20, 740, 2160]),
+        sm90(kernel, Split::None, [20, 740, 2160]),
         shared(2, kernel, [20, 332, 1904]),
-        hopper(kernel, Split::Cluster(2), [20, 140, 3312]),
+        sm90(kernel, Split::Cluster(2), [20, 140, 3312]),
     ]);
 }
 
 /// The same of 256 tokens, in two panels; four stages.
 #[test]
-fn hopper_folded_panels() {
+fn sm90_folded_panels() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x256";
     check_briefly(&[
-        hopper(kernel, Split::None, [200, 332, 1520]),
+        sm90(kernel, Split::None, [200, 332, 1520]),
         shared(2, kernel, [200, 332, 1136]),
-        hopper(kernel, Split::Cluster(2), [200, 140, 1264]),
+        sm90(kernel, Split::Cluster(2), [200, 140, 1264]),
     ]);
 }
 
@@ -139,7 +139,7 @@ fn sharing(kernel: &'static str, split: Split, shape: [usize; 3], sms: u32) -> E
 /// A cluster makes three pairs of tiles, one without its second, of 13 steps in eight stages;
 /// four divide three pairs of 20 steps: 10 are given, more than there are stages, 5 follow.
 #[test]
-fn hopper_pairs() {
+fn sm90_pairs() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64_multicast2";
     check_briefly(&[
         sharing(kernel, Split::None, [36, 588, 1648], 1),
@@ -149,12 +149,12 @@ fn hopper_pairs() {
 
 /// Warps on their own, eight stages.
 #[test]
-fn hopper_8_tokens() {
+fn sm90_8_tokens() {
     let kernel = "gemm_sm90_nvfp4_f16_128x8";
     check_briefly(&[
         shared(3, kernel, [5, 460, 2160]),
-        hopper(kernel, Split::None, [5, 740, 752]),
-        hopper(kernel, Split::Cluster(2), [5, 140, 4336]),
+        sm90(kernel, Split::None, [5, 740, 752]),
+        sm90(kernel, Split::Cluster(2), [5, 140, 4336]),
     ]);
 }
 
@@ -162,18 +162,13 @@ fn hopper_8_tokens() {
 /// every so many-th one or, where the kernel takes stream-K, those of one of three runs, of which the middle
 /// one begins and ends within tiles. In one launch of each kernel the clusters ask for four of eight tiles, so
 /// that both places for responses are used again.
-fn blackwell(
-    kernel: &'static str,
-    result: ResultKind,
-    shape: [usize; 3],
-    dynamic: bool,
-) -> Experiment {
-    blackwell_of(kernel, result, shape, dynamic, (BLOCKED, None))
+fn sm100(kernel: &'static str, result: ResultKind, shape: [usize; 3], dynamic: bool) -> Experiment {
+    sm100_of(kernel, result, shape, dynamic, (BLOCKED, None))
 }
 
-/// [`blackwell`] with block-scaled activations of this type, where the kernel takes them, of which
+/// [`sm100`] with block-scaled activations of this type, where the kernel takes them, of which
 /// a kernel before makes what has the name.
-fn blackwell_of(
+fn sm100_of(
     kernel: &'static str,
     result: ResultKind,
     shape: [usize; 3],
@@ -198,7 +193,7 @@ fn blackwell_of(
     if !dynamic {
         experiment.grid = [config.cluster(), 1, 1];
     }
-    let at = offset_of!(BlackwellParams, dynamic);
+    let at = offset_of!(Sm100Params, dynamic);
     experiment.params[at..at + size_of::<u32>()].copy_from_slice(&u32::from(dynamic).to_le_bytes());
     experiment
 }
@@ -238,7 +233,7 @@ fn products(
 /// One CTA makes the tiles of two products, of which the second has a longer K: each of the six stages
 /// is `free` eight times and more.
 #[test]
-fn hopper_mixed() {
+fn sm90_mixed() {
     let kernel = "gemm_sm90_nvfp4_f16_128x64_mixed";
     let gpu = Gpu { sms: 1, ..Gpu::h200() };
     let on = |sizes: &[[usize; 3]]| {
@@ -255,7 +250,7 @@ fn hopper_mixed() {
 
 /// One cluster makes the tiles of two products: results by the copy engine, by threads and as blocks.
 #[test]
-fn blackwell_mixed() {
+fn sm100_mixed() {
     let kernel = "gemm_nvfp4_256x128_mixed";
     let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
     let on = |sizes: &[[usize; 3]], result, input| {
@@ -298,72 +293,72 @@ const WIDE_BLOCKS: ResultKind = ResultKind::Blocks(Format::Mxfp4, Blocked128x4);
 /// tiles after that, whose accumulators are then used again; and one tile is of three clusters: flags are
 /// raised when they are waited for.
 #[test]
-fn blackwell_tiles() {
+fn sm100_tiles() {
     let kernel = "gemm_nvfp4_128x64";
     check_briefly(&[
-        blackwell(kernel, FLOATS, [240, 248, 1264], false),
-        blackwell(kernel, FLOATS, [60, 120, 1264], false),
-        blackwell(kernel, FLOATS, [240, 246, 768], true),
-        blackwell(kernel, BLOCKS, [240, 160, 768], true),
+        sm100(kernel, FLOATS, [240, 248, 1264], false),
+        sm100(kernel, FLOATS, [60, 120, 1264], false),
+        sm100(kernel, FLOATS, [240, 246, 768], true),
+        sm100(kernel, BLOCKS, [240, 160, 768], true),
     ]);
 }
 
 /// Few tokens, whose scales a warp loads: at once, by fours, and one by one with codes. A kernel before
-/// makes scales or codes. Tiles, runs and ways to store are those of [`blackwell_tiles`].
+/// makes scales or codes. Tiles, runs and ways to store are those of [`sm100_tiles`].
 #[test]
-fn blackwell_few_tokens() {
+fn sm100_few_tokens() {
     let kernel = "gemm_nvfp4_128x8";
     let (scales, codes) = (Some("a scales"), Some("a codes"));
     check_briefly(&[
-        blackwell_of(kernel, FLOATS, [30, 248, 1280], false, (LINEAR, scales)),
-        blackwell_of(kernel, FLOATS, [5, 120, 1280], false, (BLOCKED, scales)),
-        blackwell_of(kernel, FLOATS, [30, 248, 1264], false, (LINEAR, codes)),
-        blackwell_of(kernel, FLOATS, [30, 248, 768], true, (BLOCKED, scales)),
-        blackwell_of(kernel, FLOATS, [28, 246, 1264], true, (BLOCKED, codes)),
-        blackwell_of(kernel, BLOCKS, [30, 160, 768], true, (LINEAR, codes)),
+        sm100_of(kernel, FLOATS, [30, 248, 1280], false, (LINEAR, scales)),
+        sm100_of(kernel, FLOATS, [5, 120, 1280], false, (BLOCKED, scales)),
+        sm100_of(kernel, FLOATS, [30, 248, 1264], false, (LINEAR, codes)),
+        sm100_of(kernel, FLOATS, [30, 248, 768], true, (BLOCKED, scales)),
+        sm100_of(kernel, FLOATS, [28, 246, 1264], true, (BLOCKED, codes)),
+        sm100_of(kernel, BLOCKS, [30, 160, 768], true, (LINEAR, codes)),
     ]);
 }
 
 /// Activations in e4m3 with MXFP4 weights as they are: the ring wraps, and the sets of columns.
 #[test]
-fn blackwell_bytes() {
+fn sm100_bytes() {
     let kernel = "gemm_mxfp4_e4m3_128x64";
     check_briefly(&[
-        blackwell(kernel, FLOATS, [250, 240, 1248], false),
-        blackwell(kernel, FLOATS, [60, 120, 1248], false),
-        blackwell(kernel, BLOCKS, [240, 240, 768], true),
+        sm100(kernel, FLOATS, [250, 240, 1248], false),
+        sm100(kernel, FLOATS, [60, 120, 1248], false),
+        sm100(kernel, BLOCKS, [240, 240, 768], true),
     ]);
 }
 
 /// Pairs of CTAs that fold NVFP4 weights to e4m3 in tensor memory.
 #[test]
-fn blackwell_folded() {
+fn sm100_folded() {
     let kernel = "gemm_nvfp4_e4m3_256x128";
     check_briefly(&[
-        blackwell(kernel, FLOATS, [500, 500, 1264], false),
-        blackwell(kernel, FLOATS, [120, 250, 1264], false),
-        blackwell(kernel, FLOATS, [240, 500, 768], true),
-        blackwell(kernel, BLOCKS, [500, 496, 768], true),
+        sm100(kernel, FLOATS, [500, 500, 1264], false),
+        sm100(kernel, FLOATS, [120, 250, 1264], false),
+        sm100(kernel, FLOATS, [240, 500, 768], true),
+        sm100(kernel, BLOCKS, [500, 496, 768], true),
     ]);
 }
 
 /// Pairs of CTAs that share rows by multicast.
 #[test]
-fn blackwell_pairs_and_shares() {
+fn sm100_pairs_and_shares() {
     let kernel = "gemm_nvfp4_256x128_multicast2";
     check_briefly(&[
-        blackwell(kernel, FLOATS, [500, 500, 1008], true),
-        blackwell(kernel, BLOCKS, [500, 1008, 512], true),
+        sm100(kernel, FLOATS, [500, 500, 1008], true),
+        sm100(kernel, BLOCKS, [500, 1008, 512], true),
     ]);
 }
 
 /// A cluster of two that split K.
 #[test]
-fn blackwell_splits() {
+fn sm100_splits() {
     let kernel = "gemm_nvfp4_128x64_split2";
     check_briefly(&[
-        blackwell(kernel, FLOATS, [240, 120, 2544], true),
-        blackwell(kernel, FLOATS, [240, 246, 1024], true),
-        blackwell(kernel, BLOCKS, [240, 112, 1024], true),
+        sm100(kernel, FLOATS, [240, 120, 2544], true),
+        sm100(kernel, FLOATS, [240, 246, 1024], true),
+        sm100(kernel, BLOCKS, [240, 112, 1024], true),
     ]);
 }

@@ -7,7 +7,7 @@
 //! each configuration, so that over all configurations they meet each other. Shapes are those of one or
 //! two tiles that are not full.
 
-use fp4_formats::gemm::{Split, blackwell, hopper};
+use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::{FloatType, Operand, ScaleLayout};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{Activation, GemmOverrides};
@@ -147,7 +147,7 @@ fn grouped(counts: &[usize], [n, k]: [usize; 2], store: Store, index: usize) -> 
 }
 
 /// Type of activations of a kernel of sm_90a.
-fn activations_of(config: &hopper::HopperConfig, index: usize) -> ActivationType {
+fn activations_of(config: &sm90::Sm90Config, index: usize) -> ActivationType {
     let scheme = config.scheme;
     Case::new([1, 1, 32, 1]).decoded_to(scheme.format, scheme.operand, index).activations
 }
@@ -161,7 +161,7 @@ fn small(gpu: Gpu, sms: u32) -> [Kernels; 5] {
 #[test]
 fn with_every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
-    for (at, config) in hopper::CONFIGS.iter().enumerate() {
+    for (at, config) in sm90::CONFIGS.iter().enumerate() {
         let stores = [stores(at), combinations(at), sums()].concat();
         for (i, store) in stores.into_iter().enumerate() {
             let index = 5 * at + i;
@@ -182,7 +182,7 @@ fn with_every_configuration_of_sm_90a() {
 #[test]
 fn long_k_with_every_configuration_of_sm_90a() {
     let machines = small(Gpu::h200(), 5);
-    for (at, config) in hopper::CONFIGS.iter().enumerate() {
+    for (at, config) in sm90::CONFIGS.iter().enumerate() {
         for (i, split) in [Split::None, Split::StreamK, Split::Cluster(3)].into_iter().enumerate() {
             let m = config.tokens as usize * [1, 2, 1][i] + 3;
             let case = Case::new([m, 2 * config.rows as usize + 40, 1312, 1])
@@ -207,7 +207,7 @@ fn long_k_with_every_configuration_of_sm_90a() {
 #[test]
 fn with_every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (at, config) in blackwell::CONFIGS.iter().enumerate() {
+    for (at, config) in sm100::CONFIGS.iter().enumerate() {
         let rows = config.rows() as usize;
         for (turn, [m, n]) in [[9, rows - 24], [rows - 23, 64]].into_iter().enumerate() {
             // Some have one orientation.
@@ -235,7 +235,7 @@ fn with_every_configuration_of_sm_100a() {
 #[test]
 fn walks_of_every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (at, config) in blackwell::CONFIGS.iter().enumerate() {
+    for (at, config) in sm100::CONFIGS.iter().enumerate() {
         let rows = config.rows() as usize;
         for [m, n] in [[9, rows - 24], [rows - 23, 64]] {
             let k = (config.step() * config.k_parts()) as usize + 32;
@@ -274,7 +274,7 @@ fn with_every_grouped_configuration_of_sm_90a() {
     let machines = small(Gpu::h200(), 3);
     // So many SMs that the few tiles' long K is divided among CTAs.
     let divided = small(Gpu::h200(), 7);
-    for (at, config) in hopper::GROUPED.iter().enumerate() {
+    for (at, config) in sm90::GROUPED.iter().enumerate() {
         let tokens = config.tokens as usize;
         let stores = [stores(at), combinations(at), sums()].concat();
         let check = |counts: &[usize], sizes, store, index: usize, machine: &Kernels| {
@@ -308,7 +308,7 @@ fn with_every_grouped_configuration_of_sm_90a() {
 #[test]
 fn with_every_grouped_configuration_of_sm_100a() {
     let machines = small(b200(), 4);
-    for (at, config) in blackwell::GROUPED.iter().enumerate() {
+    for (at, config) in sm100::GROUPED.iter().enumerate() {
         let [rows, columns] = [config.rows(), config.columns].map(|size| size as usize);
         for (turn, [tokens, n]) in [[columns / 2, rows], [rows, 64]].into_iter().enumerate() {
             if config.activations.is_some() && turn != 0 {
@@ -343,10 +343,10 @@ fn many_groups_with_every_grouped_configuration() {
         case.overrides = GemmOverrides::new().kernel(name.to_string()).split(None);
         case.check(machine);
     };
-    for (at, config) in hopper::GROUPED.iter().enumerate() {
+    for (at, config) in sm90::GROUPED.iter().enumerate() {
         check(&machines[0][at % 5], config.name, config.scheme.format, activations_of(config, at));
     }
-    for (at, config) in blackwell::GROUPED.iter().enumerate() {
+    for (at, config) in sm100::GROUPED.iter().enumerate() {
         let activations = match config.activations {
             Some(operand) => ActivationType::as_they_are(operand),
             None => [LINEAR, BLOCKED][at % 2],
@@ -367,7 +367,7 @@ fn with_every_mixed_configuration() {
         }
     };
     let machines = [small(Gpu::h200(), 3), small(b200(), 4)];
-    for (at, config) in hopper::MIXED.iter().enumerate() {
+    for (at, config) in sm90::MIXED.iter().enumerate() {
         let stores = [stores(at), combinations(at), sums()].concat();
         let [tokens, rows] = [config.tokens, config.rows].map(|size| size as usize);
         let activations = activations_of(config, 1);
@@ -379,7 +379,7 @@ fn with_every_mixed_configuration() {
         });
         check(&machines[0][1 + at % 4], cases.collect(), config.name);
     }
-    for (at, config) in blackwell::MIXED.iter().enumerate() {
+    for (at, config) in sm100::MIXED.iter().enumerate() {
         let [rows, columns] = [config.rows(), config.columns].map(|size| size as usize);
         for (turn, [m, n]) in [[columns / 2, rows], [rows, 64]].into_iter().enumerate() {
             let stores = [stores(at), combinations(at), sums()].concat();

@@ -2,7 +2,7 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4};
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::hopper::CONFIGS;
+use fp4_formats::gemm::sm90::CONFIGS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Mxfp4, Nvfp4};
 use nvfp4::device::Kernels;

@@ -1,7 +1,7 @@
 //! Results of the GEMM on the emulated machines, against the f64 oracle.
 
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
 use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, HalfMatrix, gemm};
@@ -19,7 +19,7 @@ const ALPHAS: [f32; 3] = [1.0, -0.375, 3.0];
 #[test]
 fn every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
-    for (config, kernels) in hopper::CONFIGS
+    for (config, kernels) in sm90::CONFIGS
         .iter()
         .flat_map(|config| machines.iter().map(move |kernels| (config, kernels)))
     {
@@ -40,7 +40,7 @@ fn every_configuration_of_sm_90a() {
 #[test]
 fn every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
-    for (i, config) in blackwell::CONFIGS.iter().enumerate() {
+    for (i, config) in sm100::CONFIGS.iter().enumerate() {
         for shared in [false, true] {
             for (at, result) in [RESULTS[i % 3], RESULTS[3 + i % 2]].into_iter().enumerate() {
                 let (m, n) = ([3, 33, 70][i % 3], [16, 80, 208][i / 3 % 3]);
@@ -174,22 +174,22 @@ fn as_planned_on_sm_100a() {
                 let said = [says("the copy engine stores"), says("threads store")];
                 assert_eq!(said, [copied, !copied], "{case:?}\n{plan}");
                 let (m, k) = (case.shape.m as u32, case.shape.k as u32);
-                let mut configs = blackwell::CONFIGS.iter();
+                let mut configs = sm100::CONFIGS.iter();
                 let config = configs.find(|config| config.name == plan.kernel).expect("one");
                 // Kernels for few tokens take them as they are.
                 let loaded = config.loads_tokens();
                 assert_eq!(loaded, m <= 32, "{case:?}\n{plan}");
                 assert_eq!(says("loads scales of activations"), loaded, "{case:?}\n{plan}");
                 let laid_out = [
-                    !loaded && blackwell::prepare::codes_need_it(k),
-                    !loaded && blackwell::prepare::scales_need_it(format, activations, m, k),
+                    !loaded && sm100::prepare::codes_need_it(k),
+                    !loaded && sm100::prepare::scales_need_it(format, activations, m, k),
                 ];
                 let said = [
                     says("rows of activations are not multiples of 16 bytes: padded before"),
                     says("scales of activations are laid out in whole 128x4 tiles before"),
                 ];
                 assert_eq!(said, laid_out, "{case:?}\n{plan}");
-                let launched = [blackwell::prepare::CODES_NAME, blackwell::prepare::SCALES_NAME]
+                let launched = [sm100::prepare::CODES_NAME, sm100::prepare::SCALES_NAME]
                     .map(|name| plan.before.iter().any(|step| step.kernel == name));
                 assert_eq!(launched, laid_out, "{case:?}\n{plan}");
                 assert_eq!(reports.len(), plan.before.len() + 1, "{case:?}");

@@ -2,7 +2,7 @@
 //! threads.
 
 use fp4_formats::FloatType;
-use fp4_formats::gemm::blackwell::BlackwellConfig;
+use fp4_formats::gemm::sm100::Sm100Config;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::gemm::FLOATS;
 use nvfp4_tests::gemm::tcgen05::{Product, config, without};
@@ -68,7 +68,7 @@ fn both_ways_give_the_same_bits() {
 /// as many sectors.
 #[test]
 fn whole_sectors_and_no_bank_conflicts() {
-    let run = |config: &'static BlackwellConfig, swapped, output: FloatType, direct| {
+    let run = |config: &'static Sm100Config, swapped, output: FloatType, direct| {
         let m = 2 * config.rows();
         let n = 2 * config.cluster_columns();
         let [m, n] = if swapped { [n, m] } else { [m, n] };

@@ -1,8 +1,8 @@
 //! Stream-K on sm_100a, asked for: clusters on few SMs have even runs of all tiles' K steps, and partial sums
 //! meet in the workspace.
 
-use fp4_formats::gemm::blackwell::config::{WIDE_COLUMNS, flag_bytes};
-use fp4_formats::gemm::blackwell::{BlackwellConfig, CONFIGS};
+use fp4_formats::gemm::sm100::config::{WIDE_COLUMNS, flag_bytes};
+use fp4_formats::gemm::sm100::{CONFIGS, Sm100Config};
 use fp4_formats::gemm::{ResultType, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
@@ -16,7 +16,7 @@ use nvfp4_tests::{SCHEDULES, b200, emulated, emulated_on};
 use ptx_emu::{Gpu, Schedule};
 
 /// The kernels that take it.
-fn configs() -> impl Iterator<Item = &'static BlackwellConfig> {
+fn configs() -> impl Iterator<Item = &'static Sm100Config> {
     CONFIGS.iter().filter(|config| config.takes_stream_k())
 }
 
@@ -25,7 +25,7 @@ fn machine(sms: u32, schedule: Schedule) -> Kernels {
 }
 
 /// By the kernel, activations laid out in turn by `index`.
-fn case(config: &BlackwellConfig, [m, n, k, l]: [usize; 4], index: usize) -> Case {
+fn case(config: &Sm100Config, [m, n, k, l]: [usize; 4], index: usize) -> Case {
     let activations = match config.activations {
         Some(operand) => ActivationType::as_they_are(operand),
         None => [LINEAR, BLOCKED][index % 2],

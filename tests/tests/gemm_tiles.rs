@@ -2,8 +2,8 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemm::ResultType;
-use fp4_formats::gemm::blackwell::CONFIGS;
-use fp4_formats::gemm::blackwell::config::NARROW_COLUMNS;
+use fp4_formats::gemm::sm100::CONFIGS;
+use fp4_formats::gemm::sm100::config::NARROW_COLUMNS;
 use fp4_formats::quantize::Format;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::SCHEDULES;

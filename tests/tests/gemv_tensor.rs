@@ -1,6 +1,6 @@
 //! A GEMV as a product of one token on sm_100a's tensor cores, against the f64 oracle.
 
-use fp4_formats::gemm::blackwell::{CONFIGS, vector};
+use fp4_formats::gemm::sm100::{CONFIGS, vector};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::device::Kernels;

@@ -1,7 +1,7 @@
 //! What the PTX of the kernels must not contain, whatever they compute.
 
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::{Arch, Family};
 use nvfp4::kernels::KernelFiles;
 use nvfp4_tests::kernels_dir;
@@ -92,10 +92,10 @@ fn products_do_not_divide() {
         for (name, lines) in entries(&text) {
             let is = match arch.tensor() {
                 TensorFamily::Wgmma => {
-                    hopper::CONFIGS.iter().chain(&hopper::GROUPED).any(|config| config.name == name)
+                    sm90::CONFIGS.iter().chain(&sm90::GROUPED).any(|config| config.name == name)
                 }
                 TensorFamily::Tcgen05 => {
-                    let all = blackwell::CONFIGS.iter().chain(&blackwell::GROUPED);
+                    let all = sm100::CONFIGS.iter().chain(&sm100::GROUPED);
                     all.into_iter().any(|config| config.name == name)
                 }
             };
@@ -105,8 +105,8 @@ fn products_do_not_divide() {
         }
     }
     let configured = Arch::ALL.map(|arch| match arch.tensor() {
-        TensorFamily::Wgmma => hopper::CONFIGS.len() + hopper::GROUPED.len(),
-        TensorFamily::Tcgen05 => blackwell::CONFIGS.len() + blackwell::GROUPED.len(),
+        TensorFamily::Wgmma => sm90::CONFIGS.len() + sm90::GROUPED.len(),
+        TensorFamily::Tcgen05 => sm100::CONFIGS.len() + sm100::GROUPED.len(),
     });
     assert_eq!(products, configured.iter().sum::<usize>());
 }

@@ -1,7 +1,7 @@
 //! One configuration of each family of kernels under two schedules, against the oracle or the CPU:
 //! what `cargo xtask test --quick` launches.
 
-use fp4_formats::gemm::{Split, blackwell, hopper};
+use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
@@ -41,7 +41,7 @@ fn first_of_each<T, K: PartialEq>(all: &[T], kind: impl Fn(&T) -> K) -> Vec<&T> 
 /// share activations; K divided evenly.
 #[test]
 fn gemm_of_sm_90a() {
-    let kinds = first_of_each(&hopper::CONFIGS, |c| (c.scheme, c.uses_mma_sync(), c.multicast));
+    let kinds = first_of_each(&sm90::CONFIGS, |c| (c.scheme, c.uses_mma_sync(), c.multicast));
     assert_eq!(kinds.len(), 11);
     for schedule in schedules() {
         let kernels = emulated(DEVICES[0], schedule);
@@ -62,7 +62,7 @@ fn gemm_of_sm_90a() {
 /// pair, with K split, with multicast, for few tokens.
 #[test]
 fn gemm_of_sm_100a() {
-    let kinds = first_of_each(&blackwell::CONFIGS, |c| {
+    let kinds = first_of_each(&sm100::CONFIGS, |c| {
         (c.format, c.activations, c.cta_group, c.k_parts() > 1, c.multicast, c.loads_tokens())
     });
     assert!(kinds.len() > 15, "{}", kinds.len());

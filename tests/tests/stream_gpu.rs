@@ -165,8 +165,8 @@ const CASES: [(GemmShape, Option<Split>); 3] = [
 
 /// Stream-K is of sm_90a alone.
 fn cases(kernels: &Kernels) -> impl Iterator<Item = (GemmShape, Option<Split>)> {
-    let hopper = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
-    CASES.into_iter().map(move |(shape, split)| (shape, split.filter(|_| hopper)))
+    let sm90 = kernels.device().choice().arch.tensor() == TensorFamily::Wgmma;
+    CASES.into_iter().map(move |(shape, split)| (shape, split.filter(|_| sm90)))
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Drop for Compiled {
 impl Compiled {
     /// Copies the PTX of all architectures.
     fn new() -> Result<Self> {
-        let compiled = Self(run::root().join("kernels/compiled"));
+        let compiled = Self(run::root().join("delivery/embed/compiled"));
         for arch in Arch::ALL {
             let mut manifest = build_kernels::manifest(arch)?;
             let folder = compiled.0.join(arch.name());

@@ -25,7 +25,7 @@ fn experiment(case: &Case) -> Experiment {
     let bytes = case.out_bytes;
     Experiment {
         ptx: case.text(),
-        gpu: if case.blackwell { Gpu::b200() } else { Gpu::h200() },
+        gpu: if case.sm100 { Gpu::b200() } else { Gpu::h200() },
         entry: "k".to_owned(),
         grid: [case.grid, 1, 1],
         block: [case.block, 1, 1],
@@ -289,8 +289,7 @@ fn a_tensor_memory_product() {
         END: }}",
         barriers(&[1, 1, 1, 1, 1]).replace("bar.sync 0;", ""),
     );
-    let case =
-        Case { input: f16s(6 * 2304), blackwell: true, ..Case::new(&body).block(192).out(8192) };
+    let case = Case { input: f16s(6 * 2304), sm100: true, ..Case::new(&body).block(192).out(8192) };
     let list = "
 * | remove | tcgen05.fence::after_thread_sync; #2 | what the product reads came by bulk copies, not by tcgen05 instructions of other threads
 * | relaxed | mbarrier.try_wait.parity.shared::cta.b64 %p3, [%b+32], 0; | a relaxed wait and the fence order what follows

@@ -51,7 +51,7 @@ pub struct Groups {
     /// other half; of another one, the first. All of a half are multiplied.
     pub factors: [[u64; 2]; 2],
     /// What the stream's next product reads, for the same groups and tokens. Only kernels of sm_90a look at it, those
-    /// [that prefetch](crate::gemm::hopper::config::HopperConfig::prefetches_next).
+    /// [that prefetch](crate::gemm::sm90::config::Sm90Config::prefetches_next).
     pub next: NextWeights,
     /// How many there are, at most [`MAX_PROBLEMS`].
     pub problems: u32,

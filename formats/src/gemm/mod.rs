@@ -13,18 +13,18 @@
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`clusters`] | how many clusters a machine runs at a time |
-//! | [`hopper`] | sm_90a: tile configurations, order of the repacked weights, parameters, cost |
-//! | [`blackwell`] | sm_100a: the same |
+//! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters, cost |
+//! | [`sm100`] | sm_100a: the same |
 
-pub mod blackwell;
 pub mod clusters;
 pub mod combine;
 pub mod epilogue;
 pub mod groups;
-pub mod hopper;
 pub mod mixed;
 pub mod next;
 pub mod schedule;
+pub mod sm100;
+pub mod sm90;
 pub mod split;
 pub mod work;
 

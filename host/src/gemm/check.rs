@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fp4_formats::gemm::combine::GATE_ROWS;
-use fp4_formats::gemm::hopper::Scheme;
+use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::{PairedRows, Problem, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Operand};

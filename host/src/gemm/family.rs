@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fp4_formats::gemm::hopper::fold::Lost;
+use fp4_formats::gemm::sm90::fold::Lost;
 use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, NextWeights, Problem, ResultType};
 use fp4_formats::moe::Chosen;
 use fp4_formats::quantize::Format;
@@ -14,8 +14,8 @@ use super::plan::{Candidate, Reads, Request};
 use super::strides::Entries;
 use super::weights::BlockRows;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, Grouping, WeightForm, Workspace,
-    blackwell, hopper,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, Grouping, WeightForm, Workspace, sm90,
+    sm100,
 };
 use crate::error::Result;
 use crate::quantize::device::Step;
@@ -79,8 +79,8 @@ pub(super) fn family(arch: Arch) -> &'static dyn Family {
 /// The family of the targets with these tensor cores.
 pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
     match tensor {
-        TensorFamily::Wgmma => &hopper::Hopper,
-        TensorFamily::Tcgen05 => &blackwell::Blackwell,
+        TensorFamily::Wgmma => &sm90::Sm90,
+        TensorFamily::Tcgen05 => &sm100::Sm100,
     }
 }
 

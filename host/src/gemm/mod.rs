@@ -49,7 +49,6 @@
 //! ```
 
 mod activations;
-mod blackwell;
 mod buffers;
 mod check;
 mod epilogue;
@@ -58,13 +57,14 @@ mod fp8;
 mod gated;
 mod grouped;
 mod grouped_run;
-mod hopper;
 mod mixed;
 mod oracle;
 mod plan;
 mod product;
 mod result;
 mod run;
+mod sm100;
+mod sm90;
 mod strides;
 mod tokens;
 mod tuned;
@@ -74,7 +74,6 @@ mod weights;
 pub use activations::{
     ActivationInput, ActivationKind, Activations, Fp8Matrix, GemmActivations, HalfMatrix,
 };
-pub(crate) use blackwell::{VectorOperands, VectorProduct, rates};
 pub use buffers::{ActivationBuffers, Workspace};
 #[cfg(feature = "checkpoint")]
 pub(crate) use check::check_operands;
@@ -90,6 +89,7 @@ pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
 pub use run::{GemmRun, gemm, gemm_gated};
+pub(crate) use sm100::{VectorOperands, VectorProduct, rates};
 pub use strides::BatchStrides;
 pub(crate) use tokens::TokenBuffers;
 pub use tuned::{check_table, plan_for};

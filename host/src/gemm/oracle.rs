@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use fp4_formats::gemm::Half;
-use fp4_formats::gemm::hopper::config::FOLDED_ADDITIONS;
-use fp4_formats::gemm::hopper::repack::CHUNK_COLUMNS;
+use fp4_formats::gemm::sm90::config::FOLDED_ADDITIONS;
+use fp4_formats::gemm::sm90::repack::CHUNK_COLUMNS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, Operand, TensorFamily, e2m1, pack};
 use rayon::prelude::*;
@@ -28,7 +28,7 @@ const LANES: usize = 8;
 
 /// The GEMM of [`super`]'s formula, `[L, M, N]`, plain or gated. Weights of one batch entry are
 /// shared. Beside activations in e4m3, weights of NVFP4 are those that are
-/// [folded](fp4_formats::gemm::hopper::fold), and those of MXFP4 as they are.
+/// [folded](fp4_formats::gemm::sm90::fold), and those of MXFP4 as they are.
 ///
 /// # Errors
 /// [`Error::Shape`] where operands or vectors do not fit each other, [`Error::Scalar`] for an
@@ -275,7 +275,7 @@ fn weight_row<F: BlockFormat>(
     if folded { folded_row(x, batch, row) } else { decode_row(x, batch, row) }
 }
 
-/// Values of a row of weights [folded](fp4_formats::gemm::hopper::fold) to e4m3, without the tensor's scale.
+/// Values of a row of weights [folded](fp4_formats::gemm::sm90::fold) to e4m3, without the tensor's scale.
 pub(super) fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
     const CHUNK: usize = CHUNK_COLUMNS as usize;
     let columns = x.dims().cols();

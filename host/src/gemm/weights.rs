@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use fp4_formats::gemm::hopper::fold::{Folded, Lost};
+use fp4_formats::gemm::sm90::fold::{Folded, Lost};
 use fp4_formats::gemm::{Half, NextWeights};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
@@ -172,7 +172,7 @@ impl Repacked {
     }
 
     /// Weights of either kind in the order that `device`'s kernels read, rounded where activations are
-    /// e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::hopper::fold)): what that changed
+    /// e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::sm90::fold)): what that changed
     /// says [`lost`](Self::lost).
     ///
     /// # Errors

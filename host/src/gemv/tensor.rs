@@ -5,7 +5,7 @@
 //! product loads the scales of activations; only in the wide tiles of kernels that are asked for by
 //! name does a launch before lay them out in the workspace.
 
-use fp4_formats::gemm::blackwell::{prepare, vector};
+use fp4_formats::gemm::sm100::{prepare, vector};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, ScaleLayout, TensorFamily};

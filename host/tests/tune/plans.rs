@@ -1,6 +1,6 @@
 //! What planning makes of a table.
 
-use fp4_formats::gemm::{Split, blackwell, hopper};
+use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
@@ -224,11 +224,11 @@ proptest! {
     ) {
         let folder = Folder::new(&format!("tune-any-{which}"));
         let kernels = kernels(&folder, MACHINES[which]);
-        let hopper = hopper::CONFIGS.iter().map(|config| config.name);
+        let sm90 = sm90::CONFIGS.iter().map(|config| config.name);
         let names: Vec<&str> = if (which == 0) == foreign {
-            blackwell::CONFIGS.iter().map(|config| config.name).collect()
+            sm100::CONFIGS.iter().map(|config| config.name).collect()
         } else {
-            hopper.collect()
+            sm90.collect()
         };
         let name = names[config.index(names.len())];
         let tuned = with(&kernels, [(problem, name, split)]);
@@ -455,7 +455,7 @@ fn plans_are_remembered_for_their_problems() {
             // CTAs that share activations come together.
             let multicast = (plan.cluster / plan.split.cluster()) as usize;
             let tiles = problem.shape.n.div_ceil(plan.tile[0] as usize * multicast) * multicast;
-            let steps = problem.shape.k.div_ceil(hopper::config::K_STEP as usize);
+            let steps = problem.shape.k.div_ceil(sm90::config::K_STEP as usize);
             let ctas = match plan.split {
                 Split::StreamK => (tiles * steps).min(kernels.device().properties().sms as usize),
                 Split::None => tiles,

@@ -10,6 +10,6 @@ pub mod groups;
 pub mod mixed;
 
 #[cfg(gpu_tensor = "tcgen05")]
-pub mod blackwell;
+pub mod sm100;
 #[cfg(gpu_tensor = "wgmma")]
-pub mod hopper;
+pub mod sm90;

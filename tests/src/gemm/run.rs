@@ -2,7 +2,7 @@
 
 use super::{ActivationType, Case, Expected, Inputs, Part, Placement};
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::{blackwell, hopper};
+use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
@@ -21,10 +21,10 @@ use nvfp4::tune::ResultKind;
 /// # Panics
 /// If there is none.
 fn tensor_of(kernel: &str) -> TensorFamily {
-    if hopper::CONFIGS.iter().any(|config| config.name == kernel) {
+    if sm90::CONFIGS.iter().any(|config| config.name == kernel) {
         return TensorFamily::Wgmma;
     }
-    let found = blackwell::CONFIGS.iter().any(|config| config.name == kernel);
+    let found = sm100::CONFIGS.iter().any(|config| config.name == kernel);
     assert!(found, "there is no kernel `{kernel}`");
     TensorFamily::Tcgen05
 }

@@ -18,7 +18,7 @@ pub struct Kernel {
     /// Elements of K in a stage of [`STAGE`] bytes.
     stage: usize,
     threads: u32,
-    blackwell: bool,
+    sm100: bool,
 }
 
 pub const TCGEN05: Kernel = Kernel {
@@ -26,7 +26,7 @@ pub const TCGEN05: Kernel = Kernel {
     text: include_str!("tcgen05.ptx"),
     stage: 256,
     threads: 192,
-    blackwell: true,
+    sm100: true,
 };
 
 pub const WGMMA: Kernel = Kernel {
@@ -34,7 +34,7 @@ pub const WGMMA: Kernel = Kernel {
     text: include_str!("wgmma.ptx"),
     stage: 64,
     threads: 384,
-    blackwell: false,
+    sm100: false,
 };
 
 /// Small integers as e2m1 codes (0, 1, 2, 3, 4, 6 and their negatives).
@@ -59,7 +59,7 @@ pub struct Gemm {
 impl Gemm {
     /// `columns` a multiple of 128, `k` of the kernel's stage.
     pub fn new(kernel: Kernel, columns: usize, k: usize) -> Self {
-        let gpu = if kernel.blackwell { Gpu::b200() } else { Gpu::h200() };
+        let gpu = if kernel.sm100 { Gpu::b200() } else { Gpu::h200() };
         Self::with_text(kernel, kernel.text, &gpu, columns, k)
     }
 
@@ -73,7 +73,7 @@ impl Gemm {
             let row = bytes.len() / rows;
             let address = memory.alloc_from(name, &bytes).expect("memory");
             let (element, across) =
-                if kernel.blackwell { (ElementType::U8, row) } else { (ElementType::F16, k) };
+                if kernel.sm100 { (ElementType::U8, row) } else { (ElementType::F16, k) };
             let dims = [across as u64, rows as u64];
             let boxes = [(across * STAGE / row) as u32, TILE as u32];
             let mut map = TensorMap::tiled(element, address, &dims, &[row as u64], &boxes);
@@ -128,7 +128,7 @@ impl Gemm {
 fn operand(kernel: Kernel, rows: usize, k: usize, seed: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for row in 0..rows {
-        if kernel.blackwell {
+        if kernel.sm100 {
             bytes.extend(
                 (0..k / 2).map(|at| pick(row, 2 * at, seed).0 | pick(row, 2 * at + 1, seed).0 << 4),
             );

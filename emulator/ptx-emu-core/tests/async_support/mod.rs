@@ -37,7 +37,7 @@ pub struct Case {
     /// Instruction limit of a cluster.
     pub limit: u64,
     /// For `sm_100a` and a B200 instead.
-    pub blackwell: bool,
+    pub sm100: bool,
     pub model: Model,
 }
 
@@ -54,7 +54,7 @@ impl Case {
             out_bytes: 128,
             map: None,
             limit: 4_000_000,
-            blackwell: false,
+            sm100: false,
             model: Model::Ptx,
         }
     }
@@ -79,7 +79,7 @@ impl Case {
 
     pub fn text(&self) -> String {
         let Self { body, shared, directives, .. } = self;
-        let target = if self.blackwell { "sm_100a" } else { "sm_90a" };
+        let target = if self.sm100 { "sm_100a" } else { "sm_90a" };
         format!(
             ".version 9.0
 .target {target}
@@ -105,7 +105,7 @@ impl Case {
 
     pub fn launch(&self, schedule: Schedule) -> Result<(Vec<u8>, LaunchReport), LaunchError> {
         let text = self.text();
-        let gpu = if self.blackwell { Gpu::b200() } else { Gpu::h200() };
+        let gpu = if self.sm100 { Gpu::b200() } else { Gpu::h200() };
         let module = match Module::load(&text, &gpu) {
             Ok(module) => module,
             Err(error) => panic!("load: {error}\n{text}"),

@@ -177,7 +177,7 @@ fn a_masked_bulk_store_keeps_bytes() {
         @%leader cp.async.bulk.commit_group;
         @%leader cp.async.bulk.wait_group 0;"
     );
-    let case = Case { blackwell: true, ..Case::new(&body) };
+    let case = Case { sm100: true, ..Case::new(&body) };
     let expected: Vec<u8> = (0..128usize)
         .map(|at| if at < 64 && 0x8421 >> (at % 16) & 1 != 0 { case.input[at] } else { 0 })
         .collect();

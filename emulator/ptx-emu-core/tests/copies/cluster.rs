@@ -185,7 +185,7 @@ fn cancelled_clusters_are_taken_over() {
         barriers(&[1]),
         wait(0, "%r12", "W0"),
     );
-    let case = Case { grid: 20, blackwell: true, ..Case::new(&body).out(20 * 128) };
+    let case = Case { grid: 20, sm100: true, ..Case::new(&body).out(20 * 128) };
     case.gives_words(0..640);
 }
 

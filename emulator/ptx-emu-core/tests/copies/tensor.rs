@@ -200,11 +200,8 @@ fn multicast_and_pairs() {
         barriers(&[1]),
         wait(0, "0", "W0"),
     );
-    let case = Case {
-        map: Some(map),
-        blackwell: true,
-        ..Case::new(&body).cluster(2).out(1024).u32s(0..512)
-    };
+    let case =
+        Case { map: Some(map), sm100: true, ..Case::new(&body).cluster(2).out(1024).u32s(0..512) };
     case.gives_words((0..128).chain(0..128));
 }
 
@@ -221,7 +218,7 @@ fn gather_and_scatter() {
         barriers(&[1]),
         wait(0, "0", "W0"),
     );
-    let case = Case { map: Some(map), blackwell: true, ..Case::new(&body).u32s(0..512) };
+    let case = Case { map: Some(map), sm100: true, ..Case::new(&body).u32s(0..512) };
     case.gives_words((0..32u32).map(|i| {
         let row = [7, 29, 0, 30][i as usize / 8];
         if row == 30 { 0 } else { row * 16 + 4 + i % 8 }

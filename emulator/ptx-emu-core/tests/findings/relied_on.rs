@@ -46,7 +46,7 @@ fn with_columns(block: u32, sync: &str, body: &str) -> Case {
         @%p10 bra FREED; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r50, 64; FREED:",
         barriers(&[1, 1, 32]),
     );
-    Case { blackwell: true, ..Case::new(&text).block(block).out(4 * u64::from(block)) }
+    Case { sm100: true, ..Case::new(&text).block(block).out(4 * u64::from(block)) }
 }
 
 const STORE: &str =

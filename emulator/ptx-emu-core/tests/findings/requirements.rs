@@ -91,13 +91,13 @@ fn with_columns(body: &str) -> String {
     )
 }
 
-fn blackwell(body: &str) -> Case {
-    Case { blackwell: true, ..Case::new(body) }
+fn sm100(body: &str) -> Case {
+    Case { sm100: true, ..Case::new(body) }
 }
 
 #[test]
 fn p02_the_first_columns_allocated_are_0() {
-    blackwell(&with_columns(&store("%r50"))).block(128).out(512).gives_words([0; 128]);
+    sm100(&with_columns(&store("%r50"))).block(128).out(512).gives_words([0; 128]);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn p03_tensor_memory_lanes_count_modulo_128() {
         store("%r4")
     ));
     let expected = (0..256).map(|i| i / 128 * 1000 + i % 128);
-    blackwell(&body).cluster(2).block(128).out(1024).gives_words(expected);
+    sm100(&body).cluster(2).block(128).out(1024).gives_words(expected);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn p08_boxes_of_all_kinds_at_the_edges() {
     let data = |i: u32| 0x0101_0101 * (i + 1);
     let map = TensorMap::tiled(ElementType::U4Align8, 0, &[192, 1], &[96], &[256, 1]);
     let case =
-        Case { map: Some(map), blackwell: true, ..Case::new(&load(128)).u32s((0..64).map(data)) };
+        Case { map: Some(map), sm100: true, ..Case::new(&load(128)).u32s((0..64).map(data)) };
     case.gives_words((0..32).map(|i| if i < 24 { data(i) } else { 0 }));
     // 16-bit elements over pairs of scale bytes, a box of 72 by 4 of a tensor of 40
     // columns: more columns than there are.
@@ -313,7 +313,7 @@ fn p09_scale_addresses_that_are_no_multiple_of_four_columns() {
         store("%r12"),
     ))
     .replace(", 64;", ", 128;");
-    let case = Case { shared: 16384, ..blackwell(&body) }.block(128).out(512);
+    let case = Case { shared: 16384, ..sm100(&body) }.block(128).out(512);
     case.gives_words([256f32.to_bits(); 128]);
 }
 
@@ -325,7 +325,7 @@ fn p10_a_commit_without_state_space() {
         wait(0, "0", "W0"),
         store("%tid")
     ));
-    blackwell(&body).block(128).out(512).gives_words(0..128);
+    sm100(&body).block(128).out(512).gives_words(0..128);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn p12_grids_as_large_as_the_tiles_with_launch_control() {
         barriers(&[1]),
         wait(0, "%r12", "W0"),
     );
-    let case = Case { grid: 500, blackwell: true, ..Case::new(&body).out(2000) };
+    let case = Case { grid: 500, sm100: true, ..Case::new(&body).out(2000) };
     case.gives_words((0..500).map(|tile| 3 * tile));
 }
 
@@ -390,7 +390,7 @@ fn p13_fp4_pairs_from_byte_registers() {
     };
     let pair = |byte: u32| half(byte & 15) | half(byte >> 4 & 15) << 16;
     let expected = (0..32).map(|t| pair(0xf0) ^ pair(0x21) ^ pair(t) << 1);
-    blackwell(&body).gives_words(expected);
+    sm100(&body).gives_words(expected);
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn p15_accesses_of_128_and_256_bits() {
         mov.b128 {%d3, %d4}, %q1; mov.b128 {%d5, %d6}, %q2;
         mov.b64 {%r1, %r2}, %d3; mov.b64 {%r3, %r4}, %d4; mov.b64 {%r5, %r6}, %d5; mov.b64 {%r7, %r8}, %d6;
         st.global.v8.b32 [%d2], {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8};";
-    let case = blackwell(body).u32s((0..256).map(|i| i * 3 + 1)).out(1024);
+    let case = sm100(body).u32s((0..256).map(|i| i * 3 + 1)).out(1024);
     case.gives_words((0..256).map(|i| (i / 8 * 8 + 7 - i % 8) * 3 + 1));
 }
 

@@ -89,7 +89,7 @@ fn tensor_memory() {
         bar.sync 0; @%p1 bra END;
         tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 32;
         END: }";
-    let case = Case { blackwell: true, ..Case::new(body).block(128).out(512) };
+    let case = Case { sm100: true, ..Case::new(body).block(128).out(512) };
     let counters = counters(&case, Schedule::Eager);
     let both = LevelBytes { read: 4 * 128, written: 4 * 128 };
     assert_eq!(counters.levels.tensor_memory, both);

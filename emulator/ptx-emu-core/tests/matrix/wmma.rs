@@ -487,7 +487,7 @@ fn doubles_are_rounded_as_asked_after_each_product() {
 }
 
 #[test]
-fn a_sum_is_cut_as_hopper_does() {
+fn a_sum_is_cut_as_sm90_does() {
     // 2^12 + 2^-14 has one bit more than the adder keeps below the largest exponent.
     let mut product = Product::new([16, 16, 16], [F16, F16, F32, F32], [true; 4], 23);
     product.a.codes.fill(0);

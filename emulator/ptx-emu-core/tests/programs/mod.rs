@@ -27,7 +27,7 @@ pub struct Program {
     pub warned: bool,
     pub says: Vec<String>,
     pub schedules: Vec<Schedule>,
-    pub blackwell: bool,
+    pub sm100: bool,
     pub block: u32,
     pub cluster: u32,
     pub limit: Option<u64>,
@@ -70,7 +70,7 @@ impl Program {
 
     fn launch_item(&mut self, item: &str) {
         match item.split_once('=') {
-            Some(("gpu", gpu)) => self.blackwell = gpu == "b200",
+            Some(("gpu", gpu)) => self.sm100 = gpu == "b200",
             Some(("block", count)) => self.block = count.parse().expect("a number"),
             Some(("cluster", count)) => self.cluster = count.parse().expect("a number"),
             Some(("limit", count)) => self.limit = Some(count.parse().expect("a number")),
@@ -90,7 +90,7 @@ impl Program {
         schedule: Schedule,
         checks: Checks,
     ) -> Result<LaunchReport, LaunchError> {
-        let gpu = if self.blackwell { Gpu::b200() } else { Gpu::h200() };
+        let gpu = if self.sm100 { Gpu::b200() } else { Gpu::h200() };
         let module = match Module::load(text, &gpu) {
             Ok(module) => module,
             Err(error) => panic!("{}: {error}", self.file),

@@ -26,7 +26,7 @@ fn case(body: &str) -> Case {
         @%p10 bra FREED; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r50, 64; FREED:",
         barriers(&[1, 128]),
     );
-    Case { blackwell: true, ..Case::new(&text).block(256) }
+    Case { sm100: true, ..Case::new(&text).block(256) }
 }
 
 const STORE: &str = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r51+4], {%tid};";
@@ -175,7 +175,7 @@ fn columns_that_are_freed_are_no_longer_used() {
             barriers(&[1, 128]),
         )
     };
-    let case = |sync: &str| Case { blackwell: true, ..Case::new(&body(sync)).block(256) };
+    let case = |sync: &str| Case { sm100: true, ..Case::new(&body(sync)).block(256) };
     case(FENCED).passes();
     let wrong = schedules().filter(|&schedule| case("").launch(schedule).is_err()).count();
     assert_eq!(wrong, 17, "every schedule finds something");

@@ -115,7 +115,7 @@ fn signals(commit: &str, waits: [bool; 2]) -> Case {
         wait(1),
     ))
     .cluster(2);
-    case.blackwell = true;
+    case.sm100 = true;
     case
 }
 

@@ -312,16 +312,16 @@ impl Layout {
     }
 
     /// Descriptor bits for a tile whose image is at `base`.
-    pub fn descriptor(&self, base: u32, blackwell: bool) -> u64 {
+    pub fn descriptor(&self, base: u32, sm100: bool) -> u64 {
         let field = |bytes: u32| u64::from(bytes >> 4);
-        let swizzle = match (self.width, blackwell) {
+        let swizzle = match (self.width, sm100) {
             (16, _) => 0,
             (ATOM32, _) => 1 << 61,
             (128, _) => 2 << 61,
             (64, _) => 4 << 61,
             _ => 6 << 61,
         };
-        let constant = if blackwell { 1 << 46 } else { 0 };
+        let constant = if sm100 { 1 << 46 } else { 0 };
         field(base + self.start + self.inside)
             | field(self.leading) << 16
             | field(self.stride) << 32

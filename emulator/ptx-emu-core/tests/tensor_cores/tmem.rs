@@ -138,7 +138,7 @@ impl Program {
             FREED: }}\n"
         );
         let mut case = Case::new(&body).block(128).out((group * CELLS * 4) as u64);
-        case.blackwell = true;
+        case.sm100 = true;
         case.shared = size as u32;
         case.input = Vec::new();
         for (image, tmem) in images.iter().zip(&self.tmem) {

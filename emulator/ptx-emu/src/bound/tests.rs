@@ -200,9 +200,9 @@ fn rates_are_of_known_architectures() {
         error.to_string(),
         "architecture: required sm_90a, sm_100a or sm_103a, actual `sm_80`"
     );
-    let hopper = Machine::of(&Gpu::h200()).expect("rates");
-    let blackwell = Machine::of(&Gpu::b200()).expect("rates");
-    assert!(!hopper.assumes(Resource::Issue) && blackwell.assumes(Resource::Issue));
+    let sm90 = Machine::of(&Gpu::h200()).expect("rates");
+    let sm100 = Machine::of(&Gpu::b200()).expect("rates");
+    assert!(!sm90.assumes(Resource::Issue) && sm100.assumes(Resource::Issue));
     let maximum = Instruction {
         address: 0,
         line: None,
@@ -211,7 +211,7 @@ fn rates_are_of_known_architectures() {
         operands: String::new(),
     };
     let alu = |machine: &Machine| machine.cost(&maximum).expect("a cost")[Resource::Alu as usize];
-    assert!(alu(&hopper) > 1.0 && alu(&blackwell) < 1.0);
+    assert!(alu(&sm90) > 1.0 && alu(&sm100) < 1.0);
 }
 
 /// A diamond: what one side has counted is missing on the other.

@@ -4,9 +4,9 @@
 mod operands;
 
 use super::{ActivationType, Case, Expected, GUARD, POISON};
-use fp4_formats::gemm::blackwell::config::flag_bytes;
-use fp4_formats::gemm::blackwell::store::RESULT_ALIGN;
-use fp4_formats::gemm::blackwell::{BlackwellConfig, BlackwellParams, CONFIGS, result_map};
+use fp4_formats::gemm::sm100::config::flag_bytes;
+use fp4_formats::gemm::sm100::store::RESULT_ALIGN;
+use fp4_formats::gemm::sm100::{CONFIGS, Sm100Config, Sm100Params, result_map};
 use fp4_formats::gemm::{
     Epilogue, OUT_MXFP4, OUT_NVFP4, Problem, ResultScales, Schedule as StreamK, Sink,
 };
@@ -31,7 +31,7 @@ const INSTRUCTIONS: u64 = 200_000_000;
 /// # Panics
 /// If there is none.
 #[must_use]
-pub fn config(name: &str) -> &'static BlackwellConfig {
+pub fn config(name: &str) -> &'static Sm100Config {
     CONFIGS.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no configuration {name}"))
 }
 
@@ -107,7 +107,7 @@ pub struct Product {
     /// Operands and result. Dense, and not by the plan of the host library.
     pub case: Case,
     /// The kernel.
-    pub config: &'static BlackwellConfig,
+    pub config: &'static Sm100Config,
     /// Whether the weights are the rows of the tensor core's tiles; always where they must be.
     pub swapped: bool,
     /// Whether clusters ask for tiles.
@@ -166,7 +166,7 @@ fn written(memory: &GlobalMemory, what: &str, at: u64, bytes: u64) -> Vec<u8> {
 impl Product {
     /// A product of exact operands by `config`, under the schedule `eager`.
     #[must_use]
-    pub fn new(config: &'static BlackwellConfig, [m, n, k, l]: [u32; 4]) -> Self {
+    pub fn new(config: &'static Sm100Config, [m, n, k, l]: [u32; 4]) -> Self {
         let mut case = Case::new([m, n, k, l].map(|size| size as usize));
         assert!(k.is_multiple_of(config.format.block()), "{k} for {}", config.name);
         case.format = config.format;
@@ -289,7 +289,7 @@ impl Product {
         &self,
         modules: &Modules,
         memory: &mut GlobalMemory,
-        params: BlackwellParams,
+        params: Sm100Params,
         floats: &[u8],
         expected: &Expected,
     ) -> Result<(), LaunchError> {
@@ -315,7 +315,7 @@ impl Product {
             ..params.epilogue.sink
         };
         let epilogue = Epilogue { sink, ..params.epilogue };
-        let params = BlackwellParams { epilogue, copied: 0, ..params };
+        let params = Sm100Params { epilogue, copied: 0, ..params };
         self.launch(modules, memory, &[self.kernel(&params)])?;
         let codes = written(memory, &what, epilogue.sink.out, codes);
         let scales = written(memory, &what, epilogue.sink.scales.out, scales);
@@ -352,7 +352,7 @@ impl Product {
         StreamK::stream_k(self.tiles().into(), self.steps(), clusters).expect("a step for each")
     }
 
-    fn kernel(&self, params: &BlackwellParams) -> Kernel {
+    fn kernel(&self, params: &Sm100Params) -> Kernel {
         Kernel {
             entry: self.config.name,
             grid: self.clusters() * self.config.cluster(),

@@ -2,11 +2,11 @@
 
 use super::{Kernel, Modules, Product};
 use crate::gemm::Inputs;
-use fp4_formats::gemm::blackwell::prepare::{
+use fp4_formats::gemm::sm100::prepare::{
     self, CODES_NAME, PrepareCodes, PrepareScales, PreparedBlocks, SCALES_NAME,
 };
-use fp4_formats::gemm::blackwell::{
-    BlackwellParams, Side, TokenBlocks, codes_map, elements_map, scales_map,
+use fp4_formats::gemm::sm100::{
+    Side, Sm100Params, TokenBlocks, codes_map, elements_map, scales_map,
 };
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
@@ -65,7 +65,7 @@ impl Product {
         modules: &Modules,
         memory: &mut GlobalMemory,
         inputs: &Inputs<F>,
-    ) -> Result<(BlackwellParams, Vec<Kernel>), LaunchError> {
+    ) -> Result<(Sm100Params, Vec<Kernel>), LaunchError> {
         let problem @ Problem { m, n, k, .. } = self.problem();
         let [a_side, b_side] = if self.swapped { [Side::Y, Side::X] } else { [Side::X, Side::Y] };
         let weights = if self.config.takes_bytes() {
@@ -113,7 +113,7 @@ impl Product {
             memory.alloc_from("vector", &bytes).expect("room")
         };
         let options = &inputs.options;
-        let params = BlackwellParams {
+        let params = Sm100Params {
             x_codes,
             y_codes,
             x_scales,

@@ -200,13 +200,13 @@ fn matmul(file: &'static str, entry: &'static str) -> Case {
 
 #[test]
 fn products_with_specialised_warps() {
-    let hopper =
+    let sm90 =
         Case { block: 384, shared: 131_672, scratch: 512, ..matmul("matmul_sm_90a.ptx", "matmul") };
-    assert_eq!(hopper.check(), BTreeSet::from([Kind::SameValueRace]));
-    let blackwell =
+    assert_eq!(sm90.check(), BTreeSet::from([Kind::SameValueRace]));
+    let sm100 =
         Case { block: 256, shared: 98_524, scratch: 384, ..matmul("matmul_sm_100a.ptx", "matmul") };
     let relies = [Kind::SameValueRace, Kind::MissingTcgen05Fence];
-    assert!(relies.iter().all(|kind| blackwell.check().contains(kind)));
+    assert!(relies.iter().all(|kind| sm100.check().contains(kind)));
 }
 
 #[test]

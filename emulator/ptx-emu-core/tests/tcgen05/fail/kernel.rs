@@ -60,7 +60,7 @@ pub fn bare(body: &str) -> Case {
     let mut case = Case::new(&text).block(128).out(1024);
     case.input = [0x00, 0x3c].repeat(BYTES / 2);
     case.shared = 8192;
-    case.blackwell = true;
+    case.sm100 = true;
     case
 }
 

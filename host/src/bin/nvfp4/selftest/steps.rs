@@ -1,7 +1,7 @@
 //! What `selftest` runs, in the order in which hardware that nobody has seen should meet it: from what
 //! needs least of the machine to what needs most.
 
-use fp4_formats::gemm::{Split, blackwell, hopper};
+use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{
     Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
@@ -72,7 +72,7 @@ fn activations(operand: Operand) -> ActivationInput {
 fn configs(arch: Arch) -> Vec<Config> {
     match arch.tensor() {
         TensorFamily::Wgmma => {
-            let of = |config: &'static hopper::config::HopperConfig| Config {
+            let of = |config: &'static sm90::config::Sm90Config| Config {
                 name: config.name,
                 format: config.scheme.format,
                 activations: activations(config.scheme.operand),
@@ -84,10 +84,10 @@ fn configs(arch: Arch) -> Vec<Config> {
                 tile: [config.rows as usize, config.tokens as usize],
                 grouped: config.grouped,
             };
-            hopper::CONFIGS.iter().chain(&hopper::GROUPED).map(of).collect()
+            sm90::CONFIGS.iter().chain(&sm90::GROUPED).map(of).collect()
         }
         TensorFamily::Tcgen05 => {
-            let of = |config: &'static blackwell::BlackwellConfig| Config {
+            let of = |config: &'static sm100::Sm100Config| Config {
                 name: config.name,
                 format: config.format,
                 activations: config.activations.map_or(ActivationInput::Fp4, activations),
@@ -96,7 +96,7 @@ fn configs(arch: Arch) -> Vec<Config> {
                 grouped: config.grouped,
             };
             // A pair of CTAs and clusters come after single ones.
-            let all = blackwell::CONFIGS.iter().chain(&blackwell::GROUPED);
+            let all = sm100::CONFIGS.iter().chain(&sm100::GROUPED);
             let mut all: Vec<Config> = all.map(of).collect();
             all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
             all

@@ -1,0 +1,858 @@
+//! Tile configurations of the sm_100a kernels, and what follows from them.
+
+use super::store::BOX_BYTES;
+use crate::gemm::combine::GATE_ROWS;
+use crate::gemm::groups::TABLE_BYTES;
+use crate::gemm::sm90::fold;
+use crate::gemm::{Dimension, Problem, ResultType, Split, TileOrder, TileShape, Tiles};
+use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+use crate::quantize::Format;
+use crate::{Divisor, HalfType, Operand};
+
+/// Bytes of an operand's row in one K step: a row of the 128-byte swizzle.
+pub const STEP_BYTES: u32 = 128;
+/// Elements of a 4-bit operand's row in one K step where both operands are 4-bit.
+pub const STEP: u32 = 2 * STEP_BYTES;
+/// Elements of a row in one K step where `Y` has 16 bits.
+pub const HALF_STEP: u32 = 128;
+/// Elements of a row in one K step where `Y` is e4m3: a row of the swizzle. Weights are folded in as many
+/// columns.
+pub const BYTE_STEP: u32 = STEP_BYTES;
+/// K of one `tcgen05.mma` on packed 4-bit operands.
+pub const PRODUCT_K: u32 = 64;
+/// K of one `tcgen05.mma` on 16-bit operands.
+pub const HALF_PRODUCT_K: u32 = 16;
+/// K of one `tcgen05.mma` on operands of which one has 8 bits.
+pub const BYTE_PRODUCT_K: u32 = 32;
+/// Elements of a row of 16 bits that one copy brings: a row of the 128-byte swizzle.
+pub const HALF_BOX: u32 = STEP_BYTES / 2;
+/// Columns of tensor memory for a row of decoded `X` in one K step, two elements each.
+pub const DECODED_COLUMNS: u32 = HALF_STEP / 2;
+/// Columns of tensor memory for a row of `X` in e4m3 in one K step, four elements each.
+pub const FOLDED_COLUMNS: u32 = BYTE_STEP / 4;
+/// Bytes that stand for the block scales of a row of folded NVFP4 in one K step.
+pub const FOLDED_TABLE_BYTES: u32 = BYTE_STEP / Format::Nvfp4.block() * fold::TABLE_BYTES;
+/// Tiles of 512 bytes in which the tables of 128 such rows are; one with the rows' factors follows.
+pub const FOLDED_TABLE_TILES: u32 = CTA_ROWS * FOLDED_TABLE_BYTES / TILE_BYTES as u32;
+/// Rows of `X` that a CTA holds: the lanes of tensor memory.
+pub const CTA_ROWS: u32 = TILE_ROWS as u32;
+/// Columns of tensor memory. A CTA takes all: its shared memory leaves no room for a
+/// second one.
+pub const TENSOR_COLUMNS: u32 = 512;
+/// Shared memory of a CTA, bytes.
+pub const SHARED_LIMIT: u32 = 227 << 10;
+/// Alignment of the operand stages, the period of the 128-byte swizzle.
+pub const STAGE_ALIGN: u32 = 1024;
+/// Bytes behind the stages: barriers, responses of the scheduler, the address of tensor
+/// memory.
+pub const CONTROL_BYTES: u32 = 512;
+/// Most stages; more would not hide more.
+pub const MAX_STAGES: u32 = 12;
+/// Fewest stages; with fewer, copies do not hide their latency.
+pub const MIN_STAGES: u32 = 4;
+/// Rows of a column of scales in tensor memory, and of a scale tile in shared memory.
+pub const GROUP_ROWS: u32 = 32;
+/// Columns below which a tile is narrow: for few tokens, so that the weights are always `X`.
+pub const NARROW_COLUMNS: u32 = 64;
+/// Columns of the widest tiles.
+pub const WIDE_COLUMNS: u32 = 256;
+/// Columns that a storing thread has at a time.
+pub const STORE_COLUMNS: u32 = 16;
+/// Columns of a scale tile in tensor memory.
+pub const SCALE_TILE_COLUMNS: u32 = CTA_ROWS / GROUP_ROWS;
+
+/// Warps of a CTA: four that store results, one that copies, one that multiplies, one
+/// that asks for work.
+const WARPS: u32 = 7;
+/// Warps of a CTA where four decode `X`: the first of them is a multiple of four, as the
+/// lanes of tensor memory that a warp reaches follow from its index.
+const DECODE_WARPS: u32 = DECODE_WARP + 4;
+/// Index of the first decoding warp.
+pub const DECODE_WARP: u32 = 8;
+/// Index of the copying warp.
+pub const COPY_WARP: u32 = 4;
+/// Index of the multiplying warp, which also allocates tensor memory.
+pub const PRODUCT_WARP: u32 = 5;
+/// Index of the warp that asks for work.
+pub const SCHEDULE_WARP: u32 = 6;
+/// Index of the warp that loads tokens, where one does.
+pub const TOKEN_WARP: u32 = 7;
+/// Warps that store results.
+pub const STORE_WARPS: u32 = 4;
+
+/// Bytes of the flags of a launch of so many CTAs under stream-K, zeros before and after it: one word for
+/// each storing warp, which it sets when its partial sums are in memory.
+pub const fn flag_bytes(ctas: u32) -> u64 {
+    ctas as u64 * STORE_WARPS as u64 * size_of::<u32>() as u64
+}
+
+/// Tiles along `X` that are walked together, so that CTAs at work at one time share rows of both
+/// operands in L2.
+pub const BAND: u32 = 8;
+
+/// What the products of a kernel multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Products {
+    /// Two operands of 4 bits, with their scales.
+    Blocks,
+    /// Weights decoded to 16-bit floats, and activations of that type.
+    Halves(HalfType),
+    /// Weights in MXFP4 with their scales, and activations in e4m3.
+    Bytes,
+    /// Weights in NVFP4 folded to e4m3 ([`fold`]), the factors of their rows as scales, and activations in e4m3.
+    Folded,
+}
+
+/// How one sm_100a GEMM kernel was compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sm100Config {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Format of the weights, and of the activations unless `left` says otherwise.
+    pub format: Format,
+    /// Type of activations that are not in the weights' format. `X` is then the weights
+    /// ([`products`](Self::products)).
+    pub activations: Option<Operand>,
+    /// CTAs that multiply together, 1 or 2: a tile has 128 rows of `X` for each.
+    pub cta_group: u32,
+    /// Rows of `Y` of a tile.
+    pub columns: u32,
+    /// Parts of a cluster that share a tile's K steps and add up their sums.
+    pub split: Split,
+    /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
+    /// `X` to all.
+    pub multicast: u32,
+    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
+    /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
+    pub grouped: bool,
+}
+
+impl Sm100Config {
+    const fn new(
+        name: &'static str,
+        format: Format,
+        activations: Option<Operand>,
+        [cta_group, columns, k_parts, multicast]: [u32; 4],
+        grouped: bool,
+    ) -> Self {
+        assert!((cta_group == 1 || cta_group == 2) && k_parts >= 1 && cta_group * k_parts <= 8);
+        assert!(multicast == 1 || (multicast == 2 && k_parts == 1));
+        let narrow = columns < NARROW_COLUMNS;
+        assert!(if narrow {
+            columns == 8 || columns == 16 || columns == 32
+        } else {
+            columns == 64 || columns == 128 || columns == 192 || columns == 256
+        });
+        assert!(activations.is_none() || multicast == 1);
+        // Of few tokens there is nothing to share.
+        assert!(!narrow || activations.is_none() && cta_group == 1 && multicast == 1 && !grouped);
+        // Clusters of grouped products share tokens of one problem and rows of its weights alone.
+        assert!(!grouped || k_parts * multicast == 1);
+        let split = if k_parts == 1 { Split::None } else { Split::Cluster(k_parts) };
+        let config =
+            Self { name, format, activations, cta_group, columns, split, multicast, grouped };
+        assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
+        assert!(config.buffers() <= config.stages());
+        assert!(k_parts == 1 || (columns / k_parts).is_multiple_of(EXCHANGE_COLUMNS));
+        // No block of a result in NVFP4 is cut where the weights may be `Y`.
+        assert!(narrow || config.stored_columns().is_multiple_of(Format::Nvfp4.block()));
+        config
+    }
+
+    /// Parts of a cluster that split a tile's K; 1 if K is not split.
+    pub const fn k_parts(&self) -> u32 {
+        self.split.cluster()
+    }
+
+    /// Whether a launch may give each cluster an even run of all tiles' K steps
+    /// ([`Split::StreamK`]): where its CTAs neither split a tile nor share rows of several, and tiles are
+    /// not so wide that they are for prompts alone.
+    pub const fn takes_stream_k(&self) -> bool {
+        let unsplit = matches!(self.split, Split::None);
+        unsplit && self.multicast == 1 && !self.grouped && self.columns < WIDE_COLUMNS
+    }
+
+    /// How launches may divide K: the table's way first.
+    pub fn splits(&self) -> impl Iterator<Item = Split> + use<> {
+        let also = if self.takes_stream_k() { Some(Split::StreamK) } else { None };
+        [self.split].into_iter().chain(also)
+    }
+
+    /// Bytes of the partial sums that a CTA sends through memory under stream-K: of each four columns, a
+    /// 16-byte word for every row.
+    pub const fn partial_bytes(&self) -> u32 {
+        CTA_ROWS * self.columns * size_of::<f32>() as u32
+    }
+
+    /// Columns of a tile that one CTA stores.
+    pub const fn stored_columns(&self) -> u32 {
+        self.columns / self.k_parts()
+    }
+
+    /// Whether the weights must be `X`: beside activations that are not in their format, and in narrow tiles.
+    pub const fn only_swapped(&self) -> bool {
+        self.activations.is_some() || self.columns < NARROW_COLUMNS
+    }
+
+    /// Whether the kernel takes the scales of activations as they are in memory, and codes that the
+    /// copy engine does not take: a warp of it brings them to the stages
+    /// ([`tokens`](super::tokens)). Elsewhere they are laid out by a launch before
+    /// ([`prepare`](super::prepare)), which for few tokens would cost more than loading them in
+    /// every CTA.
+    pub const fn loads_tokens(&self) -> bool {
+        self.columns < NARROW_COLUMNS
+    }
+
+    /// What is multiplied.
+    pub const fn products(&self) -> Products {
+        match (self.activations, self.format) {
+            (None, _) => Products::Blocks,
+            (Some(Operand::Half(half)), _) => Products::Halves(half),
+            (Some(Operand::E4m3), Format::Mxfp4) => Products::Bytes,
+            (Some(Operand::E4m3), Format::Nvfp4) => Products::Folded,
+        }
+    }
+
+    /// Whether warps decode `X` on its way to tensor memory.
+    pub const fn decodes(&self) -> bool {
+        match self.products() {
+            Products::Blocks | Products::Bytes => false,
+            Products::Halves(_) | Products::Folded => true,
+        }
+    }
+
+    /// Whether `Y` is e4m3: the products then take scales of `X` alone, and 1 for those of `Y`.
+    pub const fn takes_bytes(&self) -> bool {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) => false,
+            Products::Bytes | Products::Folded => true,
+        }
+    }
+
+    /// Threads of a CTA.
+    pub const fn threads(&self) -> u32 {
+        let warps = if self.decodes() {
+            DECODE_WARPS
+        } else if self.loads_tokens() {
+            TOKEN_WARP + 1
+        } else {
+            WARPS
+        };
+        warps * crate::WARP
+    }
+
+    /// Elements of a row in one K step.
+    pub const fn step(&self) -> u32 {
+        match self.products() {
+            Products::Blocks => STEP,
+            Products::Halves(_) => HALF_STEP,
+            Products::Bytes | Products::Folded => BYTE_STEP,
+        }
+    }
+
+    /// Elements of a row of `Y` that one copy brings, where they are not 4-bit.
+    pub const fn y_box(&self) -> u32 {
+        if self.takes_bytes() { STEP_BYTES } else { HALF_BOX }
+    }
+
+    /// Rows of `X` of a tile.
+    pub const fn rows(&self) -> u32 {
+        CTA_ROWS * self.cta_group
+    }
+
+    /// CTAs of a cluster: pairs (or CTAs) that split a tile or share its rows.
+    pub const fn cluster(&self) -> u32 {
+        self.cta_group * self.k_parts() * self.multicast
+    }
+
+    /// Rows of `Y` of a cluster's tiles.
+    pub const fn cluster_columns(&self) -> u32 {
+        self.columns * self.multicast
+    }
+
+    /// Whether results of this type can be stored. Where the weights are `Y`, a CTA has whole blocks
+    /// of them, and at least the sixteen that it stores together, in the columns that it stores; a
+    /// gated product takes two columns for each. It reads them in the order of
+    /// [accumulators that overlap](Self::accumulators_overlap), which must not cut a block either.
+    pub const fn stores(&self, result: ResultType, gated: bool, swapped: bool) -> bool {
+        let block = result.block();
+        let least = if block < 2 * GATE_ROWS { 2 * GATE_ROWS } else { block };
+        let columns = least << gated as u32;
+        swapped
+            || self.stored_columns().is_multiple_of(columns)
+                && self.accumulator_step().is_multiple_of(columns)
+    }
+
+    /// Rows of `X` codes that one copy brings.
+    pub const fn x_box_rows(&self) -> u32 {
+        CTA_ROWS / self.multicast
+    }
+
+    /// Scale tiles along K of `X` that one copy brings.
+    pub const fn x_box_tiles(&self) -> u32 {
+        self.scale_tiles() / self.multicast
+    }
+
+    /// Scale tiles along K of `Y` that one copy brings: of a pair, each CTA copies its
+    /// part to both.
+    pub const fn y_box_tiles(&self) -> u32 {
+        self.scale_tiles() / self.cta_group
+    }
+
+    /// Bytes that one CTA's copies read in a K step; the rest of its stage comes from others'
+    /// copies or from a warp that loads it.
+    pub const fn read_bytes(&self) -> u32 {
+        (self.x_code_bytes() + self.x_scale_bytes()) / self.multicast
+            + self.y_bytes()
+            + self.y_copied_scale_bytes() / self.cta_group
+    }
+
+    /// Rows of `Y` that one CTA holds.
+    pub const fn cta_columns(&self) -> u32 {
+        self.columns / self.cta_group
+    }
+
+    /// Scale tiles along K of one K step; of folded weights, tiles of tables and of factors.
+    pub const fn scale_tiles(&self) -> u32 {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) | Products::Bytes => {
+                self.step() / self.format.block() / TILE_BLOCKS as u32
+            }
+            Products::Folded => FOLDED_TABLE_TILES + 1,
+        }
+    }
+
+    /// Scale tiles along K of rows of `k` elements of the weights, or of either operand where both are
+    /// 4-bit.
+    pub const fn row_scale_tiles(&self, k: u32) -> u32 {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) | Products::Bytes => {
+                k.div_ceil(self.format.block()).div_ceil(TILE_BLOCKS as u32)
+            }
+            Products::Folded => self.steps(k) * self.scale_tiles(),
+        }
+    }
+
+    /// 128-row groups of scales that a tile's rows of `Y` lie in. Each CTA holds all.
+    pub const fn y_groups(&self) -> u32 {
+        self.columns.div_ceil(TILE_ROWS as u32)
+    }
+
+    /// Products of one K step that share a scale tile.
+    pub const fn products_per_scale_tile(&self) -> u32 {
+        STEP / PRODUCT_K / self.scale_tiles()
+    }
+
+    /// Bytes of `X` codes that the copies of a K step bring.
+    pub const fn x_code_bytes(&self) -> u32 {
+        CTA_ROWS * self.step() / 2
+    }
+
+    /// Offset of the `Y` codes in a stage.
+    pub const fn y_codes_at(&self) -> u32 {
+        self.x_bytes()
+    }
+
+    /// Offset of the scales of `Y` in a stage.
+    pub const fn y_scales_at(&self) -> u32 {
+        self.y_codes_at() + self.y_bytes()
+    }
+
+    /// Offset of the scales of `X` in a stage.
+    pub const fn x_scales_at(&self) -> u32 {
+        self.y_scales_at() + self.y_scale_bytes()
+    }
+
+    /// Bytes that they take in a stage: beside operands of 8 bits they are padded to as many.
+    pub const fn x_bytes(&self) -> u32 {
+        match self.products() {
+            Products::Blocks | Products::Halves(_) | Products::Folded => self.x_code_bytes(),
+            Products::Bytes => 2 * self.x_code_bytes(),
+        }
+    }
+
+    /// Bytes of `Y` codes or elements of a stage.
+    pub const fn y_bytes(&self) -> u32 {
+        let row = match self.products() {
+            Products::Blocks => STEP / 2,
+            Products::Halves(half) => HALF_STEP * Operand::Half(half).bytes(),
+            Products::Bytes | Products::Folded => BYTE_STEP,
+        };
+        self.cta_columns() * row
+    }
+
+    /// Bytes of `X` scales of a stage.
+    pub const fn x_scale_bytes(&self) -> u32 {
+        self.scale_tiles() * TILE_BYTES as u32
+    }
+
+    /// Tiles of `Y` scales of a stage: where a warp loads tokens it makes one of all their scales.
+    pub const fn y_scale_tiles(&self) -> u32 {
+        match self.products() {
+            Products::Blocks if self.loads_tokens() => 1,
+            Products::Blocks => self.y_groups() * self.scale_tiles(),
+            Products::Halves(_) | Products::Bytes | Products::Folded => 0,
+        }
+    }
+
+    /// Bytes of `Y` scales of a stage.
+    pub const fn y_scale_bytes(&self) -> u32 {
+        self.y_scale_tiles() * TILE_BYTES as u32
+    }
+
+    /// Those of them that copies bring.
+    pub const fn y_copied_scale_bytes(&self) -> u32 {
+        if self.loads_tokens() { 0 } else { self.y_scale_bytes() }
+    }
+
+    /// Bytes that loads of a token's scales bring in a K step. In the 128x4 layout they are
+    /// neighbours of those of three other groups of tokens, which come with them.
+    pub const fn loaded_bytes(&self) -> u32 {
+        if self.loads_tokens() { self.scale_tiles() * TILE_BYTES as u32 / GROUP_ROWS } else { 0 }
+    }
+
+    /// What one CTA's copies of a K step bring.
+    pub const fn stage_bytes(&self) -> u32 {
+        self.x_code_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_copied_scale_bytes()
+    }
+
+    /// What the second CTA of a pair hears of in a K step: the `X` that it decodes.
+    pub const fn decoded_bytes(&self) -> u32 {
+        if self.decodes() { self.x_code_bytes() + self.x_scale_bytes() } else { 0 }
+    }
+
+    /// Bytes that the first CTA of a pair hears of in a K step: its own and the other's, but
+    /// for the `X` that the other decodes.
+    pub const fn leader_bytes(&self) -> u32 {
+        self.stage_bytes() + (self.cta_group - 1) * (self.stage_bytes() - self.decoded_bytes())
+    }
+
+    /// Bytes from one stage to the next.
+    pub const fn stage_stride(&self) -> u32 {
+        let bytes = self.x_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_scale_bytes();
+        bytes.next_multiple_of(STAGE_ALIGN)
+    }
+
+    /// Bytes of a tile of scales of 1, where `Y` has none of its own.
+    pub const fn ones_bytes(&self) -> u32 {
+        if self.takes_bytes() { TILE_BYTES as u32 } else { 0 }
+    }
+
+    /// Bytes in which a CTA receives the sums of the others of its cluster.
+    pub const fn exchange_bytes(&self) -> u32 {
+        (self.k_parts() - 1) * CTA_ROWS * self.stored_columns() * size_of::<f32>() as u32
+    }
+
+    /// Stages that fit beside `boxes` boxes of results a storing warp.
+    const fn stages_beside(&self, boxes: u32) -> u32 {
+        let boxes = boxes * STORE_WARPS * BOX_BYTES;
+        let others = self.exchange_bytes() + boxes + CONTROL_BYTES + self.table_bytes();
+        let others = others + self.ones_bytes();
+        let stages = (SHARED_LIMIT - STAGE_ALIGN - others) / self.stage_stride();
+        if stages < MAX_STAGES { stages } else { MAX_STAGES }
+    }
+
+    /// Boxes of results of a storing warp: one is filled while another is copied to
+    /// memory, unless the stages need the room.
+    pub const fn boxes(&self) -> u32 {
+        if self.stages_beside(2) < MIN_STAGES { 1 } else { 2 }
+    }
+
+    /// Bytes of all boxes of results.
+    pub const fn boxes_bytes(&self) -> u32 {
+        self.boxes() * STORE_WARPS * BOX_BYTES
+    }
+
+    /// Stages of the ring.
+    pub const fn stages(&self) -> u32 {
+        self.stages_beside(self.boxes())
+    }
+
+    /// Bytes of the table of a grouped product's problems: how many tiles there are, then for each
+    /// problem, how many token tiles precede it.
+    pub const fn table_bytes(&self) -> u32 {
+        if self.grouped { TABLE_BYTES } else { 0 }
+    }
+
+    /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, scales of 1,
+    /// table.
+    pub const fn shared_bytes(&self) -> u32 {
+        let stages = self.stages() * self.stage_stride();
+        let others = self.boxes_bytes() + self.exchange_bytes();
+        STAGE_ALIGN + stages + others + CONTROL_BYTES + self.table_bytes() + self.ones_bytes()
+    }
+
+    /// Distance of the two accumulators in tensor memory, columns. They overlap if two
+    /// do not fit beside the scales: then the second tile's products begin once the
+    /// columns that both use have been read.
+    pub const fn accumulator_step(&self) -> u32 {
+        match (self.columns, self.decodes()) {
+            (256, false) => 160,
+            (256, true) => 128,
+            _ => self.columns,
+        }
+    }
+
+    /// Whether the accumulators overlap.
+    pub const fn accumulators_overlap(&self) -> bool {
+        self.accumulator_step() < self.columns
+    }
+
+    /// Stages of the ring of accumulators.
+    pub const fn accumulator_stages(&self) -> u32 {
+        if self.accumulators_overlap() { 1 } else { 2 }
+    }
+
+    /// Columns of tensor memory that the accumulators take.
+    pub const fn accumulator_columns(&self) -> u32 {
+        self.accumulator_step() + self.columns
+    }
+
+    /// Columns of the scales of 1, which follow the accumulators.
+    pub const fn ones_columns(&self) -> u32 {
+        if self.takes_bytes() { SCALE_TILE_COLUMNS * self.y_groups() } else { 0 }
+    }
+
+    /// Columns of tensor memory that a K step needs besides the accumulator: scales of
+    /// `X`, then of `Y`; or decoded `X`, then its factors.
+    pub const fn buffer_columns(&self) -> u32 {
+        match self.products() {
+            Products::Blocks => SCALE_TILE_COLUMNS * (self.scale_tiles() + self.y_scale_tiles()),
+            Products::Halves(_) => DECODED_COLUMNS,
+            Products::Bytes => SCALE_TILE_COLUMNS * self.scale_tiles(),
+            Products::Folded => FOLDED_COLUMNS + SCALE_TILE_COLUMNS,
+        }
+    }
+
+    /// Sets of those columns: one is filled while products read others.
+    pub const fn buffers(&self) -> u32 {
+        let buffers = (TENSOR_COLUMNS - self.buffer_base()) / self.buffer_columns();
+        if buffers < 4 { buffers } else { 4 }
+    }
+
+    /// First of those columns.
+    pub const fn buffer_base(&self) -> u32 {
+        self.accumulator_columns() + self.ones_columns()
+    }
+
+    /// K steps of rows of `k` elements.
+    pub const fn steps(&self, k: u32) -> u32 {
+        k.div_ceil(self.step())
+    }
+
+    /// The K steps of rows of `k` elements that part `split` of the splits takes: the first, and
+    /// the one after the last.
+    #[inline(always)]
+    pub const fn k_part(&self, k: u32, split: u32) -> (u32, u32) {
+        Divisor::nearest(self.k_parts()).part(self.steps(k), split)
+    }
+
+    /// Rows of `B` and tokens of the tiles of a cluster, which count as one.
+    #[inline(always)]
+    pub const fn work_shape(&self, swapped: bool) -> TileShape {
+        let (x, y) = (self.rows(), self.cluster_columns());
+        if swapped { TileShape { rows: x, tokens: y } } else { TileShape { rows: y, tokens: x } }
+    }
+
+    /// Order of a problem's tiles: along `X` in bands.
+    #[inline(always)]
+    pub const fn order(swapped: bool) -> TileOrder {
+        TileOrder { inner: if swapped { Dimension::Rows } else { Dimension::Tokens }, band: BAND }
+    }
+
+    /// The tiles of a dense or batched problem. Those of a cluster count as one.
+    pub const fn tiles(&self, problem: &Problem, swapped: bool) -> Tiles {
+        Tiles::uniform(problem, self.work_shape(swapped), Self::order(swapped))
+    }
+
+    /// Whether the kernel takes rows of `k` elements: whole blocks, and a K step for
+    /// every CTA of a cluster.
+    pub const fn takes_k(&self, k: u32) -> bool {
+        k > 0 && k.is_multiple_of(self.format.block()) && self.steps(k) >= self.k_parts()
+    }
+}
+
+/// Columns that CTAs exchange at a time.
+pub const EXCHANGE_COLUMNS: u32 = 8;
+
+/// The table of all sm_100a configurations: calls `$with!` with one row for each. A row makes the
+/// configuration in [`CONFIGS`], the kernel and its name. Rows with 4-bit activations come first,
+/// NVFP4's before MXFP4's; narrow tiles are last.
+///
+/// Until a B200 measures more, these are what the estimate chooses for the contest's shapes and for
+/// decoding and prompts of common layers, and the simplest of each mechanism:
+///
+/// Every one without a split or multicast, but for the widest, takes stream-K
+/// ([`takes_stream_k`](Sm100Config::takes_stream_k)).
+///
+/// | tiles | why |
+/// |---|---|
+/// | 128 x 64 | no cluster, no pair: takes every problem, and is the first to run on new hardware |
+/// | 128 x 64 split 2 | split-K without pairs, alone |
+/// | 128 x 256 multicast | multicast without pairs, alone |
+/// | 256 x 64, with and without splits | tens of tokens; 128 x 7168 x 2048 |
+/// | 128 x 128 split 4 | 128 x 4096 x 7168 |
+/// | 256 x 128 split 2 | 128 x 7168 x 16384 |
+/// | 256 x 128, 256 x 256 multicast | prompts of some hundred tokens, and more |
+///
+/// Narrow tiles, for decoding, where weights must be the rows of `X`. Where a tile is split each CTA stores
+/// 8 columns, the fewest that are exchanged:
+///
+/// | tiles | why |
+/// |---|---|
+/// | 128 x 8, 128 x 16, 128 x 32 | up to 8, 16 and 32 tokens, of many rows or batch entries, or by stream-K |
+/// | 128 x 32 split 4 | fewer rows: as many as a quarter of the machine's CTAs have |
+///
+/// Beside 16-bit activations, where weights must be the rows of `X`, too:
+///
+/// | tiles | why |
+/// |---|---|
+/// | 128 x 64 | takes every problem |
+/// | 128 x 64 split 2, split 4 | decoding |
+/// | 128 x 128 split 2, split 4 | 128 tokens |
+/// | 256 x 128 | prompts |
+/// | 256 x 256, bf16 only | prompts, where decoding takes longest |
+///
+/// Beside activations in e4m3, where weights are the rows of `X`, too:
+///
+/// | tiles | why |
+/// |---|---|
+/// | 128 x 64 | takes every problem |
+/// | 128 x 64 split 4 | few tokens |
+/// | 256 x 128, 256 x 256 | prompts |
+#[macro_export]
+macro_rules! sm100a_gemm_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_nvfp4_128x64: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_256x64: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_128x64_split2: Nvfp4 x blocks, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_128x128_split4: Nvfp4 x blocks, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_nvfp4_256x64_split2: Nvfp4 x blocks, 2 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_256x64_split4: Nvfp4 x blocks, 2 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_256x128_split2: Nvfp4 x blocks, 2 CTA, 128 columns, split 2, multicast 1;
+            gemm_nvfp4_128x256_multicast2: Nvfp4 x blocks, 1 CTA, 256 columns, split 1, multicast 2;
+            gemm_nvfp4_256x128_multicast2: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 2;
+            gemm_nvfp4_256x256_multicast2: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 2;
+            gemm_mxfp4_128x64: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_256x64: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_128x64_split2: Mxfp4 x blocks, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_mxfp4_128x128_split4: Mxfp4 x blocks, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_mxfp4_256x64_split2: Mxfp4 x blocks, 2 CTA, 64 columns, split 2, multicast 1;
+            gemm_mxfp4_256x64_split4: Mxfp4 x blocks, 2 CTA, 64 columns, split 4, multicast 1;
+            gemm_mxfp4_256x128_split2: Mxfp4 x blocks, 2 CTA, 128 columns, split 2, multicast 1;
+            gemm_mxfp4_128x256_multicast2: Mxfp4 x blocks, 1 CTA, 256 columns, split 1, multicast 2;
+            gemm_mxfp4_256x128_multicast2: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 2;
+            gemm_mxfp4_256x256_multicast2: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 2;
+            gemm_nvfp4_f16_128x64: Nvfp4 x F16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_256x128: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_128x64_split2: Nvfp4 x F16, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_f16_128x64_split4: Nvfp4 x F16, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_f16_128x128_split2: Nvfp4 x F16, 1 CTA, 128 columns, split 2, multicast 1;
+            gemm_nvfp4_f16_128x128_split4: Nvfp4 x F16, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_nvfp4_bf16_128x64: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x128: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x256: Nvfp4 x Bf16, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_128x64_split2: Nvfp4 x Bf16, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_nvfp4_bf16_128x64_split4: Nvfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_bf16_128x128_split2: Nvfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
+            gemm_nvfp4_bf16_128x128_split4: Nvfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_mxfp4_bf16_128x64: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x128: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x256: Mxfp4 x Bf16, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_128x64_split2: Mxfp4 x Bf16, 1 CTA, 64 columns, split 2, multicast 1;
+            gemm_mxfp4_bf16_128x64_split4: Mxfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_mxfp4_bf16_128x128_split2: Mxfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
+            gemm_mxfp4_bf16_128x128_split4: Mxfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
+            gemm_nvfp4_e4m3_128x64: Nvfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_256x128: Nvfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_256x256: Nvfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_128x64_split4: Nvfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_mxfp4_e4m3_128x64: Mxfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_256x128: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_256x256: Mxfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_128x64_split4: Mxfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
+            gemm_nvfp4_128x8: Nvfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
+            gemm_nvfp4_128x16: Nvfp4 x blocks, 1 CTA, 16 columns, split 1, multicast 1;
+            gemm_nvfp4_128x32: Nvfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
+            gemm_nvfp4_128x32_split4: Nvfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
+            gemm_mxfp4_128x8: Mxfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
+            gemm_mxfp4_128x16: Mxfp4 x blocks, 1 CTA, 16 columns, split 1, multicast 1;
+            gemm_mxfp4_128x32: Mxfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
+            gemm_mxfp4_128x32_split4: Mxfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
+        }
+    };
+}
+
+/// The table of the sm_100a configurations of grouped products, like
+/// [`sm100a_gemm_configs`](crate::sm100a_gemm_configs): no split and no multicast, whose clusters
+/// would have to share tokens of one problem.
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 64 | no cluster: takes every problem, and is the first to run on new hardware |
+/// | 256 x 64 | few tokens for each group |
+/// | 256 x 128 | a hundred tokens for each group |
+/// | 256 x 256, beside 4-bit activations | prompts |
+#[macro_export]
+macro_rules! sm100a_grouped_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_nvfp4_128x64_grouped: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_256x64_grouped: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_256x128_grouped: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_256x256_grouped: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_mxfp4_128x64_grouped: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_256x64_grouped: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_256x128_grouped: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_256x256_grouped: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_128x64_grouped: Nvfp4 x F16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_256x128_grouped: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_128x64_grouped: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x128_grouped: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_128x64_grouped: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x128_grouped: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_128x64_grouped: Nvfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_nvfp4_e4m3_256x128_grouped: Nvfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_128x64_grouped: Mxfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
+            gemm_mxfp4_e4m3_256x128_grouped: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+        }
+    };
+}
+
+/// The table of the sm_100a configurations of products of sizes of their own
+/// ([`mixed`](crate::gemm::mixed)), like [`sm100a_grouped_configs`](crate::sm100a_grouped_configs). There is
+/// one for each pair of types, so that the PTX stays small.
+#[macro_export]
+macro_rules! sm100a_mixed_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_nvfp4_256x128_mixed: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_256x128_mixed: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_f16_256x128_mixed: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_nvfp4_bf16_256x128_mixed: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+            gemm_mxfp4_bf16_256x128_mixed: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
+        }
+    };
+}
+
+/// The type of activations that a row of the table names.
+macro_rules! operand {
+    (blocks) => {
+        None
+    };
+    (F16) => {
+        Some(crate::Operand::F16)
+    };
+    (Bf16) => {
+        Some(crate::Operand::BF16)
+    };
+    (E4m3) => {
+        Some(crate::Operand::E4m3)
+    };
+}
+
+/// The configurations of a table's rows, by the names of their kernels.
+macro_rules! rows {
+    ($grouped:literal, $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
+       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
+        use super::{Sm100Config, Format};
+        $(
+            #[doc = concat!("The configuration of `", stringify!($name), "`.")]
+            pub const $name: Sm100Config = Sm100Config::new(
+                stringify!($name),
+                Format::$format,
+                operand!($activations),
+                [$cta_group, $columns, $split, $multicast],
+                $grouped,
+            );
+        )*
+        pub(super) const ALL: [Sm100Config; [$(stringify!($name)),*].len()] = [$($name),*];
+    };
+}
+
+macro_rules! configs {
+    ($($row:tt)*) => {
+        /// The configurations by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named {
+            rows!(false, $($row)*);
+        }
+    };
+}
+sm100a_gemm_configs!(configs);
+
+macro_rules! grouped_configs {
+    ($($row:tt)*) => {
+        /// The configurations of grouped products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_grouped {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm100a_grouped_configs!(grouped_configs);
+
+macro_rules! mixed_configs {
+    ($($row:tt)*) => {
+        /// The configurations of mixed products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_mixed {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm100a_mixed_configs!(mixed_configs);
+
+/// All configurations of dense and batched products; the PTX of sm_100a has a kernel for each.
+pub const CONFIGS: [Sm100Config; named::ALL.len()] = named::ALL;
+
+/// All configurations of grouped products; the PTX of sm_100a has a kernel for each.
+pub const GROUPED: [Sm100Config; named_grouped::ALL.len()] = named_grouped::ALL;
+
+/// All configurations of mixed products; the PTX of sm_100a has a kernel for each.
+pub const MIXED: [Sm100Config; named_mixed::ALL.len()] = named_mixed::ALL;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_fits() {
+        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
+            assert!(config.shared_bytes() <= SHARED_LIMIT, "{}", config.name);
+            let used = config.buffer_base() + config.buffers() * config.buffer_columns();
+            assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);
+            assert_eq!(config.y_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+            assert_eq!(config.x_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+            assert_eq!(config.exchange_bytes() % STAGE_ALIGN, 0, "{}", config.name);
+        }
+    }
+
+    #[test]
+    fn stages_of_the_table() {
+        let stages = |name| CONFIGS.iter().find(|c| c.name == name).unwrap().stages();
+        assert_eq!(stages("gemm_nvfp4_128x64"), 7);
+        assert_eq!(stages("gemm_nvfp4_128x256_multicast2"), 4);
+        assert_eq!(stages("gemm_nvfp4_256x256_multicast2"), 5);
+        assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
+        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
+        assert_eq!(stages("gemm_nvfp4_bf16_256x128"), 8);
+        assert_eq!(stages("gemm_nvfp4_bf16_256x256"), 5);
+        assert!(GROUPED.iter().all(|config| config.boxes() == 2));
+        // All others have room for two boxes of results.
+        let narrow: [&str; 4] = core::array::from_fn(|i| {
+            CONFIGS.iter().filter(|c| c.boxes() == 1).map(|c| c.name).nth(i).unwrap_or("")
+        });
+        assert_eq!(
+            narrow,
+            [
+                "gemm_nvfp4_128x256_multicast2",
+                "gemm_nvfp4_f16_128x128_split4",
+                "gemm_nvfp4_bf16_128x128_split4",
+                "gemm_mxfp4_bf16_128x128_split4",
+            ]
+        );
+        assert_eq!(CONFIGS.iter().filter(|c| c.boxes() == 1).count(), narrow.len());
+    }
+}

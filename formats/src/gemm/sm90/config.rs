@@ -1,0 +1,812 @@
+//! Tile configurations of the sm_90a kernels, and what follows from them.
+//!
+//! A CTA computes tiles of `rows` rows of `B` by `tokens` tokens, or parts of them along K: one
+//! producer warpgroup copies, two consumer warpgroups decode and multiply. The
+//! [work list](crate::gemm::work) says which CTA computes which part.
+
+use super::estimate::clusters;
+use super::place::{MORE_PLACES, Place};
+use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
+use crate::gemm::groups::{TABLE_BYTES, Tiling};
+use crate::gemm::{Epilogue, Problem, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::{Divisor, FloatType, HalfType, Operand, WARP};
+
+/// Columns of K that a stage of the pipeline holds.
+pub const K_STEP: u32 = CHUNK_COLUMNS;
+/// Bytes of a token that one copy brings: a row of the 128-byte swizzle.
+pub const BOX_BYTES: u32 = 128;
+/// Warpgroups that decode and multiply.
+pub const CONSUMERS: u32 = 2;
+/// Threads of the consumer warpgroups.
+pub const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
+/// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
+/// It is a whole warpgroup so that it can release its registers to the consumers.
+pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
+/// CTAs that may split the K of a tile: the largest cluster that every launch may ask for.
+pub const MAX_SPLIT: u32 = 8;
+/// CTAs that a configuration may want on an SM.
+pub const MAX_BLOCKS: u32 = 2;
+/// Bytes of a barrier object.
+pub const BARRIER_BYTES: u32 = 8;
+/// Bytes of an SM's shared memory that CTAs can have, and bytes of it that the system reserves per
+/// CTA.
+pub const SM_SHARED_BYTES: u32 = 228 * 1024;
+const SYSTEM_SHARED_BYTES: u32 = 1024;
+/// Partitions of an SM, registers of a partition, and the unit in which threads get them. A
+/// warp's registers are all in one partition; the warps of a CTA are assigned to the
+/// partitions in turn.
+pub(super) const PARTITIONS: u32 = 4;
+const PARTITION_REGISTERS: u32 = 16384;
+const REGISTER_UNIT: u32 = 8;
+/// The most registers that a thread can have, and that `setmaxnreg` is asked for.
+const MAX_REGISTERS: u32 = 240;
+/// Registers that a producer's thread keeps; more where it hands over tiles that are narrowed.
+const PRODUCER_REGISTERS: u32 = 40;
+const WIDTHS_REGISTERS: u32 = 72;
+/// More stages than this are no faster: the copies of eight cover the latency of memory.
+pub const MAX_STAGES: u32 = 8;
+/// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
+/// eight rows, access different banks.
+const SUM_PADDING: u32 = 4;
+/// Partial sums of a vector.
+pub const PARTIAL_VECTOR: u32 = 4;
+/// Vectors of partial sums that a thread loads together.
+pub const PARTIAL_BATCH: u32 = 8;
+
+/// Tokens of a block of 64 rows whose results of 16 bits are staged at a time.
+pub const RESULT_TOKENS: u32 = 32;
+/// Bytes from one's results to the next's: padded, so that eight tokens are in different banks.
+pub const RESULT_PITCH: u32 = BLOCK_ROWS * HalfType::F16.float().bytes() + RESULT_ALIGN;
+/// Bytes of what is staged.
+pub const RESULT_PIECE: u32 = RESULT_TOKENS * RESULT_PITCH;
+/// Bytes of a piece of a row of results that a thread stores.
+pub const RESULT_ALIGN: u32 = 16;
+
+/// Tokens from which on the tiles of grouped products may be narrower, and what their widths are
+/// multiples of; the narrowest product that there is, and the tokens that a step costs besides its
+/// own, which reproduces what steps take on an H200 (0.68 us of 128 tokens, 0.635 of 112, 0.58 of
+/// 96).
+const NARROW_TOKENS: u32 = 128;
+/// Tokens of the tiles that are [cut](Tiling::is_cut) wherever that evens out runs. On an H200, 64 groups of
+/// two tokens by 4096 x 7168, 8 rounds of whole tiles where 7.76 are needed, take 257 to 267 us cut and 265 to
+/// 271 us whole; tiles of 8 tokens 279 to 286 us and 275 to 278 us.
+const CUT_TOKENS: u32 = 16;
+const NARROW_UNIT: u32 = 16;
+const NARROW_FLOOR: u32 = 96;
+const NARROW_FIXED: u32 = 128;
+/// The same of [wide](Sm90Config::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
+/// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and the width
+/// below which steps take as long.
+pub(super) const WIDE_NARROWEST: u32 = 48;
+const WIDE_FLOOR: u32 = 64;
+const WIDE_FIXED: u32 = 16;
+/// Tokens of the products of [trimmed](Sm90Config::trims) tiles, the last of which is the whole tile, and of
+/// one of their copies.
+pub const TRIMMED_TOKENS: [u32; 3] = [32, 40, 48];
+const TRIMMED_BOX: u32 = 16;
+
+const _: () = assert!(BOX_BYTES / HalfType::F16.float().bytes() == BLOCK_COLUMNS);
+
+/// How one kernel was compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sm90Config {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Format of the weights and operand type.
+    pub scheme: Scheme,
+    /// Bytes of an operand, [`Operand::bytes`](crate::Operand::bytes).
+    pub operand_bytes: u32,
+    /// Bytes of a chunk of weights, [`Scheme::chunk_bytes`].
+    pub chunk_bytes: u32,
+    /// Bytes of the scales of 64 rows by 64 columns, [`Scheme::block_scale_bytes`].
+    pub block_scale_bytes: u32,
+    /// Weight rows of a tile, a multiple of [`CHUNK_ROWS`].
+    pub rows: u32,
+    /// Tokens of a tile, `wgmma`'s N.
+    pub tokens: u32,
+    /// CTAs that must fit an SM together.
+    pub min_blocks: u32,
+    /// CTAs of a cluster that share activations by multicast, 1 or 2. They compute tiles of
+    /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
+    /// to all.
+    pub multicast: u32,
+    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
+    /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
+    pub grouped: bool,
+}
+
+/// Bytes of the places beside so many stages.
+const fn places_bytes(stages: u32) -> u32 {
+    (stages + MORE_PLACES) * size_of::<Place>() as u32
+}
+
+impl Sm90Config {
+    /// Registers of a thread at launch: what lets [`min_blocks`](Self::min_blocks) CTAs fit.
+    pub const fn registers(&self) -> u32 {
+        let warps = self.min_blocks * (THREADS / WARP).div_ceil(PARTITIONS);
+        PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
+    }
+
+    /// Registers that a producer's thread keeps.
+    pub const fn producer_registers(&self) -> u32 {
+        if self.narrows() && !self.is_wide() { WIDTHS_REGISTERS } else { PRODUCER_REGISTERS }
+    }
+
+    /// Registers of a consumer's thread, once the producer has released all but
+    /// [`producer_registers`](Self::producer_registers).
+    pub const fn consumer_registers(&self) -> u32 {
+        let pool = (CONSUMERS + 1) * self.registers() - self.producer_registers();
+        let share = pool / CONSUMERS / REGISTER_UNIT * REGISTER_UNIT;
+        if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
+    }
+
+    /// Whether warps multiply on their own, with `mma.sync`: `wgmma` takes as long for a few tokens
+    /// as for many, and a fixed time from one product to the next. No tile in e4m3 has so few.
+    pub const fn uses_mma_sync(&self) -> bool {
+        self.tokens <= 16
+    }
+
+    /// Columns of the activations that one copy brings.
+    #[inline(always)]
+    pub const fn box_columns(&self) -> u32 {
+        BOX_BYTES / self.operand_bytes
+    }
+
+    /// Copies of a step along K.
+    #[inline(always)]
+    pub const fn boxes(&self) -> u32 {
+        K_STEP / self.box_columns()
+    }
+
+    /// Blocks of 64 rows that a consumer warpgroup computes.
+    pub const fn row_blocks(&self) -> u32 {
+        self.rows / BLOCK_ROWS / CONSUMERS
+    }
+
+    /// Whether tiles hold more tokens than a stage has room for with all columns of a step: 16-bit
+    /// activations of a grouped product whose problems have some hundred tokens, so that weights are
+    /// decoded once for all of them.
+    #[inline(always)]
+    pub const fn is_wide(&self) -> bool {
+        self.grouped && self.boxes() == 2 && self.tokens > NARROW_TOKENS
+    }
+
+    /// Tokens that a stage holds, with all columns of a step.
+    #[inline(always)]
+    pub const fn stage_tokens(&self) -> u32 {
+        if self.is_wide() { self.tokens / 2 } else { self.tokens }
+    }
+
+    /// Stages that a step of a tile of `width` tokens takes: two have half of the columns each, and
+    /// the first one has the weights.
+    #[inline(always)]
+    pub const fn step_stages(&self, width: u32) -> u32 {
+        if self.is_wide() && width > self.stage_tokens() { 2 } else { 1 }
+    }
+
+    /// Bytes of a stage's activations.
+    #[inline(always)]
+    pub const fn activation_bytes(&self) -> u32 {
+        K_STEP * self.operand_bytes * self.stage_tokens()
+    }
+
+    /// f32 sums of a thread for each block of 64 rows.
+    pub const fn thread_sums(&self) -> usize {
+        (self.tokens * BLOCK_ROWS / WARPGROUP) as usize
+    }
+
+    /// Whether tiles of a grouped product have no more room than they need: products of as many
+    /// tokens as this configuration's take longer than decoding the weights.
+    #[inline(always)]
+    pub const fn narrows(&self) -> bool {
+        self.grouped && self.tokens >= NARROW_TOKENS
+    }
+
+    /// Whether the tiles of a grouped product take the narrowest of [`TRIMMED_TOKENS`] that holds their tokens,
+    /// although all count alike where work is divided. There are many groups of a few tens of tokens, so that
+    /// differences between tiles even out; narrower products save power.
+    #[inline(always)]
+    pub const fn trims(&self) -> bool {
+        self.grouped && self.boxes() == 2 && self.tokens == TRIMMED_TOKENS[2]
+    }
+
+    /// Whether products have several widths.
+    #[inline(always)]
+    pub const fn has_widths(&self) -> bool {
+        self.narrows() || self.trims()
+    }
+
+    /// Whether CTAs bring the [next product's weights](crate::gemm::NextWeights) to L2: those that take the rows
+    /// of one chunk, as that counts row tiles, and are not many tokens' work.
+    #[inline(always)]
+    pub const fn prefetches_next(&self) -> bool {
+        self.multicast == 1 && self.rows == CHUNK_ROWS
+    }
+
+    /// How the tokens of a grouped product's problems become tiles.
+    pub const fn tiling(&self) -> Tiling {
+        if !self.narrows() {
+            return Tiling { is_cut: self.tokens == CUT_TOKENS, ..Tiling::of(self.tokens) };
+        }
+        let (floor, fixed) =
+            if self.is_wide() { (WIDE_FLOOR, WIDE_FIXED) } else { (NARROW_FLOOR, NARROW_FIXED) };
+        Tiling { most: self.tokens, unit: NARROW_UNIT, floor, fixed, is_cut: false }
+    }
+
+    /// Tokens that one copy brings, to all CTAs of a multicast. Narrower tiles take fewer copies.
+    #[inline(always)]
+    pub const fn box_tokens(&self) -> u32 {
+        if self.narrows() {
+            2 * NARROW_UNIT
+        } else if self.trims() {
+            TRIMMED_BOX
+        } else {
+            self.tokens / self.multicast
+        }
+    }
+
+    /// Bytes of a stage's codes and scales.
+    #[inline(always)]
+    pub const fn weight_bytes(&self) -> u32 {
+        self.rows / CHUNK_ROWS * self.chunk_bytes
+    }
+
+    /// Arrivals that complete a phase of an `empty` barrier, and of `sums_stored`: one of every
+    /// consumer thread, and one of each consumer warp of the peer CTA of a multicast, whose
+    /// stages this CTA's copies write, too.
+    pub const fn empty_arrivals(&self) -> u32 {
+        CONSUMER_THREADS + (self.multicast - 1) * (CONSUMER_THREADS / WARP)
+    }
+
+    /// Bytes of a stage: what its copies bring for a tile with room for as many tokens as it holds.
+    #[inline(always)]
+    pub const fn stage_bytes(&self) -> u32 {
+        self.copied_bytes(self.stage_tokens(), 0)
+    }
+
+    /// Bytes that the copies of stage `part` of a step bring for a tile of `width` tokens. Boxes count in
+    /// full where they reach out of bounds.
+    #[inline(always)]
+    pub const fn copied_bytes(&self, width: u32, part: u32) -> u32 {
+        let columns = K_STEP / self.step_stages(width);
+        let weights = if part == 0 { self.weight_bytes() } else { 0 };
+        columns * self.operand_bytes * self.copied_tokens(width) + weights
+    }
+
+    /// Tokens in the boxes that a tile of `width` tokens takes, those of all CTAs of a multicast: no
+    /// fewer than the narrowest product reads.
+    #[inline(always)]
+    pub const fn copied_tokens(&self, width: u32) -> u32 {
+        if !self.has_widths() {
+            return self.tokens;
+        }
+        let narrowest = if self.trims() {
+            TRIMMED_TOKENS[0]
+        } else if self.is_wide() {
+            WIDE_NARROWEST
+        } else {
+            NARROW_FLOOR
+        };
+        let read = if width < narrowest { narrowest } else { width };
+        read.next_multiple_of(self.box_tokens())
+    }
+
+    /// Stages of the pipeline: as many as fit, up to what memory latency needs.
+    #[inline(always)]
+    pub const fn stages(&self) -> u32 {
+        let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
+        let places = if self.grouped { places_bytes(MAX_STAGES) } else { 0 };
+        let others = 2 * BARRIER_BYTES + self.table_bytes() + places + sums;
+        let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
+        let fit = (budget - others) / (self.stage_bytes() + 2 * BARRIER_BYTES);
+        if fit < MAX_STAGES { fit } else { MAX_STAGES }
+    }
+
+    /// f32 from one token's sums to the next's in shared memory.
+    pub const fn sum_pitch(&self) -> u32 {
+        self.rows + SUM_PADDING
+    }
+
+    /// Bytes of the partial sums of a tile that a contributor sends: a vector of four sums of
+    /// each consumer thread, one after the other, then the next vector of each.
+    pub const fn partial_bytes(&self) -> u32 {
+        self.tokens * self.rows * size_of::<f32>() as u32
+    }
+
+    /// Bytes of the vectors of partial sums that all threads load together.
+    pub const fn partial_batch_bytes(&self) -> u32 {
+        PARTIAL_BATCH * CONSUMER_THREADS * PARTIAL_VECTOR * size_of::<f32>() as u32
+    }
+
+    /// Whether the producer copies the partial sums of a tile's contributors into stages, behind those of
+    /// the tile's own steps, so that they are there when the last products end. So they are where the
+    /// activations of a stage take as many bytes as a batch. Elsewhere the consumers load them, and so
+    /// they do where a thread has more sums, which leave no register for it.
+    #[inline(always)]
+    pub const fn copies_partials(&self) -> bool {
+        const MOST_SUMS: usize = 64;
+        self.activation_bytes() >= self.partial_batch_bytes()
+            && self.row_blocks() as usize * self.thread_sums() <= MOST_SUMS
+    }
+
+    /// Whether the sums have memory of their own behind the stages, so that copies for the next tile
+    /// do not wait until they are stored. So have few tokens of many problems, whose tiles are
+    /// short and whose sums are small. Elsewhere the sums overlay the stages.
+    #[inline(always)]
+    pub const fn sums_apart(&self) -> bool {
+        self.grouped && self.uses_mma_sync()
+    }
+
+    /// Offset of the sums in shared memory.
+    pub const fn sums_offset(&self) -> u32 {
+        if self.sums_apart() { self.stages() * self.stage_bytes() } else { 0 }
+    }
+
+    /// Bytes of a CTA's sums in shared memory.
+    #[inline(always)]
+    pub const fn sum_bytes(&self) -> u32 {
+        self.tokens * self.sum_pitch() * size_of::<f32>() as u32
+    }
+
+    /// Offset of the stages' weights in shared memory; their activations start at 0, because a
+    /// swizzled tile starts at a multiple of 1024.
+    #[inline(always)]
+    pub const fn weights_offset(&self) -> u32 {
+        self.stages() * self.activation_bytes()
+    }
+
+    /// Offset of the barriers in shared memory.
+    #[inline(always)]
+    pub const fn barriers_offset(&self) -> u32 {
+        let stages = self.stages() * self.stage_bytes();
+        let sums = self.sum_bytes().next_multiple_of(BARRIER_BYTES);
+        if self.sums_apart() {
+            stages + sums
+        } else if stages > sums {
+            stages
+        } else {
+            sums
+        }
+    }
+
+    /// Bytes of the table of a grouped product's problems.
+    #[inline(always)]
+    pub const fn table_bytes(&self) -> u32 {
+        if self.grouped { TABLE_BYTES } else { 0 }
+    }
+
+    /// Offset in shared memory of that table.
+    #[inline(always)]
+    pub const fn table_offset(&self) -> u32 {
+        self.sums_received_offset() + BARRIER_BYTES
+    }
+
+    /// Offset in shared memory of the barrier `first_place` of a grouped product, which has no split-K
+    /// and so no use for `sums_received`.
+    pub const fn first_place_offset(&self) -> u32 {
+        assert!(self.grouped);
+        self.sums_received_offset()
+    }
+
+    /// Offset in shared memory of the [places](Place) of a grouped product's tiles.
+    #[inline(always)]
+    pub const fn places_offset(&self) -> u32 {
+        self.table_offset() + self.table_bytes()
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub const fn places(&self) -> u32 {
+        self.stages() + MORE_PLACES
+    }
+
+    /// Bytes of the places.
+    #[inline(always)]
+    pub const fn places_bytes(&self) -> u32 {
+        if self.grouped { places_bytes(self.stages()) } else { 0 }
+    }
+
+    /// Offset in shared memory of the results that [`stages_results`](Self::stages_results).
+    #[inline(always)]
+    pub const fn results_offset(&self) -> u32 {
+        (self.places_offset() + self.places_bytes()).next_multiple_of(RESULT_ALIGN)
+    }
+
+    /// Bytes in which a warpgroup stages results: a piece of them, and the factors of all tokens.
+    #[inline(always)]
+    pub const fn result_bytes(&self) -> u32 {
+        RESULT_PIECE + self.tokens * size_of::<f32>() as u32
+    }
+
+    /// Whether results of 16 bits go from registers to memory by way of a few bytes of their own, a piece
+    /// of a warpgroup's block at a time, so that stages are filled for the next tile meanwhile. So they do
+    /// where one CTA has an SM and the room that whole stages leave is enough; but where a warpgroup has two
+    /// blocks, it has no registers for it.
+    #[inline(always)]
+    pub const fn stages_results(&self) -> bool {
+        let limit = SM_SHARED_BYTES - SYSTEM_SHARED_BYTES;
+        self.min_blocks == 1
+            && self.row_blocks() == 1
+            && self.results_offset() + CONSUMERS * self.result_bytes() <= limit
+    }
+
+    /// Whether results are stored so: sums times factors of rows, or, of dense products, two sums gated by a
+    /// sigmoid; of 16 bits, in aligned rows, without their largest magnitude.
+    #[inline(always)]
+    pub const fn stores_from_registers(&self, epilogue: &Epilogue) -> bool {
+        let sink = &epilogue.sink;
+        let is_half =
+            sink.out_type == FloatType::F16 as u32 || sink.out_type == FloatType::Bf16 as u32;
+        let rows = (sink.columns as u64 | sink.out_stride) * FloatType::F16.bytes() as u64;
+        // Activations in e4m3 have factors of rows, and kernels of groups no code for it.
+        let gates = !self.grouped && self.scheme.operand.half().is_some();
+        self.stages_results()
+            && is_half
+            && (epilogue.is_plain() || gates && epilogue.is_plain_gate())
+            && (sink.out | rows).is_multiple_of(RESULT_ALIGN as u64)
+    }
+
+    /// Dynamic shared memory of a CTA, bytes, aligned to 1024.
+    #[inline(always)]
+    pub const fn shared_bytes(&self) -> u32 {
+        if self.stages_results() {
+            self.results_offset() + CONSUMERS * self.result_bytes()
+        } else {
+            self.places_offset() + self.places_bytes()
+        }
+    }
+
+    /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an
+    /// SM: where CTAs are fewer than SMs, two on one of them take longer than one on each.
+    pub const fn launch_shared_bytes(&self, resident: u32) -> u32 {
+        let least = SM_SHARED_BYTES / (resident + 1);
+        let needed = self.shared_bytes();
+        if resident < self.min_blocks && least > needed { least } else { needed }
+    }
+
+    /// Offset in shared memory of the barrier `sums_received`.
+    #[inline(always)]
+    pub const fn sums_received_offset(&self) -> u32 {
+        self.sums_stored_offset() + BARRIER_BYTES
+    }
+
+    /// Whether the CTAs of a split-K cluster load one another's sums from where they are, instead
+    /// of sending them: of few tokens there is little to load, and sending takes one more cluster
+    /// barrier.
+    pub const fn loads_remote(&self) -> bool {
+        self.tokens <= 48
+    }
+
+    /// Tokens, of the tile's `tokens`, that CTA `rank` of a split-K cluster of `cluster` CTAs
+    /// stores: the first and the one after the last.
+    pub const fn token_part(tokens: u32, rank: u32, cluster: Divisor) -> (u32, u32) {
+        cluster.part(tokens, rank)
+    }
+
+    /// Offset in shared memory, over the stages, of the place for sums that the `index`th other
+    /// CTA of a split-K cluster of `cluster` CTAs sends.
+    pub const fn slot_offset(&self, index: u32, cluster: Divisor) -> u32 {
+        let bytes = cluster.div_ceil(self.tokens) * self.sum_pitch() * size_of::<f32>() as u32;
+        self.sum_bytes() + index * bytes
+    }
+
+    /// Offset in shared memory of the barrier `sums_stored`.
+    #[inline(always)]
+    pub const fn sums_stored_offset(&self) -> u32 {
+        self.barriers_offset() + 2 * self.stages() * BARRIER_BYTES
+    }
+
+    /// Rows of `B` and tokens that a CTA computes at a time; of a multicast, all of its CTAs.
+    pub const fn work_shape(&self) -> TileShape {
+        TileShape { rows: self.rows * self.multicast, tokens: self.tokens }
+    }
+
+    /// The tiles of a dense or batched problem. Those of a multicast count as one.
+    pub const fn tiles(&self, problem: &Problem) -> Tiles {
+        Tiles::uniform(problem, self.work_shape(), Self::ORDER)
+    }
+
+    /// Order of a problem's tiles.
+    pub const ORDER: TileOrder = TileOrder::TOKENS_INNERMOST;
+
+    /// Tiles along the tokens of a problem.
+    pub const fn token_tiles(&self, m: u32) -> u32 {
+        m.div_ceil(self.tokens)
+    }
+
+    /// The largest cluster that splits K: as many CTAs as find room for their sums over the
+    /// stages. 1 where CTAs share activations.
+    pub const fn max_split(&self) -> u32 {
+        let most = if self.multicast > 1 { 1 } else { MAX_SPLIT };
+        let mut cluster = 1;
+        while cluster < most
+            && self.slot_offset(cluster, Divisor::nearest(cluster + 1)) <= self.barriers_offset()
+        {
+            cluster += 1;
+        }
+        cluster
+    }
+
+    /// Whether the kernel can split K so.
+    pub const fn takes(&self, split: Split) -> bool {
+        split.cluster() <= self.max_split()
+    }
+
+    /// Steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive before it has
+    /// finished: as many as were measured to be best where the producer copies them. Elsewhere none: of few
+    /// tokens memory is the limit, and CTAs that end earlier leave it unused.
+    pub const fn kept_steps(&self) -> u32 {
+        if self.copies_partials() { 2 } else { 0 }
+    }
+
+    /// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
+    /// launch, or where the kernel cannot split K so.
+    pub fn schedule(&self, split: Split, problem: &Problem, sms: u32) -> Option<Schedule> {
+        if !self.takes(split) {
+            return None;
+        }
+        let blocks = match split {
+            // Sharing tiles among more CTAs than SMs costs more than it brings.
+            Split::StreamK => 1,
+            Split::None | Split::Cluster(_) => self.min_blocks,
+        };
+        let fit = clusters(sms, self.multicast, blocks);
+        let tiles = self.tiles(problem).count();
+        let schedule = Schedule::new(split, tiles, problem.k.div_ceil(K_STEP), fit)?;
+        Some(schedule.keeping(self.kept_steps(), tiles))
+    }
+}
+
+/// f32 additions, one after the other, that lead to a result. A `wgmma` adds 16 products and
+/// the old sum at once, truncating instead of rounding, which counts twice.
+pub const fn additions(operand: Operand, schedule: &Schedule) -> u32 {
+    in_steps(operand, schedule.longest()) + schedule.parts()
+}
+
+/// f32 additions whose roundings sum to the error of products of e4m3 within a step: `wgmma` aligns 32
+/// products and the old sum to the largest of them, and drops what is below 2^-13 of it. 2^-9 of the
+/// sum of magnitudes is more than four such products were seen to lose.
+pub const FOLDED_ADDITIONS: u32 = 1 << 14;
+
+/// Additions within so many steps, one after the other.
+const fn in_steps(operand: Operand, steps: u32) -> u32 {
+    match operand {
+        // The products of a `wgmma` are truncated each, which counts where a sum has no others.
+        Operand::Half(_) => 2 * steps * (K_STEP / super::repack::WGMMA_K) + super::repack::WGMMA_K,
+        // Each step's products are summed from zero; the errors of steps are not one after another.
+        Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
+    }
+}
+
+/// [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
+/// which are multiplied on the device, count like additions.
+pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 {
+    const FACTORS: u32 = 4;
+    in_steps(operand, steps) + (steps / least + 2) + FACTORS
+}
+
+/// The table of all sm_90a configurations: calls `$with!` with one row for each. A row makes the
+/// configuration in [`CONFIGS`], the kernel and its name.
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 8, 128 x 16 | decoding: `mma.sync` instead of `wgmma`, two CTAs per SM |
+/// | 128 x 32, 128 x 64 | a few sequences at a time, two CTAs per SM |
+/// | 128 x 128 | prompts of some hundred tokens |
+/// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
+/// | 256 x 128 | many tokens, in the few cases in which multicast does not give the same: activations are read half as often |
+/// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
+#[macro_export]
+macro_rules! sm90a_gemm_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_sm90_nvfp4_f16_128x8: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x16: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x32: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x64: NVFP4_F16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x128: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x8: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x16: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x32: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x64: NVFP4_BF16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x128: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x8: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x16: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x32: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x64: MXFP4_BF16, 128 x 64, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x128: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x64_multicast2: NVFP4_F16, 128 x 64, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_f16_128x128_multicast2: NVFP4_F16, 128 x 128, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_bf16_128x64_multicast2: NVFP4_BF16, 128 x 64, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_bf16_128x128_multicast2: NVFP4_BF16, 128 x 128, 1 per SM, multicast 2;
+            gemm_sm90_mxfp4_bf16_128x64_multicast2: MXFP4_BF16, 128 x 64, 1 per SM, multicast 2;
+            gemm_sm90_mxfp4_bf16_128x128_multicast2: MXFP4_BF16, 128 x 128, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_f16_256x128: NVFP4_F16, 256 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_256x128: NVFP4_BF16, 256 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_256x128: MXFP4_BF16, 256 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x32: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x64: NVFP4_E4M3, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x128: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x256: NVFP4_E4M3, 128 x 256, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x32: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x64: MXFP4_E4M3, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x128: MXFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x256: MXFP4_E4M3, 128 x 256, 1 per SM, multicast 1;
+        }
+    };
+}
+
+/// The table of the sm_90a configurations of grouped products, like
+/// [`sm90a_gemm_configs`](crate::sm90a_gemm_configs).
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
+/// | 128 x 32, 128 x 48 | a few tens of tokens for each; two CTAs per SM; of 48, products of 32 or 40 where they hold a tile's tokens |
+/// | 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
+/// | 128 x 256, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
+#[macro_export]
+macro_rules! sm90a_grouped_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_sm90_nvfp4_f16_128x8_grouped: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x16_grouped: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x32_grouped: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x48_grouped: NVFP4_F16, 128 x 48, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x128_grouped: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_f16_128x256_grouped_multicast2: NVFP4_F16, 128 x 256, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_bf16_128x8_grouped: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x16_grouped: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x32_grouped: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x48_grouped: NVFP4_BF16, 128 x 48, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x128_grouped: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x256_grouped_multicast2: NVFP4_BF16, 128 x 256, 1 per SM, multicast 2;
+            gemm_sm90_mxfp4_bf16_128x8_grouped: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x16_grouped: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x32_grouped: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x48_grouped: MXFP4_BF16, 128 x 48, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x256_grouped_multicast2: MXFP4_BF16, 128 x 256, 1 per SM, multicast 2;
+            gemm_sm90_nvfp4_e4m3_128x32_grouped: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_nvfp4_e4m3_128x128_grouped: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x32_grouped: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
+            gemm_sm90_mxfp4_e4m3_128x128_grouped: MXFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
+        }
+    };
+}
+
+/// The table of the sm_90a configurations of products of sizes of their own
+/// ([`mixed`](crate::gemm::mixed)), like [`sm90a_grouped_configs`](crate::sm90a_grouped_configs). There is
+/// one for each scheme, so that the PTX stays small: of 64 tokens, which reads weights nearly as fast as
+/// memory gives them, and multiplies at four fifths of the rate of 128.
+#[macro_export]
+macro_rules! sm90a_mixed_configs {
+    ($with:ident) => {
+        $with! {
+            gemm_sm90_nvfp4_f16_128x64_mixed: NVFP4_F16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_nvfp4_bf16_128x64_mixed: NVFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+            gemm_sm90_mxfp4_bf16_128x64_mixed: MXFP4_BF16, 128 x 64, 1 per SM, multicast 1;
+        }
+    };
+}
+
+/// The configurations of a table's rows, by the names of their kernels.
+macro_rules! rows {
+    ($grouped:literal, $($name:ident: $scheme:ident, $rows:literal x $tokens:literal,
+       $blocks:literal per SM, multicast $multicast:literal;)*) => {
+        use super::{Sm90Config, Scheme};
+        $(
+            #[doc = concat!("The configuration of `", stringify!($name), "`.")]
+            pub const $name: Sm90Config = Sm90Config {
+                name: stringify!($name),
+                scheme: Scheme::$scheme,
+                operand_bytes: Scheme::$scheme.operand.bytes(),
+                chunk_bytes: Scheme::$scheme.chunk_bytes(),
+                block_scale_bytes: Scheme::$scheme.block_scale_bytes(),
+                rows: $rows,
+                tokens: $tokens,
+                min_blocks: $blocks,
+                multicast: $multicast,
+                grouped: $grouped,
+            };
+        )*
+        pub(super) const ALL: [Sm90Config; [$(stringify!($name)),*].len()] = [$($name),*];
+    };
+}
+
+macro_rules! configs {
+    ($($row:tt)*) => {
+        /// The configurations by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named {
+            rows!(false, $($row)*);
+        }
+    };
+}
+sm90a_gemm_configs!(configs);
+
+macro_rules! grouped_configs {
+    ($($row:tt)*) => {
+        /// The configurations of grouped products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_grouped {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm90a_grouped_configs!(grouped_configs);
+
+macro_rules! mixed_configs {
+    ($($row:tt)*) => {
+        /// The configurations of mixed products by the names of their kernels.
+        #[allow(non_upper_case_globals)]
+        pub mod named_mixed {
+            rows!(true, $($row)*);
+        }
+    };
+}
+sm90a_mixed_configs!(mixed_configs);
+
+/// All configurations of dense and batched products; the PTX of sm_90a has a kernel for each.
+pub const CONFIGS: [Sm90Config; named::ALL.len()] = named::ALL;
+
+/// All configurations of grouped products; the PTX of sm_90a has a kernel for each.
+pub const GROUPED: [Sm90Config; named_grouped::ALL.len()] = named_grouped::ALL;
+
+/// All configurations of mixed products; the PTX of sm_90a has a kernel for each.
+pub const MIXED: [Sm90Config; named_mixed::ALL.len()] = named_mixed::ALL;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_fit_an_sm() {
+        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
+            let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
+            assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
+            assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
+            for resident in 1..=config.min_blocks {
+                let cta = config.launch_shared_bytes(resident) + SYSTEM_SHARED_BYTES;
+                assert!(cta * resident <= SM_SHARED_BYTES, "{}: {resident}", config.name);
+                let more = cta * (resident + 1) > SM_SHARED_BYTES;
+                assert!(more || resident == config.min_blocks, "{}: {resident}", config.name);
+            }
+            for cluster in 2..=config.max_split() {
+                let end = config.slot_offset(cluster - 1, Divisor::nearest(cluster));
+                assert!(end <= config.barriers_offset(), "{}: {cluster} parts", config.name);
+            }
+            assert!(config.stages() >= 3, "{}: {} stages", config.name, config.stages());
+            assert!(config.activation_bytes().is_multiple_of(1024), "{}", config.name);
+            assert!(config.weights_offset().is_multiple_of(1024), "{}", config.name);
+            assert!(config.barriers_offset().is_multiple_of(BARRIER_BYTES), "{}", config.name);
+            assert!(config.rows.is_multiple_of(CHUNK_ROWS), "{}", config.name);
+            for width in (1..=config.tokens).filter(|_| config.trims()) {
+                let product = TRIMMED_TOKENS.into_iter().find(|&tokens| width <= tokens);
+                assert!(product.is_some_and(|tokens| tokens <= config.copied_tokens(width)));
+            }
+            // The swizzle moves pieces among eight rows.
+            assert!(config.box_tokens().is_multiple_of(8), "{}", config.name);
+            let boxes = config.box_tokens() * config.multicast;
+            assert!(config.tokens.is_multiple_of(boxes), "{}", config.name);
+            // Registers are a partition's: of 288 threads, say, one gets three warps of nine.
+            let warps = (THREADS / WARP).div_ceil(PARTITIONS);
+            let registers = warps * config.min_blocks * WARP * config.registers();
+            assert!(registers <= PARTITION_REGISTERS, "{}: {registers}", config.name);
+            let roles = CONSUMERS * config.consumer_registers() + config.producer_registers();
+            assert!(roles <= (CONSUMERS + 1) * config.registers(), "{}: {roles}", config.name);
+        }
+    }
+
+    /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
+    #[test]
+    fn sums_meet_no_bank_twice() {
+        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
+            let mut banks = [false; 32];
+            for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
+                let bank = (2 * t * config.sum_pitch() + g) % 32;
+                assert!(!core::mem::replace(&mut banks[bank as usize], true), "{}", config.name);
+            }
+        }
+    }
+}

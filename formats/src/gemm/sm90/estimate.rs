@@ -1,0 +1,425 @@
+//! The cost model of configurations and schedules, and the choice by it.
+
+use super::config::{
+    CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
+};
+use super::repack::Scheme;
+use crate::WARP;
+use crate::gemm::{Problem, ResultType, Schedule, Split};
+use crate::quantize::Format;
+
+/// What a candidate is expected to cost, in cycles of an SM: the comparator of
+/// [`candidates`]. A model for ranking, not a prediction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimate {
+    /// The configuration.
+    pub config: &'static Sm90Config,
+    /// How K is split.
+    pub split: Split,
+    /// CTAs of the launch.
+    pub ctas: u64,
+    /// Times that the machine is filled with them.
+    pub waves: u64,
+    /// CTAs that an SM has at a time.
+    pub resident: u32,
+    /// Which CTA computes what.
+    pub schedule: Schedule,
+    /// Cycles of the whole launch.
+    pub cycles: u64,
+    /// What the main loop waits for: `products`, `l2` or `dram`.
+    pub bound: &'static str,
+}
+
+/// Cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; of narrowed tiles, those of
+/// the configuration's tokens. These constants reproduce launches that follow one another on an H200, where
+/// parts of one overlap the next.
+const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
+    match (config.rows, config.tokens) {
+        (_, tokens) if config.scheme.operand.half().is_none() => match tokens {
+            ..=32 => 400,
+            33..=64 => 450,
+            65..=128 => 620,
+            129.. => 1200,
+        },
+        (_, 8) => 330,
+        (_, 16) => 430,
+        (_, 32) => 550,
+        (_, 48) if width <= TRIMMED_TOKENS[0] => 555,
+        (_, 48) if width <= TRIMMED_TOKENS[1] => 585,
+        (_, 48) => 605,
+        (_, 64) => 650,
+        (128, ..=128) => 1060,
+        _ => 2200,
+    }
+}
+
+/// Steps that take as long as sending partial sums, waiting for them and adding them: runs of a
+/// grouped product may be so much longer where that spares the fix-up.
+pub const fn whole_tile_slack(config: &Sm90Config) -> u32 {
+    let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
+    (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1
+}
+
+/// Bytes per cycle from memory to all SMs.
+const DRAM_BYTES: u64 = 2075;
+/// Bytes of activations per cycle from L2, while weights come from memory.
+const ACTIVATION_BYTES: u64 = 8000;
+/// Bytes per cycle from L2 to all SMs.
+const L2_BYTES: u64 = 4900;
+/// Cycles of a launch of CTAs that compute whole tiles, without the stores, and more per CTA.
+const LAUNCH_CYCLES: u64 = 4800;
+const CTA_CYCLES: u64 = 30;
+/// Bytes of sums per cycle from registers to float results, including the store to memory; and where
+/// [they do not go by way of the stages](Sm90Config::stages_results).
+const STORE_BYTES: u64 = 40;
+const STAGED_BYTES: u64 = 67;
+/// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4, counted in the
+/// machine code of NVFP4: each quarter of an SM issues one per cycle, for a warp.
+const BLOCK_CYCLES: u64 = 340;
+/// More for each CTA of a cluster after the first.
+const MEMBER_CYCLES: u64 = 1300;
+/// More for a launch of grouped products with multicast.
+const MULTICAST_CYCLES: u64 = 2300;
+/// More for a launch with multicast, whose CTAs copy nothing before the barrier of their cluster,
+/// and for each step.
+const MEETING_CYCLES: u64 = 1500;
+const SHARE_CYCLES: u64 = 20;
+/// Cycles from a contributor's last store of partial sums to the owner's first load.
+const HANDOVER_CYCLES: u64 = 2500;
+/// Bytes of partial sums per cycle from each contributor of a fix-up, where consumers load them.
+const FIX_UP_BYTES: u64 = 30;
+/// The same where the producer has copied them.
+const COPIED_BYTES: u64 = 60;
+/// A grouped product in tiles of eight tokens, against one in tiles of twice as many: what a step takes
+/// longer, and what the launch takes less. These reproduce 8 to 64 groups of one or two tokens.
+const FEW_TOKENS: u32 = 8;
+const FEW_STEP_CYCLES: u64 = 69;
+const LESS_LAUNCH_CYCLES: u64 = 9000;
+/// SMs of an H200's graphics processing clusters, inferred from which launches take twice as
+/// long. CTAs of a cluster are on SMs of one of them.
+const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
+const GPC_SMS: u32 = 132;
+
+/// Clusters of `size` CTAs that run at a time with `resident` CTAs per SM.
+pub(super) const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
+    if size == 1 {
+        return sms as u64 * resident as u64;
+    }
+    let (mut sum, mut i) = (0, 0);
+    while i < GPCS.len() {
+        sum += (GPCS[i] * sms / GPC_SMS * resident / size) as u64;
+        i += 1;
+    }
+    if sum == 0 { 1 } else { sum }
+}
+
+/// Cycles in which a CTA stores the results of a tile that `parts` CTAs share.
+pub const fn store_cycles(config: &Sm90Config, parts: u32, result: ResultType) -> u64 {
+    let parts = parts as u64;
+    match result {
+        ResultType::Floats(_) => {
+            let staged = config.stages_results() && parts == 1;
+            config.sum_bytes() as u64 / parts / if staged { STAGED_BYTES } else { STORE_BYTES }
+        }
+        ResultType::Blocks(_) => {
+            let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
+            blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
+        }
+    }
+}
+
+/// The estimate for one candidate with a result of type `result`; that of floats does not depend
+/// on which. `None` where there is no such [`Sm90Config::schedule`].
+pub fn estimate(
+    config: &'static Sm90Config,
+    split: Split,
+    problem: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> Option<Estimate> {
+    let schedule = config.schedule(split, problem, sms)?;
+    let grid = config.tiles(problem);
+    let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
+    let runs = schedule.ctas(tiles);
+    let ctas = runs * config.multicast as u64;
+    let groups = runs / schedule.cluster().value() as u64;
+    let cluster = schedule.cluster().value() * config.multicast;
+    let mut resident = 1;
+    while resident < config.min_blocks && clusters(sms, cluster, resident) < groups {
+        resident += 1;
+    }
+    let waves = groups.div_ceil(clusters(sms, cluster, resident));
+    let tiling = config.tiling();
+    let step = product_cycles(config, problem.m) * tiling.weight(tiling.width(problem.m))
+        / tiling.most_weight();
+    let (step, mut bound) = (step * resident, "products");
+    let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
+    let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
+    let weights = problem.n.div_ceil(config.rows) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.weight_bytes() as u64
+        * problem.l as u64;
+    // The first stages of a launch fill while the one before ends.
+    let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
+    let stored = match result {
+        ResultType::Floats(_) => 0,
+        ResultType::Blocks(_) => {
+            result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
+        }
+    };
+    let activations = config.token_tiles(problem.m) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.activation_bytes() as u64
+        * problem.l as u64;
+    // Fewer CTAs than SMs have fewer bytes in flight.
+    let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
+    let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
+        + activations * row_tiles / ACTIVATION_BYTES;
+    if dram > body {
+        (body, bound) = (dram, "dram");
+    }
+    let loaded = weights * config.token_tiles(problem.m) as u64 + activations * row_tiles;
+    if loaded / L2_BYTES > body {
+        (body, bound) = (loaded / L2_BYTES, "l2");
+    }
+    let (sums, parts) = (config.sum_bytes() as u64, schedule.parts() as u64);
+    let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
+    if config.multicast > 1 {
+        fixed += MEETING_CYCLES;
+    }
+    if schedule.is_split() {
+        let store = store_cycles(config, schedule.cluster().value(), result);
+        let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
+        fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
+    } else {
+        fixed += tiles.div_ceil(runs) * store_cycles(config, 1, result);
+        if schedule.has_fix_up() {
+            let bytes = if config.copies_partials() { COPIED_BYTES } else { FIX_UP_BYTES };
+            fixed += (parts - 1) * (sums / bytes);
+        }
+    }
+    let cycles = body + waves * fixed;
+    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
+}
+
+/// All candidates of `scheme` for the problem, in the table's order, stream-K first and the
+/// largest cluster last.
+pub fn candidates(
+    scheme: Scheme,
+    problem: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> impl Iterator<Item = Estimate> {
+    CONFIGS.iter().filter(move |config| config.scheme == scheme).flat_map(move |config| {
+        Split::up_to(config.max_split())
+            .filter_map(move |split| estimate(config, split, problem, sms, result))
+    })
+}
+
+/// All candidates of `scheme` for a grouped product, in the table's order, when `expected` are the
+/// problems that have tokens and the tokens of each. They cost what the same tiles cost in a batch
+/// of such problems; the CTAs are as many as are resident at a time.
+pub fn grouped(
+    scheme: Scheme,
+    expected: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> impl Iterator<Item = Estimate> {
+    let configs = GROUPED.iter().filter(move |config| config.scheme == scheme);
+    configs.filter_map(move |config| found_on_device(config, expected, sms, result))
+}
+
+/// The estimate of `scheme` for one of several products of sizes of their own, with all CTAs that are
+/// resident; they take whole tiles. `None` for sizes that no launch takes.
+pub fn mixed(scheme: Scheme, problem: &Problem, sms: u32, result: ResultType) -> Option<Estimate> {
+    let config = MIXED.iter().find(|config| config.scheme == scheme)?;
+    found_on_device(config, problem, sms, result)
+}
+
+/// Cycles of a grouped product in tiles that are as wide as need be, where the token counts are spread evenly
+/// from none to twice those expected, without what all such configurations take.
+fn spread_cycles(config: &Sm90Config, expected: &Problem, runs: u64) -> u64 {
+    const COUNTS: u32 = 16;
+    let steps = u64::from(expected.k.div_ceil(K_STEP));
+    let row_tiles = u64::from(expected.n.div_ceil(config.work_shape().rows));
+    let copies = row_tiles * u64::from(expected.l);
+    let (mut work, mut tiles, mut longest) = (0, 0, 0);
+    let tiling = config.tiling();
+    for i in 1..COUNTS {
+        let count = (u64::from(expected.m) * u64::from(i) / u64::from(COUNTS / 2)).max(1) as u32;
+        let (step, tile) = width_cycles(config, tiling.width(count));
+        work += u64::from(tiling.tiles(count)) * (steps * step + tile);
+        tiles += u64::from(tiling.tiles(count));
+        longest = longest.max(steps * step + tile);
+    }
+    let of_all = |sum: u64| sum * copies / u64::from(COUNTS - 1);
+    let even = of_all(work) / runs;
+    let rounds = of_all(tiles).div_ceil(runs);
+    // Sorted whole tiles are even but for a part of the lightest ones; of others all may be heavy.
+    let whole = if config.is_wide() && rounds > 2 {
+        even + work / tiles / 2
+    } else {
+        (rounds * longest).max(even)
+    };
+    let meeting = if config.multicast > 1 { MULTICAST_CYCLES } else { 0 };
+    whole.min(even + 2 * (u64::from(config.sum_bytes()) / FIX_UP_BYTES) + HANDOVER_CYCLES) + meeting
+}
+
+/// Cycles of a step of a tile of `width` tokens, and of the tile besides its steps, where tiles are as wide
+/// as need be. These reproduce equal problems of 48 to 256 tokens on an H200.
+const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
+    if config.is_wide() {
+        let read = if width < WIDE_NARROWEST { WIDE_NARROWEST } else { width } as u64;
+        (375 + read * 636 / 100, 3300)
+    } else {
+        let step = match width {
+            ..=96 => 840,
+            97..=112 => 995,
+            113.. => 1050,
+        };
+        (step, 2800)
+    }
+}
+
+/// The estimate for a configuration whose work list is made on the device: what the same tiles cost in
+/// a batch.
+fn found_on_device(
+    config: &'static Sm90Config,
+    expected: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> Option<Estimate> {
+    let mut found = estimate(config, Split::None, expected, sms, result)?;
+    let resident = config.min_blocks;
+    let clusters = clusters(sms, config.multicast, resident);
+    let ctas = clusters * config.multicast as u64;
+    if config.is_wide() {
+        let sibling = GROUPED
+            .iter()
+            .find(|other| other.scheme == config.scheme && other.narrows() && !other.is_wide())?;
+        let narrow = found_on_device(sibling, expected, sms, result)?;
+        let [own, others] = [(config, clusters), (sibling, narrow.ctas)]
+            .map(|(config, runs)| spread_cycles(config, expected, runs));
+        found.cycles = (narrow.cycles + own).saturating_sub(others);
+    }
+    let steps = expected.k.div_ceil(K_STEP);
+    if config.tokens == FEW_TOKENS && config.token_tiles(expected.m) == 1 {
+        let of_twice =
+            |other: &&Sm90Config| other.scheme == config.scheme && other.tokens == 2 * FEW_TOKENS;
+        let twice = found_on_device(GROUPED.iter().find(of_twice)?, expected, sms, result)?;
+        let rounds = config.tiles(expected).count().div_ceil(ctas);
+        let longer = rounds * u64::from(steps) * FEW_STEP_CYCLES;
+        found.cycles = (twice.cycles + longer).saturating_sub(LESS_LAUNCH_CYCLES);
+    }
+    let schedule = Schedule::stream_k(1, steps, 1)?;
+    Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FloatType;
+    use crate::gemm::sm90::config::MAX_SPLIT;
+    use crate::gemm::sm90::repack::CHUNK_ROWS;
+
+    /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
+    /// and no work at all in more CTAs than a tile has tokens for.
+    #[test]
+    fn costs_of_results() {
+        use FloatType::{Bf16, F16, F32};
+        let sms = 132;
+        let problem = Problem { m: 128, n: 7168, k: 2048, l: 1 };
+        for config in &CONFIGS {
+            for split in Split::up_to(config.max_split()) {
+                let cycles = |result| {
+                    estimate(config, split, &problem, sms, result).map(|found| found.cycles)
+                };
+                let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
+                assert_eq!(others, [one; 2], "{} {split}", config.name);
+                assert!(cycles(ResultType::Blocks(Format::Nvfp4)) > one, "{} {split}", config.name);
+            }
+            let store = |parts| store_cycles(config, parts, ResultType::Blocks(Format::Nvfp4));
+            let blocks = u64::from(config.tokens.div_ceil(16) * (config.rows / CHUNK_ROWS));
+            assert_eq!(store(1), blocks * BLOCK_CYCLES);
+            let most = blocks.div_ceil(MAX_SPLIT.into());
+            assert_eq!(store(MAX_SPLIT), most * BLOCK_CYCLES, "{}", config.name);
+        }
+    }
+
+    /// Every kernel of grouped products is a candidate, and few tokens take a narrow tile.
+    #[test]
+    fn choices_of_grouped_products() {
+        let result = ResultType::Floats(FloatType::F16);
+        for scheme in Scheme::ALL {
+            let pick_of = |m, n, k, l| {
+                let expected = Problem { m, n, k, l };
+                let best = grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
+                best.unwrap().config.tokens
+            };
+            let pick = |m, l| pick_of(m, 4096, 7168, l);
+            let count = GROUPED.iter().filter(|config| config.scheme == scheme).count();
+            let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
+            assert_eq!(grouped(scheme, &expected, 132, result).count(), count);
+            let few = if scheme.operand.half().is_some() { [8, 16] } else { [32; 2] };
+            let many = if scheme.operand.half().is_some() { 256 } else { 128 };
+            assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few[0], few[1], many]);
+            // Of what was measured: few tokens in short and in long loops, and much work for wide tiles
+            // and little.
+            if scheme.operand.half().is_some() {
+                for (m, n, k, l, tokens) in [
+                    (2, 4096, 2048, 64, 8),
+                    (2, 2048, 7168, 64, 16),
+                    (128, 4096, 7168, 8, 256),
+                    (128, 7168, 2048, 8, 256),
+                    (256, 3072, 4096, 2, 128),
+                    (256, 4096, 1536, 2, 128),
+                ] {
+                    assert_eq!(pick_of(m, n, k, l), tokens, "{m} x {n} x {k}, {l}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn choices_of_the_table() {
+        let sms = 132;
+        let pick = |m, n, k| {
+            let problem = Problem { m, n, k, l: 1 };
+            let result = ResultType::Floats(FloatType::F16);
+            candidates(Scheme::ALL[0], &problem, sms, result)
+                .min_by_key(|candidate| candidate.cycles)
+                .unwrap()
+        };
+        // Rows and tokens of a tile, CTAs of a multicast, CTAs.
+        let measured = [
+            ((1, 7168, 16384), (128, 8, 1, 132)),
+            ((1, 4096, 7168), (128, 8, 1, 132)),
+            ((1, 7168, 2048), (128, 8, 1, 132)),
+            ((16, 7168, 16384), (128, 16, 1, 132)),
+            ((16, 4096, 7168), (128, 16, 1, 132)),
+            ((32, 4096, 7168), (128, 32, 1, 132)),
+            ((32, 7168, 2048), (128, 32, 1, 112)),
+            ((64, 7168, 2048), (128, 64, 1, 112)),
+            ((64, 4096, 7168), (128, 64, 1, 96)),
+            ((128, 7168, 2048), (128, 64, 1, 112)),
+            ((128, 4096, 7168), (128, 64, 1, 128)),
+            ((128, 7168, 16384), (128, 128, 1, 132)),
+            ((256, 4096, 7168), (128, 128, 1, 128)),
+            ((512, 4096, 7168), (128, 128, 1, 128)),
+            ((1024, 7168, 2048), (128, 128, 1, 132)),
+            ((2304, 4608, 7168), (128, 128, 2, 132)),
+            ((512, 8192, 7168), (128, 128, 2, 132)),
+            ((4096, 4096, 4096), (128, 128, 2, 132)),
+        ];
+        for ((m, n, k), best) in measured {
+            let found = pick(m, n, k);
+            let Sm90Config { rows, tokens, multicast, .. } = *found.config;
+            assert_eq!((rows, tokens, multicast, found.ctas), best, "{m} x {n} x {k}");
+        }
+        for m in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 300, 2304] {
+            for (n, k) in [(7168, 16384), (4096, 7168), (7168, 2048), (8, 16), (200, 7184)] {
+                pick(m, n, k);
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! sm_90a: `wgmma` on weights that are decoded into registers.
+//!
+//! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, of
+//! which a warpgroup takes 64 rows at a time; activations are its shared-memory operand.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | [`word`] | eight codes in the bits from which a thread decodes them |
+//! | [`fold`] | weights and their block scales as e4m3 |
+//! | [`repack`] | the order of codes and scales that the copies bring |
+//! | [`config`] | tile configurations and what follows from them |
+//! | [`estimate`] | what they are expected to cost, and the choice |
+//! | [`params`] | the parameter block |
+//! | [`place`] | what a grouped product's producer tells the consumers of a tile |
+
+pub mod config;
+pub mod estimate;
+pub mod fold;
+pub mod params;
+pub mod place;
+pub mod repack;
+pub mod word;
+
+pub use config::{CONFIGS, GROUPED, MIXED, Sm90Config};
+pub use params::{Sm90GroupedParams, Sm90Params, activations_map};
+pub use repack::{Scheme, WeightLayout};

@@ -1,0 +1,289 @@
+//! A kernel of sm_90a with a schedule for one problem.
+
+use fp4_formats::gemm::sm90::Scheme;
+use fp4_formats::gemm::sm90::config::{self, K_STEP, MAX_BLOCKS, THREADS};
+use fp4_formats::gemm::sm90::estimate::{self, Estimate};
+use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::quantize::{Format, dequantize_config};
+use fp4_formats::{HalfType, Operand, TensorFamily};
+
+use crate::error::{Error, Result};
+use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
+use crate::gemm::fp8::{self, matrix_bytes};
+use crate::gemm::plan::{Candidate, Reads};
+use crate::gemm::strides::Entries;
+use crate::gemm::{ActivationKind, Gemm, WeightForm};
+use crate::quantize::device::Step;
+
+/// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its
+/// smallest do not need all of bf16's subnormals.
+const MXFP4_DECODED: f32 = 0.125;
+
+/// A kernel of sm_90a with a schedule for one problem.
+#[derive(Debug)]
+pub(super) struct Sm90Kernel {
+    /// Sizes; of a grouped product, those of its matrices.
+    pub problem: Problem,
+    /// Of a grouped product.
+    pub groups: Option<GroupedRuns>,
+    /// Whether it is one of several products of sizes of their own.
+    pub mixed: bool,
+    /// Streaming multiprocessors that the estimate was made for.
+    pub sms: u32,
+    pub estimate: Estimate,
+}
+
+/// What the host decides of a grouped product's work list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupedRuns {
+    /// Problems that are expected to have tokens, and the tokens of each.
+    pub expected: [u32; 2],
+    /// The least K steps of a CTA's run.
+    pub least: u32,
+}
+
+/// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can
+/// share one; decoded or quantised activations and partial sums follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sm90Workspace {
+    /// Offset of the decoded or quantised activations.
+    pub activations: usize,
+    /// Offset of the scales of activations in e4m3.
+    pub scales: usize,
+    /// Offset of the partial sums.
+    pub partials: usize,
+    /// Bytes of the workspace; 0 where none is needed.
+    pub bytes: usize,
+}
+
+impl Sm90Kernel {
+    /// Copies and vector loads start at multiples of this.
+    const ALIGNMENT: usize = 256;
+
+    /// What is where in the workspace.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`].
+    pub fn workspace(&self, kind: ActivationKind) -> Result<Sm90Workspace> {
+        let Estimate { config, schedule, ctas, .. } = &self.estimate;
+        let flags = self.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
+        let made = match kind {
+            ActivationKind::Blocks { .. } => {
+                self.made_bytes(kind.operand()).map(|bytes| [bytes, 0])
+            }
+            ActivationKind::Fp8(Some(_)) => fp8::made_bytes(&self.problem),
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
+        };
+        let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
+        let sums = if has_fix_up { *ctas * u64::from(config.partial_bytes()) } else { 0 };
+        let overflow = || Error::Overflow {
+            what: "workspace".into(),
+            detail: format!("activations of {:?} and {sums} bytes of sums", self.problem),
+        };
+        let align = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGNMENT);
+        let bytes = || {
+            let ([elements, of_rows], sums) = (made?, usize::try_from(sums).ok()?);
+            let activations = align(flags)?;
+            let scales = align(activations.checked_add(elements)?)?;
+            let partials = align(scales.checked_add(of_rows)?)?;
+            let bytes = partials.checked_add(sums)?;
+            let bytes = if elements + sums == 0 { 0 } else { bytes };
+            Some(Sm90Workspace { activations, scales, partials, bytes })
+        };
+        bytes().ok_or_else(overflow)
+    }
+
+    /// The sizes that are counted with: of a grouped product, the expected ones.
+    fn expected(&self) -> Problem {
+        match self.groups {
+            Some(GroupedRuns { expected: [l, m], .. }) => Problem { m, l, ..self.problem },
+            None => self.problem,
+        }
+    }
+
+    /// Bytes of all decoded activations.
+    fn made_bytes(&self, operand: Operand) -> Option<usize> {
+        let matrix = matrix_bytes(&self.problem, operand);
+        usize::try_from(matrix.checked_mul(self.problem.l.into())?).ok()
+    }
+}
+
+impl Kernel for Sm90Kernel {
+    fn candidate(&self) -> Candidate {
+        let Estimate { config, split, ctas, waves, cycles, bound, .. } = self.estimate;
+        Candidate { kernel: config.name, split, ctas, waves, cycles, bound }
+    }
+
+    fn shape(&self) -> LaunchShape {
+        let Estimate { config, schedule, ctas, resident, .. } = self.estimate;
+        LaunchShape {
+            ctas,
+            cluster: schedule.cluster().value() * config.multicast,
+            threads: THREADS,
+            dynamic_shared: config.launch_shared_bytes(resident),
+            stages: config.stages(),
+            tile: [config.rows, config.tokens],
+        }
+    }
+
+    /// Counts 16-bit or decoded activations and repacked weights, for the steps of all tiles.
+    fn reads(&self) -> Reads {
+        let (config, problem) = (self.estimate.config, &self.expected());
+        let tiles = config.tiles(problem);
+        let steps = tiles.count() * u64::from(problem.k.div_ceil(K_STEP));
+        Reads {
+            activation_passes: tiles.row_tiles().into(),
+            weight_passes: config.token_tiles(problem.m).into(),
+            bytes: steps
+                * u64::from(config.multicast * config.weight_bytes() + config.activation_bytes()),
+        }
+    }
+
+    fn additions(&self) -> u32 {
+        let Estimate { config, schedule, .. } = &self.estimate;
+        let operand = config.scheme.operand;
+        match self.groups {
+            Some(GroupedRuns { least, .. }) => {
+                config::grouped_additions(operand, schedule.steps(), least)
+            }
+            None => config::additions(operand, schedule),
+        }
+    }
+
+    fn weight_form(&self) -> WeightForm {
+        let Scheme { format, operand } = self.estimate.config.scheme;
+        let (activations, Problem { n, k, .. }) = (Some(operand), self.problem);
+        WeightForm {
+            tensor: TensorFamily::Wgmma,
+            format,
+            activations,
+            rows: n,
+            columns: k,
+            gated: None,
+        }
+    }
+
+    fn decoded_scale(&self, kind: ActivationKind) -> f32 {
+        match kind {
+            ActivationKind::Blocks { format: Format::Mxfp4, .. } => MXFP4_DECODED,
+            ActivationKind::Blocks { format: Format::Nvfp4, .. }
+            | ActivationKind::Halves(_)
+            | ActivationKind::Fp8(_) => 1.0,
+        }
+    }
+
+    fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
+        Ok(self.workspace(kind)?.bytes)
+    }
+
+    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
+        match kind {
+            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Ok(Vec::new()),
+            ActivationKind::Fp8(Some(input)) => fp8::steps(&self.problem, input, entries),
+            ActivationKind::Blocks { format, layout } => {
+                let operand = kind.operand().half().unwrap_or(HalfType::F16);
+                let config = dequantize_config(format, operand.float());
+                let (launches, rows) = launches(&self.problem, layout, entries);
+                let ctas =
+                    config.grid(fp8::rows_of_launch(rows)?, self.problem.k, layout, self.sms);
+                let step = Step { kernel: config.name, ctas, threads: config.threads() };
+                Ok(vec![step; launches as usize])
+            }
+        }
+    }
+
+    fn store_cycles(&self, result: ResultType) -> u64 {
+        let Estimate { config, schedule, .. } = &self.estimate;
+        estimate::store_cycles(config, schedule.cluster().value(), result)
+    }
+
+    fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
+        let Estimate { config, schedule, ctas, waves, bound, .. } = &self.estimate;
+        if let Some(GroupedRuns { expected: [groups, tokens], least }) = self.groups {
+            let mut why = vec![format!(
+                "{chosen} for {tokens} tokens of each of {groups} groups: tiles of {} steps of K = \
+                 {K_STEP} in even runs of {least} or more for {ctas} CTAs on {} SMs; the kernel \
+                 finds out how many tiles there are",
+                schedule.steps(),
+                self.sms,
+            )];
+            why.extend(made(kind));
+            return why;
+        }
+        if self.mixed {
+            let mut why = vec![format!(
+                "{} tiles of {} steps of K = {K_STEP} beside those of other products: {ctas} CTAs \
+                 or fewer on {} SMs take whole tiles in turn, the longest first",
+                self.tiles(),
+                schedule.steps(),
+                self.sms,
+            )];
+            why.extend(made(kind));
+            return why;
+        }
+        let mut why = vec![format!(
+            "{chosen}: {} {} of {} steps of K = {K_STEP}, at most {} steps per CTA, {ctas} CTAs in \
+             {waves} waves on {} SMs, the main loop bound by {bound}",
+            config.tiles(&self.problem).count(),
+            if config.multicast > 1 { "pairs of tiles" } else { "tiles" },
+            schedule.steps(),
+            schedule.most(),
+            self.sms,
+        )];
+        if schedule.parts() > 1 {
+            let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };
+            why.push(format!(
+                "up to {} CTAs split the K of a tile; their partial sums meet in {place}",
+                schedule.parts()
+            ));
+        }
+        if config.multicast > 1 {
+            why.push(format!(
+                "{} CTAs of a cluster compute tiles of neighbouring rows; each copies {} of the {} \
+                 tokens to all by multicast",
+                config.multicast,
+                config.box_tokens(),
+                config.tokens
+            ));
+        }
+        why.extend(made(kind));
+        why
+    }
+
+    fn store_path(&self, _: &Gemm) -> Option<&'static str> {
+        None
+    }
+
+    fn tiles(&self) -> u64 {
+        self.estimate.config.tiles(&self.problem).count()
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.queue(launch)
+    }
+
+    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
+        self.make_before(launch, &self.place(launch, workspace)?)
+    }
+
+    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
+        Ok(self.params(launch, &self.place(launch, workspace)?)?.to_bytes().to_vec())
+    }
+}
+
+/// What a plan says of operands that are not multiplied as they are.
+fn made(kind: ActivationKind) -> Vec<String> {
+    let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
+                  scales of 128 columns of a row are within 2^11, those of NVFP4 rounded to a mantissa \
+                  of 3 bits";
+    match kind {
+        ActivationKind::Halves(_) => Vec::new(),
+        ActivationKind::Blocks { .. } => {
+            vec![format!("activations are decoded to {}, exactly", kind.operand().name())]
+        }
+        ActivationKind::Fp8(None) => vec![folded.into()],
+        ActivationKind::Fp8(Some(input)) => {
+            vec![fp8::why(input), folded.into()]
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! From a thread's sums to results, [`Part`] by part: the affine step, in which the lanes of a warp
+//! exchange what belongs to the rows of `Y`, and the combine step.
+//!
+//! The weights of a gated product are pairs of eight rows: eight of the gate, eight of `up`. Where
+//! they are `Y`, a thread's part has both for eight results, and two parts make one of results.
+//! Swapped, where they are `X`, eight lanes have the gate and the next eight `up`: results go to the
+//! first sixteen lanes of a warp.
+
+use super::store::{Place, own_row};
+use super::work::List;
+use super::{Work, decode};
+use crate::gemm::epilogue::COLUMNS;
+use crate::gemm::epilogue::affine::{self, Column};
+use crate::gemm::epilogue::blocks::GROUP;
+use crate::gemm::epilogue::combine::combine;
+use cuda_std::ptx::marker;
+use cuda_std::warp;
+use fp4_formats::gemm::combine::{GATE_ROWS, Half, PairedRows};
+use fp4_formats::gemm::sm100::Sm100Config;
+use fp4_formats::gemm::sm100::config::STORE_COLUMNS;
+
+/// Columns that a thread has at a time: those that are quantised together.
+pub const PART: usize = GROUP;
+/// [`PART`] as a number of columns of a tile.
+pub const PART_COLUMNS: u32 = PART as u32;
+/// A thread's sums or results of neighbouring columns, two times eight.
+pub type Part = [f32; PART];
+
+/// How many of them are columns of the CTA: all, or the first eight where it stores no more.
+#[inline(always)]
+pub const fn part_columns(config: &Sm100Config) -> u32 {
+    let own = config.stored_columns();
+    if own < PART_COLUMNS { own } else { PART_COLUMNS }
+}
+
+const _: () = assert!(PART_COLUMNS == STORE_COLUMNS);
+
+const _: () = assert!(PART == 2 * COLUMNS);
+
+const _: () = assert!(GATE_ROWS == COLUMNS as u32);
+
+/// The values of the sums of columns `column ..` of the thread's row; those that lie outside the
+/// result are anything.
+///
+/// Each lane reads what belongs to one row of `Y`, and all get it from there.
+///
+/// # Safety
+/// Whole storing warps. `place` and `column` are of a tile of the problem.
+#[inline(always)]
+pub unsafe fn values<L: List>(
+    work: &Work<'_, L>,
+    place: &Place<L>,
+    column: u32,
+    sums: Part,
+) -> Part {
+    let epilogue = &work.params.epilogue;
+    let (unit, swapped) = (decode::unit(work.config), work.swapped());
+    let (x, y) = (own_row(place), place.y + column + warp::lane_id());
+    // The lane's token, and its row of weights: a column of a half.
+    let (m, row) = if swapped { (y, x) } else { (x, y) };
+    let (half, n) = if work.gated() { PairedRows::source(row) } else { (Half::Gate, row) };
+    let affine = work.list.affine(epilogue, half as u32, &place.group);
+    // SAFETY: vectors are read where row or column exist.
+    let (factor, own) = unsafe {
+        (
+            if m < L::end(work.params, &place.group) {
+                affine::token_factor(&affine, m)
+            } else {
+                1.0
+            },
+            if n < epilogue.sink.columns { affine::column(&affine, n) } else { Column::NONE },
+        )
+    };
+    let along_y = if swapped { affine.row_factors != 0 } else { affine.has_columns() };
+    // Of the thread's row of `X` it is known, also where another lane's half is needed: there it
+    // comes with that lane's row of `Y`.
+    let gated_rows = work.gated() && !swapped;
+    if !along_y && !gated_rows {
+        let row = affine.alpha * factor;
+        return sums.map(|sum| affine::value(sum, unit, row, own));
+    }
+    // All ways in the same instructions: they differ in what is exchanged.
+    let exchanged = if swapped { factor } else { own.factor };
+    core::array::from_fn(|i| {
+        let i = i as u32;
+        // SAFETY: all lanes take the same branches around what they exchange.
+        let [exchanged, bias, alpha] = unsafe {
+            [exchanged, own.bias, affine.alpha].map(|value| warp::broadcast_f32(value, i))
+        };
+        let (row, column) = if swapped {
+            (affine.alpha * exchanged, own)
+        } else {
+            (alpha * factor, Column { factor: exchanged, bias })
+        };
+        affine::value(sums[i as usize], unit, row, column)
+    })
+}
+
+/// The results of a thread's values, and where they are: of sixteen neighbouring columns of `Y`, from
+/// `column` on, in row `x` of `X`. Rows and columns are those of the result.
+pub struct Results {
+    pub x: u32,
+    pub column: u32,
+    pub results: Part,
+}
+
+/// Results of the values of columns `column ..` of a tile, which come in order: none where those of
+/// the next part belong to them. `before` keeps what the part before made.
+///
+/// # Safety
+/// Whole storing warps. `place` and `column` are of a tile of the problem.
+#[inline(always)]
+pub unsafe fn results<L: List>(
+    work: &Work<'_, L>,
+    place: &Place<L>,
+    column: u32,
+    mut values: Part,
+    before: &mut [f32; COLUMNS],
+) -> Option<Results> {
+    let step = &work.params.epilogue.combine;
+    let x = own_row(place);
+    if step.is_none() {
+        return Some(Results { x, column, results: values });
+    }
+    let swapped = work.swapped();
+    let up = values;
+    // Eight at a time, of which only the first are the gate's where a part has both halves.
+    let eights = if work.gated() && !swapped { 1 } else { 2 };
+    let mut i = 0;
+    while i < eights {
+        let eight: [f32; COLUMNS] = core::array::from_fn(|j| values[j]);
+        let eight = combine(step, 0, eight, eight);
+        for j in 0..COLUMNS {
+            values[j] = values[COLUMNS + j];
+            values[COLUMNS + j] = eight[j];
+        }
+        i = marker::pin(i + 1);
+    }
+    if !work.gated() {
+        return Some(Results { x, column, results: values });
+    }
+    let lane = warp::lane_id() % GROUP as u32;
+    if swapped {
+        // The lane of the gate's row of result `lane`.
+        let gate = lane + lane / GATE_ROWS * GATE_ROWS;
+        let mut ups = up;
+        for j in 0..PART {
+            // SAFETY: all lanes are here.
+            unsafe {
+                values[j] = warp::broadcast_f32(values[j], gate);
+                ups[j] = warp::broadcast_f32(up[j], gate + GATE_ROWS);
+            }
+        }
+        let results = combine(step, 1, values, ups);
+        // The other lanes have no row.
+        let own = warp::lane_id() == lane;
+        let first = (x - warp::lane_id()) / 2;
+        return Some(Results { x: if own { first + lane } else { u32::MAX }, column, results });
+    }
+    // Activated behind, `up` in front.
+    let gate: [f32; COLUMNS] = core::array::from_fn(|j| values[COLUMNS + j]);
+    let eight = combine(step, 1, gate, core::array::from_fn(|j| up[COLUMNS + j]));
+    let results =
+        core::array::from_fn(|j| if j < COLUMNS { before[j] } else { eight[j - COLUMNS] });
+    *before = eight;
+    // The second of two parts is the one with an odd index.
+    let second = !(column / PART_COLUMNS).is_multiple_of(2);
+    second.then_some(Results { x, column: (column - PART_COLUMNS) / 2, results })
+}
+
+/// Calls `f` with either eight results of a part, as far as they are the CTA's, and the first one's column
+/// in the part. Not unrolled: code that runs once per tile should be small.
+#[inline(always)]
+pub fn each_eight(config: &Sm100Config, mut results: Part, mut f: impl FnMut(u32, [f32; COLUMNS])) {
+    let mut at = 0;
+    while at < part_columns(config) {
+        f(at, core::array::from_fn(|i| results[i]));
+        // Exchanged: of halves that stay the same, the compiler would make the last iteration code
+        // of its own.
+        for i in 0..COLUMNS {
+            results.swap(i, COLUMNS + i);
+        }
+        at = marker::pin(at + COLUMNS as u32);
+    }
+}

@@ -1,0 +1,153 @@
+//! What every role needs: the problem, and which rows, columns and K steps are the CTA's.
+
+use super::RESULT;
+use super::work::List;
+use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::sm100::config::{CTA_ROWS, NARROW_COLUMNS};
+use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
+use fp4_formats::gemm::work::Tile;
+use fp4_formats::quantize::Format;
+use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
+
+/// What every role needs: the problem and the CTA's place.
+#[derive(Clone, Copy)]
+pub struct Work<'a, L> {
+    pub list: L,
+    pub config: &'static Sm100Config,
+    pub params: &'a Sm100Params,
+    /// Rank of the CTA in its cluster.
+    pub rank: u32,
+}
+
+impl<L: List> Work<'_, L> {
+    /// The same with the parameters of a tile's problem.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    pub unsafe fn at(&self, tile: &Tile) -> Self {
+        // SAFETY: the caller's.
+        Self { params: unsafe { self.list.params(self.params, tile) }, ..*self }
+    }
+
+    /// Generic address of tensor map `index` of the parameter block.
+    #[inline(always)]
+    pub fn map(&self, index: u32) -> u64 {
+        const { assert!(core::mem::offset_of!(Sm100Params, x_codes) == 0) };
+        const {
+            let result = core::mem::offset_of!(Sm100Params, result);
+            assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
+        }
+        self.list.maps(self.params) + u64::from(index) * TENSOR_MAP_BYTES as u64
+    }
+
+    /// Whether `X` is the weights, which narrow tiles know when they are compiled.
+    #[inline(always)]
+    pub fn swapped(&self) -> bool {
+        self.config.columns < NARROW_COLUMNS || self.params.swapped != 0
+    }
+
+    /// Whether a warp brings the codes of `Y` to the stages, whose rows the copy engine does not
+    /// take: those of MXFP4 are always such that it does.
+    #[inline(always)]
+    pub fn loads_codes(&self) -> bool {
+        match self.config.format {
+            Format::Nvfp4 => self.config.loads_tokens() && self.params.tokens.codes != 0,
+            Format::Mxfp4 => false,
+        }
+    }
+
+    /// Rows of `X`.
+    #[inline(always)]
+    pub fn x_rows(&self) -> u32 {
+        let problem = &self.params.problem;
+        if self.swapped() { problem.n } else { problem.m }
+    }
+
+    /// Rows of `Y`.
+    #[inline(always)]
+    pub fn y_rows(&self) -> u32 {
+        let problem = &self.params.problem;
+        if self.swapped() { problem.m } else { problem.n }
+    }
+
+    /// Whether two values make a result.
+    #[inline(always)]
+    pub fn gated(&self) -> bool {
+        self.params.epilogue.combine.gated != 0
+    }
+
+    /// Sizes of the result, of whose rows the first `m` count.
+    #[inline(always)]
+    pub fn result(&self, m: u32) -> Problem {
+        Problem { m, n: self.params.epilogue.sink.columns, ..self.params.problem }
+    }
+
+    /// Index of the CTA in its pair.
+    #[inline(always)]
+    pub fn pair_rank(&self) -> u32 {
+        self.rank % self.config.cta_group
+    }
+
+    /// Rank of the first CTA of the CTA's pair.
+    #[inline(always)]
+    pub fn leader(&self) -> u32 {
+        self.rank - self.pair_rank()
+    }
+
+    /// Index of the CTA's part of the K steps, and then of the columns.
+    #[inline(always)]
+    pub fn split(&self) -> u32 {
+        if self.config.k_parts() > 1 { self.rank / self.config.cta_group } else { 0 }
+    }
+
+    /// Index of the CTA's tile among the cluster's, and of its share of their `X`.
+    #[inline(always)]
+    pub fn multicast_rank(&self) -> u32 {
+        if self.config.multicast > 1 { self.rank / self.config.cta_group } else { 0 }
+    }
+
+    /// First row of `X` of the CTA's part of `tile`.
+    #[inline(always)]
+    pub fn x_row(&self, tile: Tile) -> u32 {
+        self.x_row_from(tile, tile.tokens.first)
+    }
+
+    /// The same among the rows of the scales of `X`.
+    #[inline(always)]
+    pub fn x_scale_row(&self, tile: Tile) -> u32 {
+        self.x_row_from(tile, self.list.scales(&tile).1)
+    }
+
+    /// The same where the problem's tokens begin at `token`.
+    #[inline(always)]
+    pub fn x_row_from(&self, tile: Tile, token: u32) -> u32 {
+        let (x, first) = if self.swapped() { (tile.row_tile, 0) } else { (tile.token_tile, token) };
+        first + x * self.config.rows() + self.pair_rank() * CTA_ROWS
+    }
+
+    /// First row of `Y` of the CTA's tile in `tile`.
+    #[inline(always)]
+    pub fn y_row(&self, tile: Tile) -> u32 {
+        self.y_row_from(tile, tile.tokens.first)
+    }
+
+    /// The same among the rows of the scales of `Y`.
+    #[inline(always)]
+    pub fn y_scale_row(&self, tile: Tile) -> u32 {
+        self.y_row_from(tile, self.list.scales(&tile).1)
+    }
+
+    /// The same where the problem's tokens begin at `token`.
+    #[inline(always)]
+    pub fn y_row_from(&self, tile: Tile, token: u32) -> u32 {
+        let (y, first) = if self.swapped() { (tile.token_tile, token) } else { (tile.row_tile, 0) };
+        first + (y * self.config.multicast + self.multicast_rank()) * self.config.columns
+    }
+
+    /// The CTA's K steps of a tile: first, and one past the last.
+    #[inline(always)]
+    pub fn steps(&self) -> (u32, u32) {
+        self.config.k_part(self.params.problem.k, self.split())
+    }
+}

@@ -1,0 +1,340 @@
+//! The storing warps: sums from tensor memory, what the epilogue does to them, and the
+//! result to global memory. Warp `w` holds rows `32 w ..` of the CTA's 128.
+
+use super::control::{Control, arrive_at};
+use super::results::{
+    PART, PART_COLUMNS, Part, Results, each_eight, part_columns, results, values,
+};
+use super::schedule::Tiles;
+use super::work::List;
+use super::{RESULT, Work};
+use super::{boxes, exchange, fix_up, store_blocks};
+use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
+use cuda_std::ptx::{grid, marker, tcgen05};
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::Problem;
+use fp4_formats::gemm::sm100::Sm100Config;
+
+/// Columns that a warp reads at a time where it reads ahead.
+const CHUNK: usize = 32;
+const CHUNK_PARTS: u32 = (CHUNK / PART) as u32;
+/// Chunks of the columns that accumulators share where they overlap. With decoding warps,
+/// threads do not have the registers to hold them.
+const HELD: usize = 3;
+
+/// # Safety
+/// The four storing warps of each CTA; `tensor` is the allocation.
+#[inline(always)]
+pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
+    let config = work.config;
+    let accumulators = control.accumulators();
+    let mut cursor = accumulators.consumer();
+    let mut tiles = Tiles::new(work, control);
+    let mut which = 0;
+    let mut exchange = exchange::Exchange::new(control);
+    let mut boxes = boxes::Boxes::new(config, control);
+    let mut blocks = store_blocks::Blocks::new();
+    let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
+    // The kernel before may make the vectors, and use the memory of the result. Of products of sizes of
+    // their own it has ended: see `List::begin`.
+    if !L::MIXED {
+        grid::griddepcontrol_wait();
+    }
+    // SAFETY: all storing threads are here.
+    unsafe { work.list.refuse(work.params) };
+    let mut known = u32::MAX;
+    let mut in_blocks = false;
+    while let Some(tile) = tiles.current() {
+        // SAFETY: the tile is one of a problem, which has a map of the result.
+        let work = &unsafe {
+            let work = work.at(&tile);
+            work.list.acquire(work.params, &tile, [RESULT, RESULT + 1], &mut known);
+            work
+        };
+        let place = Place::<L> {
+            x: work.x_row(tile) + thread::thread_idx_x(),
+            y: work.y_row(tile),
+            matrix: tile.tokens.matrix,
+            // SAFETY: the tile is one of a problem.
+            group: unsafe { work.list.group(&work.params.epilogue, &tile) },
+        };
+        let d = tensor + which * config.accumulator_step() + lanes;
+        let in_blocks_before = in_blocks;
+        in_blocks = epilogue::is_blocks(&work.params.epilogue.sink);
+        if L::MIXED && in_blocks != in_blocks_before {
+            // SAFETY: all storing warps are here: they have the same tiles.
+            unsafe { blocks.hand_over() };
+        }
+        // Another cluster owns a tile whose last K step is not this one's.
+        let item = if config.takes_stream_k() { tiles.item() } else { None };
+        let owned = item.is_none_or(|item| item.owned(&work.params.schedule));
+        if in_blocks {
+            let columns = config.stored_columns();
+            let part = [work.split() * columns, if owned { columns } else { 0 }];
+            // SAFETY: called once per tile; the result has blocks, and these are the CTA's columns.
+            unsafe { store_blocks::pad(work, &place, part) };
+        }
+        // SAFETY: the sums are complete; each is read before the accumulator is given
+        // back, and the lanes of a warp stay together.
+        unsafe {
+            accumulators.wait_full(&cursor);
+            warp::sync();
+            tcgen05::tcgen05_fence_after_thread_sync();
+            let give_back = || {
+                tcgen05::tcgen05_fence_before_thread_sync();
+                warp::sync();
+                if warp::lane_id() == 0 {
+                    if config.cta_group == 1 {
+                        accumulators.arrive_empty(&cursor);
+                    } else {
+                        arrive_at(accumulators.empty(cursor.stage), work.leader());
+                    }
+                }
+            };
+            if owned {
+                let order = Order::new(work, which);
+                let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
+                let contributors = fix_up::wait(work, item);
+                let mut sinks = Sinks { exchange, boxes, blocks, contributors, found: 0.0 };
+                if config.accumulators_overlap() && !config.decodes() {
+                    sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
+                } else {
+                    sinks.drain::<L, 0>(work, d, &place, &order, give_back);
+                }
+            } else {
+                fix_up::send(work, d, give_back);
+            }
+        }
+        cursor.advance();
+        which ^= 1;
+        // SAFETY: called once per tile, by whole warps.
+        unsafe { tiles.advance::<true>() };
+    }
+    boxes.end();
+}
+
+/// Where a thread's sums are in the result: its row of `X`, and the tile's first row of
+/// `Y`.
+pub struct Place<L: List> {
+    /// Row of `X`.
+    pub x: u32,
+    /// First row of `Y`.
+    pub y: u32,
+    /// Matrix of the result.
+    pub matrix: u32,
+    /// The problem.
+    pub group: L::Group,
+}
+
+impl<L: List> Place<L> {
+    /// The tile's first row of `Y` as one of the result's.
+    #[inline(always)]
+    pub fn result_y(&self, work: &Work<'_, L>) -> u32 {
+        if work.gated() && !work.swapped() { self.y / 2 } else { self.y }
+    }
+}
+
+/// The parts of a tile that a CTA stores, in the order in which they are read: accumulators that
+/// overlap from where the other one begins or ends, so that they can be given back when those
+/// columns were read.
+struct Order {
+    /// First column of the first part.
+    first: u32,
+    /// How many parts.
+    parts: u32,
+    /// How many of them are read before the accumulator is given back.
+    shared: u32,
+    /// The part that is read first.
+    skip: u32,
+}
+
+impl Order {
+    #[inline(always)]
+    fn new(work: &Work<'_, impl List>, which: u32) -> Self {
+        let config = work.config;
+        let columns = config.stored_columns();
+        let parts = columns.div_ceil(PART_COLUMNS);
+        let shared = if config.accumulators_overlap() {
+            (config.columns - config.accumulator_step()) / PART_COLUMNS
+        } else {
+            parts
+        };
+        // The second accumulator begins where the first one's shared columns do.
+        let skip = if which == 0 { parts - shared } else { 0 };
+        Self { first: work.split() * columns, parts, shared, skip }
+    }
+
+    /// First column of the `i`-th part that is read.
+    #[inline(always)]
+    fn column(&self, i: u32) -> u32 {
+        let part = i + self.skip;
+        self.first + (if part >= self.parts { part - self.parts } else { part }) * PART_COLUMNS
+    }
+}
+
+/// Where sums go.
+struct Sinks<'a> {
+    exchange: &'a mut exchange::Exchange,
+    boxes: &'a mut boxes::Boxes,
+    blocks: &'a mut store_blocks::Blocks,
+    contributors: fix_up::Contributors,
+    /// The thread's largest magnitude of a tile, if it is asked for.
+    found: f32,
+}
+
+impl Sinks<'_> {
+    /// Stores what the CTA stores of a tile. One loop for all kinds of results, not unrolled: code
+    /// that runs once per tile should be small. With `HELD`, a thread reads the shared chunks of
+    /// accumulators that overlap first, so that the accumulator is given back before results wait
+    /// for boxes.
+    ///
+    /// # Safety
+    /// Whole warps; the sums at `d` are complete. `place` is of a tile of the problem, which comes
+    /// here once.
+    #[inline(always)]
+    unsafe fn drain<L: List, const HELD: usize>(
+        &mut self,
+        work: &Work<'_, L>,
+        d: u32,
+        place: &Place<L>,
+        order: &Order,
+        give_back: impl Fn(),
+    ) {
+        let split = work.config.k_parts() > 1;
+        if split {
+            // SAFETY: the caller's.
+            unsafe { self.exchange.exchange(work, d) };
+        }
+        // SAFETY: the caller's.
+        let mut held: [[f32; CHUNK]; HELD] = core::array::from_fn(|i| unsafe {
+            let column = order.column(i as u32 * CHUNK_PARTS);
+            tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits)
+        });
+        if HELD > 0 {
+            give_back();
+        }
+        let mut before = [0.0; COLUMNS];
+        let mut i = 0;
+        while i < order.parts {
+            let column = order.column(i);
+            let mut sums = [0.0; PART];
+            if i < HELD as u32 * CHUNK_PARTS {
+                let all = held.as_flattened_mut();
+                sums.copy_from_slice(&all[..PART]);
+                for j in PART..HELD * CHUNK {
+                    all[j - PART] = all[j];
+                }
+            } else {
+                // SAFETY: the caller's.
+                sums = unsafe { load(work.config, d + column) };
+            }
+            if HELD == 0 && i + 1 == order.shared {
+                give_back();
+            }
+            // SAFETY: the caller's; the branches are the same for all lanes.
+            unsafe {
+                if split {
+                    sums = self.exchange.add(work, column, sums);
+                }
+                if work.config.takes_stream_k() {
+                    sums = self.contributors.add(work, column, sums);
+                }
+                let values = values(work, place, column, sums);
+                if let Some(results) = results(work, place, column, values, &mut before) {
+                    self.put(work, place, &results);
+                }
+                // Lanes without a row come first.
+                warp::sync();
+            }
+            i = marker::pin(i + 1);
+        }
+        // SAFETY: whole warps.
+        unsafe { largest::raise(&work.params.epilogue.sink, || self.found) };
+        if split {
+            // SAFETY: the lanes have met behind what each read.
+            unsafe { self.exchange.end(work) };
+        }
+    }
+
+    /// Stores each thread's results.
+    ///
+    /// # Safety
+    /// Whole warps; `place` and `results` are of a tile of the problem; each element is stored once.
+    #[inline(always)]
+    unsafe fn put<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, results: &Results) {
+        if largest::is_wanted(&work.params.epilogue.sink) {
+            let (exist, _) = extent(work, place, results);
+            each_eight(work.config, results.results, |i, results| {
+                self.found = largest::with(self.found, results, exist.saturating_sub(i));
+            });
+        }
+        // SAFETY: the caller's; the branches are the same for all lanes.
+        unsafe {
+            if epilogue::is_blocks(&work.params.epilogue.sink) {
+                self.blocks.store(work, self.boxes, place, results);
+            } else if boxes::Boxes::take(work, place, results.column) {
+                self.boxes.put(work, place, results.column, results.results);
+            } else {
+                store(work, place, results);
+            }
+        }
+    }
+}
+
+/// The thread's row of `X`, as if it changed: a compiler that knows that it does not may
+/// give lanes without a row a loop of their own, and with it their own copies of the
+/// instructions that all lanes must execute together.
+#[inline(always)]
+pub fn own_row(place: &Place<impl List>) -> u32 {
+    marker::pin(place.x)
+}
+
+/// The thread's sums of a part at `d`; zeros for columns that the CTA does not store.
+///
+/// # Safety
+/// Whole warps, whose sums are complete.
+#[inline(always)]
+pub unsafe fn load(config: &Sm100Config, d: u32) -> Part {
+    if part_columns(config) == PART_COLUMNS {
+        // SAFETY: the caller's.
+        return unsafe { tcgen05::tcgen05_ld_32x32b_x16(d) }.map(f32::from_bits);
+    }
+    // SAFETY: as above.
+    let eight = unsafe { tcgen05::tcgen05_ld_32x32b_x8(d) };
+    core::array::from_fn(|i| if i < COLUMNS { f32::from_bits(eight[i]) } else { 0.0 })
+}
+
+/// How many of a thread's results lie inside the result, whose sizes are the other value.
+#[inline(always)]
+fn extent<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) -> (u32, Problem) {
+    let result = work.result(L::end(work.params, &place.group));
+    // A row of `X` is a row of the result, or swapped a column.
+    let swapped = work.swapped();
+    let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
+    let exist = columns.saturating_sub(place.result_y(work) + results.column);
+    let exist = exist.min(part_columns(work.config));
+    (if results.x < rows { exist } else { 0 }, result)
+}
+
+/// Stores those of a thread's results that lie inside the result.
+///
+/// # Safety
+/// `place` and `results` are of a tile of the problem; each element is stored once.
+#[inline(always)]
+unsafe fn store<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) {
+    let (x, y) = (results.x, place.result_y(work) + results.column);
+    let (exist, result) = extent(work, place, results);
+    if exist == 0 {
+        return;
+    }
+    let swapped = work.swapped();
+    let step = if swapped { result.n } else { 1 };
+    each_eight(work.config, results.results, |i, results| {
+        let y = y + i;
+        let at = if swapped { [y, x] } else { [x, y] };
+        let exist = exist.saturating_sub(i);
+        let sink = &work.params.epilogue.sink;
+        // SAFETY: the row, and those of the columns that exist, are inside the result.
+        unsafe { direct::store_line(sink, &result, place.matrix, at, step, exist, results) };
+    });
+}

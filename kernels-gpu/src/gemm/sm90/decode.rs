@@ -1,0 +1,346 @@
+//! Codes and scales to `wgmma`'s A fragments.
+//!
+//! A thread holds the codes of two rows, `g` and `g + 8`, by 64 columns: one
+//! [word](fp4_formats::gemm::sm90::word) for each `wgmma` of 16 columns. What the
+//! products are scaled by is `Scheme::unit_log2`, whose tests show that nothing is rounded.
+
+use cuda_std::ptx::{convert, half, integer, memory as words, mma, wgmma};
+use fp4_formats::HalfType;
+use fp4_formats::gemm::sm90::repack::{BLOCK_COLUMNS, WGMMA_K};
+use fp4_formats::gemm::sm90::word::Multipliers;
+use fp4_formats::gemm::sm90::{Scheme, Sm90Config};
+
+use super::Kernel;
+use super::consumer::Consumer;
+use super::tile::Memory;
+use crate::pipeline::{Cursor, Ring};
+
+/// `wgmma`s that a thread's 16 bytes of codes are for.
+pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
+
+/// Weights as a kernel takes them.
+pub trait Weights: Sized {
+    /// Which.
+    const SCHEME: Scheme;
+}
+
+/// A main loop with `SUMS` sums per thread for each of `BLOCKS` blocks of rows.
+pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
+    /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
+    /// the narrowest product that has room for them, where the tiles of `K` may be narrower.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup, converged; the ring is initialised and known to them.
+    unsafe fn multiply<K: Kernel>(
+        consumer: &mut Consumer<Self, SUMS, BLOCKS>,
+        config: &Sm90Config,
+        width: u32,
+        count: u32,
+        memory: Memory,
+        ring: Ring,
+        cursor: &mut Cursor,
+    );
+}
+
+/// How a format's weights become 16-bit operands.
+pub trait Decoded: Weights {
+    /// The scales of a thread's two rows by 64 columns, as loaded.
+    type Scales: Copy;
+
+    /// The type of operands.
+    const HALF: HalfType = match Self::SCHEME.operand.half() {
+        Some(half) => half,
+        None => panic!("operands of 16 bits"),
+    };
+
+    /// No scales.
+    const NONE: Self::Scales;
+
+    /// Loads the scales of the thread's rows.
+    ///
+    /// # Safety
+    /// `address` is the shared address of the first of them in a chunk that has arrived.
+    unsafe fn scales(address: u32) -> Self::Scales;
+
+    /// Ties scales to a place; see `marker::pin`.
+    fn pin(scales: Self::Scales) -> Self::Scales;
+
+    /// The fragment of 16 columns, number `step` of the 64.
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4];
+
+    /// Adds a warp's 16 rows by 16 columns times eight tokens. The fragments of `mma` and
+    /// `wgmma` are the same.
+    ///
+    /// # Safety
+    /// All threads of the warp reach this same call.
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
+}
+
+/// The product of a warpgroup with `SUMS` sums per thread: 2 `SUMS` tokens.
+pub trait Product<const SUMS: usize>: Decoded {
+    /// Adds 64 rows by 16 columns times the tile of `b`.
+    ///
+    /// # Safety
+    /// * All threads of the warpgroup reach this same call, after a `wgmma.fence`.
+    /// * `b` describes a tile of 16 columns by 2 `SUMS` tokens of a stage that has arrived.
+    /// * Nothing accesses `sums`, and no copy overwrites the stage, until the group of this
+    ///   product has been waited for.
+    unsafe fn multiply(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
+}
+
+/// Weights whose tiles may be of all widths from 48 to 256 tokens.
+macro_rules! widths {
+    ($($sums:literal)*) => {
+        pub trait Narrow: Decoded $(+ Product<$sums>)* {}
+        impl<W: Decoded $(+ Product<$sums>)*> Narrow for W {}
+    };
+}
+widths! { 16 20 24 32 40 48 56 64 80 88 96 104 112 120 128 }
+
+impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop<SUMS, BLOCKS>
+    for W
+{
+    #[inline(always)]
+    unsafe fn multiply<K: Kernel>(
+        consumer: &mut Consumer<Self, SUMS, BLOCKS>,
+        config: &Sm90Config,
+        width: u32,
+        count: u32,
+        memory: Memory,
+        ring: Ring,
+        cursor: &mut Cursor,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            if const { K::CONFIG.uses_mma_sync() } {
+                consumer.multiply_mma_sync(config, count, memory, ring, cursor);
+            } else if const { K::CONFIG.has_widths() } {
+                consumer.multiply_width(config, width, count, memory, ring, cursor);
+            } else {
+                consumer.multiply::<SUMS>(config, count, memory, ring, cursor);
+            }
+        }
+    }
+}
+
+macro_rules! products {
+    ($weights:ty: $($sums:literal = $multiply:ident),*) => {
+        $(
+            impl Product<$sums> for $weights {
+                #[inline(always)]
+                unsafe fn multiply(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+                    // SAFETY: the warpgroup is converged, the tile has arrived, and nothing accesses
+                    // the sums or the tile until the product has been waited for.
+                    unsafe { wgmma::$multiply(sums, a, b) }
+                }
+            }
+        )*
+    };
+    ($($weights:ty),*) => {
+        $(products! { $weights:
+            4 = wgmma_m64n8k16_f32_bf16_bf16,
+            8 = wgmma_m64n16k16_f32_bf16_bf16,
+            16 = wgmma_m64n32k16_f32_bf16_bf16,
+            20 = wgmma_m64n40k16_f32_bf16_bf16,
+            24 = wgmma_m64n48k16_f32_bf16_bf16,
+            32 = wgmma_m64n64k16_f32_bf16_bf16,
+            40 = wgmma_m64n80k16_f32_bf16_bf16,
+            48 = wgmma_m64n96k16_f32_bf16_bf16,
+            56 = wgmma_m64n112k16_f32_bf16_bf16,
+            64 = wgmma_m64n128k16_f32_bf16_bf16,
+            80 = wgmma_m64n160k16_f32_bf16_bf16,
+            88 = wgmma_m64n176k16_f32_bf16_bf16,
+            96 = wgmma_m64n192k16_f32_bf16_bf16,
+            104 = wgmma_m64n208k16_f32_bf16_bf16,
+            112 = wgmma_m64n224k16_f32_bf16_bf16,
+            120 = wgmma_m64n240k16_f32_bf16_bf16,
+            128 = wgmma_m64n256k16_f32_bf16_bf16
+        })*
+    };
+}
+
+products! { Nvfp4F16:
+    4 = wgmma_m64n8k16_f32_f16_f16,
+    8 = wgmma_m64n16k16_f32_f16_f16,
+    16 = wgmma_m64n32k16_f32_f16_f16,
+    20 = wgmma_m64n40k16_f32_f16_f16,
+    24 = wgmma_m64n48k16_f32_f16_f16,
+    32 = wgmma_m64n64k16_f32_f16_f16,
+    40 = wgmma_m64n80k16_f32_f16_f16,
+    48 = wgmma_m64n96k16_f32_f16_f16,
+    56 = wgmma_m64n112k16_f32_f16_f16,
+    64 = wgmma_m64n128k16_f32_f16_f16,
+    80 = wgmma_m64n160k16_f32_f16_f16,
+    88 = wgmma_m64n176k16_f32_f16_f16,
+    96 = wgmma_m64n192k16_f32_f16_f16,
+    104 = wgmma_m64n208k16_f32_f16_f16,
+    112 = wgmma_m64n224k16_f32_f16_f16,
+    120 = wgmma_m64n240k16_f32_f16_f16,
+    128 = wgmma_m64n256k16_f32_f16_f16
+}
+products! { Nvfp4Bf16, Mxfp4Bf16 }
+
+/// NVFP4 as f16.
+pub struct Nvfp4F16;
+/// NVFP4 as bf16.
+pub struct Nvfp4Bf16;
+/// MXFP4 as bf16.
+pub struct Mxfp4Bf16;
+
+impl Weights for Nvfp4F16 {
+    const SCHEME: Scheme = Scheme::NVFP4_F16;
+}
+
+impl Decoded for Nvfp4F16 {
+    /// Four blocks of both rows, `g` in the low byte of each half.
+    type Scales = [u32; 2];
+    const NONE: Self::Scales = [0; 2];
+
+    #[inline(always)]
+    unsafe fn scales(address: u32) -> Self::Scales {
+        // SAFETY: eight bytes, aligned to their size.
+        unsafe { words::ld_shared_v2_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(scales: Self::Scales) -> Self::Scales {
+        scales.map(cuda_std::ptx::marker::pin)
+    }
+
+    #[inline(always)]
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
+        let pair = (scales[step / 2] >> (16 * (step % 2))) as u16;
+        let scales = convert::cvt_rn_f16x2_e4m3x2(pair);
+        scale_f16(HalfType::F16.decode(word, by), scales)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: all threads of the warp are here.
+        unsafe { mma::mma_m16n8k16_f32_f16_f16(sums, a, b) }
+    }
+}
+
+impl Weights for Nvfp4Bf16 {
+    const SCHEME: Scheme = Scheme::NVFP4_BF16;
+}
+
+impl Decoded for Nvfp4Bf16 {
+    type Scales = [u32; 2];
+    const NONE: Self::Scales = [0; 2];
+
+    #[inline(always)]
+    unsafe fn scales(address: u32) -> Self::Scales {
+        // SAFETY: eight bytes, aligned to their size.
+        unsafe { words::ld_shared_v2_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(scales: Self::Scales) -> Self::Scales {
+        scales.map(cuda_std::ptx::marker::pin)
+    }
+
+    #[inline(always)]
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
+        // Exponent and mantissa of e4m3 at the low end of bf16's exponent: the scale's value
+        // times 2^-120, subnormals included. Two products bring it to 2^119.
+        let spread = if step.is_multiple_of(2) { 0x4140 } else { 0x4342 };
+        let scales = integer::prmt_b32(scales[step / 2], 0, spread) << 4;
+        let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_120));
+        let scales = half::mul_rn_bf16x2(scales, pair_of(BF16_2_119));
+        scale_bf16(HalfType::Bf16.decode(word, by), scales)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: all threads of the warp are here.
+        unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
+    }
+}
+
+impl Weights for Mxfp4Bf16 {
+    const SCHEME: Scheme = Scheme::MXFP4_BF16;
+}
+
+impl Decoded for Mxfp4Bf16 {
+    /// Two blocks of both rows, `g` in the low byte of each half.
+    type Scales = u32;
+    const NONE: Self::Scales = 0;
+
+    #[inline(always)]
+    unsafe fn scales(address: u32) -> Self::Scales {
+        // SAFETY: four bytes, aligned to their size.
+        unsafe { words::ld_shared_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(scales: Self::Scales) -> Self::Scales {
+        cuda_std::ptx::marker::pin(scales)
+    }
+
+    #[inline(always)]
+    fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
+        let pair = scales >> (16 * (step / 2));
+        let both = ue8m0_bf16(pair & 0xff) | ue8m0_bf16(pair >> 8 & 0xff) << 16;
+        // The code's 2^-126 first: the scale alone could not undo it.
+        let codes = HalfType::Bf16
+            .decode(word, by)
+            .map(|codes| half::mul_rn_bf16x2(codes, pair_of(BF16_2_126)));
+        scale_bf16(codes, half::mul_rn_bf16x2(both, pair_of(BF16_EIGHTH)))
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: all threads of the warp are here.
+        unsafe { mma::mma_m16n8k16_f32_bf16_bf16(sums, a, b) }
+    }
+}
+
+/// bf16 bits of powers of two.
+const BF16_2_119: u32 = (127 + 119) << 7;
+const BF16_2_120: u32 = (127 + 120) << 7;
+const BF16_2_126: u32 = (127 + 126) << 7;
+const BF16_EIGHTH: u32 = (127 - 3) << 7;
+
+/// The same 16 bits in both halves.
+const fn pair_of(bits: u32) -> u32 {
+    bits | bits << 16
+}
+
+/// A ue8m0 scale as bf16 bits: its exponent, except that 0 is the subnormal 2^-127 and 255
+/// is NaN, both of which have the mantissa's top bit set.
+#[inline(always)]
+fn ue8m0_bf16(byte: u32) -> u32 {
+    let special = byte == 0 || byte == 0xff;
+    byte << 7 | if special { 0x40 } else { 0 }
+}
+
+/// The scales of rows `g` and `g + 8`, each in both halves.
+#[inline(always)]
+fn by_row(scales: u32) -> [u32; 2] {
+    half::mov_b32_unpack(scales).map(|scale| half::mov_b32_pack([scale; 2]))
+}
+
+/// Rows `g` (pairs 0, 2) times the low scale, rows `g + 8` (1, 3) times the high one.
+#[inline(always)]
+fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
+    let [low, high] = by_row(scales);
+    [
+        half::mul_rn_f16x2(a, low),
+        half::mul_rn_f16x2(b, high),
+        half::mul_rn_f16x2(c, low),
+        half::mul_rn_f16x2(d, high),
+    ]
+}
+
+/// As [`scale_f16`].
+#[inline(always)]
+fn scale_bf16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
+    let [low, high] = by_row(scales);
+    [
+        half::mul_rn_bf16x2(a, low),
+        half::mul_rn_bf16x2(b, high),
+        half::mul_rn_bf16x2(c, low),
+        half::mul_rn_bf16x2(d, high),
+    ]
+}

@@ -1,0 +1,400 @@
+//! sm_90a GEMM: weights are decoded into `wgmma`'s register operand.
+//!
+//! # Contract
+//! Parameters: [`Sm90Params`], of grouped products [`Sm90GroupedParams`], of mixed ones
+//! [`Mixed`]. Any M, N, L of at least 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
+//! [`Schedule`] says, or of grouped products the work list that each CTA makes of the token counts
+//! ([`work`]). The grid depends on it:
+//!
+//! | schedule | grid | partial sums meet in |
+//! |---|---|---|
+//! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
+//! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
+//! | grouped | as many CTAs as are resident | global memory |
+//! | mixed: [`Sm90Params`] for each product, in memory ([`mixed`](crate::gemm::mixed)) | likewise, or as many as there are tiles | - |
+//! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
+//!
+//! # Pipeline
+//! ```text
+//! producer thread    | weights, activations -> stage 0 | -> stage 1 | ...      (bulk and tensor copies)
+//!                                  full[0] v        ^ empty[0]
+//! consumer warpgroups              | decode stage 0, wgmma | decode stage 1, wgmma | ...
+//!                                                          after the last step of a tile v
+//!                                  | fix-up | sums to shared memory | epilogue, store |
+//! ```
+//!
+//! # Roles
+//! | warps | role |
+//! |---|---|
+//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`], for e4m3 [`folded`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
+//! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`place`]); the warp makes the table of groups |
+//! | 9 | hands over a grouped product's first tile ([`place`]) |
+//! | 10, 11 | only release registers, as 8 and 9 do |
+//!
+//! # Shared memory
+//! | at | what |
+//! |---|---|
+//! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle; of a step that takes two stages, one box of twice the tokens in each |
+//! | `weights_offset` | weights of each stage: one chunk for every 128 rows |
+//! | 0, after a tile's last stage is read; of grouped products with few tokens `sums_offset`, behind the stages | f32 sums, one token after the other |
+//! | `slot_offset`, likewise | sums that other CTAs of a split-K cluster send |
+//! | `barriers_offset` | the ring's barriers |
+//! | `sums_stored_offset` | the barrier `sums_stored` |
+//! | `sums_received_offset` | the barrier `sums_received`, of a grouped product `first_place` |
+//! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
+//! | `places_offset` | of a grouped product, which tiles the next stages are of ([`place`]) |
+//! | `results_offset` | where [results are stored from registers](store_registers), a piece of them for each warpgroup |
+//!
+//! # Barriers
+//! | barrier | arrives | waits | guards |
+//! |---|---|---|---|
+//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches, and under multicast a grouped product's | the stage holds data, or a batch of partial sums |
+//! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
+//! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
+//! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
+//! | cluster, after initialisation, under multicast | all threads of the cluster, before the table is made | all threads of the cluster, behind it | the rings of all its CTAs |
+//! | 1, stages read | consumers | consumers | all stages are read |
+//! | 1, sums written | consumers | consumers | the sums are in shared memory |
+//! | 2 and 3 | a warpgroup each | the same | factors, or a piece of the results, are in shared memory; the piece is read |
+//! | 1, partial sums sent, flags read | consumers | consumers | the partial sums are in global memory; the flags are set |
+//! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
+//! | `first_place`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
+//! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
+//! | cluster, finished | consumers of the cluster | consumers of the cluster | what this CTA sent is read: it may end |
+//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | what this CTA sent has arrived: it may end |
+//! | flag (global) | one thread of the contributor | the owner's producer where it copies partial sums, elsewhere one lane | the contributor's partial sums are there |
+//!
+//! The producer's warpgroup ends as soon as all its copies are issued, or, where it waits for the last of them, when
+//! it has [brought the next product's weights to L2](fp4_formats::gemm::next). Consumers wait for each copy.
+//!
+//! # Dependent launches
+//! The next kernel of the stream may start as soon as all CTAs of this one have, of grouped products as soon as they
+//! may read the token counts. No kernel that may still run writes weights, so they are copied at once. Activations
+//! are copied, and results and partial sums written, after `griddepcontrol.wait`. Unless they are settled, the token
+//! counts of groups are read after it as well, and nothing is copied before it. A CTA without work executes it, too, so that
+//! the end of this kernel implies the end of those before.
+//!
+//! # Arithmetic
+//! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
+//! parts of a tile are added in the order of their CTAs, so that results do not depend on timing.
+//!
+//! [`Schedule`]: fp4_formats::gemm::Schedule
+//! [`Mixed`]: fp4_formats::gemm::Mixed
+
+mod consumer;
+mod decode;
+mod entries;
+mod fix_up;
+mod folded;
+mod folded_rows;
+mod mma_sync;
+mod multicast;
+mod place;
+mod producer;
+mod split_k;
+mod store;
+mod store_any;
+mod store_registers;
+mod strips;
+mod tile;
+mod work;
+
+use consumer::Consumer;
+use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
+use cuda_std::{shared, thread, warp};
+use decode::{MainLoop, Weights};
+use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
+use fp4_formats::gemm::sm90::params::Sm90Params;
+use place::Part;
+use split_k::Part as Share;
+use tile::Memory;
+use work::Work;
+
+use crate::pipeline::Ring;
+
+/// The warp of the producer's warpgroup that hands over a grouped product's first tile.
+const FIRST_PLACE_WARP: u32 = CONSUMER_THREADS / warp::LANES + 1;
+
+/// A kernel: its configuration, and how it decodes weights.
+trait Kernel {
+    const CONFIG: Sm90Config;
+    type Weights: Weights;
+
+    /// Takes the consumers' registers, [`Sm90Config::consumer_registers`].
+    ///
+    /// # Safety
+    /// A whole consumer warpgroup; the producer's releases the registers.
+    unsafe fn take_registers();
+
+    /// Keeps [`Sm90Config::producer_registers`].
+    ///
+    /// # Safety
+    /// The whole producer warpgroup.
+    unsafe fn release_registers();
+}
+
+/// The kernel body of `K`. A thread has `BLOCKS` arrays of `SUMS` sums: the configuration knows both,
+/// but types cannot ask it.
+///
+/// # Safety
+/// As the module's contract; launched with the configuration's threads and shared memory.
+#[inline(always)]
+unsafe fn gemm<
+    K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
+    W: Work,
+    const SUMS: usize,
+    const BLOCKS: usize,
+>(
+    p: &Sm90Params,
+    work: W,
+) {
+    let config: &Sm90Config = const {
+        let config = &K::CONFIG;
+        assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
+        assert!(config.multicast <= 2 && config.grouped == W::GROUPED);
+        assert!(config.scheme.is(K::Weights::SCHEME));
+        config
+    };
+    let memory = Memory { base: shared::dynamic::<1024>() };
+    let ring = Ring::at(memory.base + config.barriers_offset(), config.stages());
+    let sums_stored = memory.base + config.sums_stored_offset();
+    let map = marker::kernel_parameter::<0, 64>();
+    let thread = thread::thread_idx_x();
+    W::release();
+
+    let mut begun = None;
+    if thread == CONSUMER_THREADS {
+        // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
+        unsafe {
+            ring.init(1, config.empty_arrivals());
+            mbarrier::mbarrier_init_shared_cta_b64(sums_stored, config.empty_arrivals());
+            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.sums_received_offset(), 1);
+        }
+        fence::fence_mbarrier_init_release_cluster();
+        // SAFETY: one thread; the barriers are initialised, and the fence makes them visible to
+        // copies.
+        unsafe {
+            // Under multicast the thread would run out of registers here.
+            if config.multicast == 1 && !W::GROUPED {
+                begun = Some(producer::begin(work, config, p, map, memory, ring));
+            }
+            if !W::MIXED {
+                tensor_copy::prefetch_tensormap(map);
+            }
+        }
+    }
+    // SAFETY: all threads of the CTA are here, or of the cluster.
+    unsafe {
+        if config.multicast > 1 {
+            warp::sync();
+            clusters::barrier_cluster_arrive_release_aligned();
+        }
+        if W::GROUPED && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
+            warp::sync();
+            work.begin(config);
+        }
+        if config.multicast > 1 {
+            // The threads of the other CTA arrive while the table is made.
+            warp::sync();
+            clusters::barrier_cluster_wait_acquire_aligned();
+        }
+        if config.multicast == 1 || W::GROUPED {
+            thread::sync_threads();
+        }
+    }
+
+    if thread >= CONSUMER_THREADS {
+        // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
+        unsafe { K::release_registers() };
+        if W::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
+            let mut run = work.run(config, p);
+            if !run.is_empty() {
+                // SAFETY: one thread; nobody looks for the place before the barrier.
+                unsafe {
+                    if warp::lane_id() == 0 {
+                        let item = work.take(p, &mut run);
+                        let tile = tile::find(work, config, p, item.tile);
+                        // The kernels before may make a group's factors. The host makes those of
+                        // products of sizes of their own.
+                        if !W::MIXED {
+                            grid::griddepcontrol_wait();
+                        }
+                        place::hand_over(work, config, p, memory, 0, (&item, &tile));
+                        let first_place = memory.base + config.first_place_offset();
+                        mbarrier::mbarrier_arrive_shared_cta_b64(first_place);
+                    }
+                }
+            }
+            return;
+        }
+        if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
+            if W::GROUPED && work.run(config, p).is_empty() {
+                if work.prefetches_next(config) {
+                    // SAFETY: one thread.
+                    unsafe { work.prefetch_next() };
+                }
+                grid::griddepcontrol_wait();
+                return;
+            }
+            // SAFETY: one thread; the barriers are initialised and known to it and to copies.
+            begun = Some(unsafe { producer::begin(work, config, p, map, memory, ring) });
+        }
+        if let Some(begun) = begun {
+            // SAFETY: the thread that called `begin`.
+            unsafe { producer::produce(config, p, map, memory, ring, sums_stored, begun) };
+        }
+        return;
+    }
+    // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
+    unsafe { K::take_registers() };
+    // SAFETY: the consumers, converged; the barriers are initialised.
+    unsafe { consume::<K, _, SUMS, BLOCKS>(work, config, p, memory, ring, sums_stored) };
+}
+
+/// The consumers' work: one item of the CTA's run after the other, the last one first.
+///
+/// # Safety
+/// All consumers, converged; the barriers are initialised and known to them.
+#[inline(always)]
+unsafe fn consume<
+    K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
+    W: Work,
+    const SUMS: usize,
+    const BLOCKS: usize,
+>(
+    work: W,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    memory: Memory,
+    ring: Ring,
+    sums_stored: u32,
+) {
+    let mut cursor = ring.consumer();
+    // Only the position in the run stays live across the main loop; the rest is computed again, or
+    // read again from the place, to save registers.
+    let run = work.run(config, p);
+    if W::GROUPED {
+        // SAFETY: all consumers are here.
+        unsafe { work.refuse(config, p) };
+        if run.is_empty() {
+            return;
+        }
+        // SAFETY: the barrier is initialised and known to the consumers.
+        unsafe { mbarrier::wait_parity(memory.base + config.first_place_offset(), 0) };
+    }
+    let mut at = place::start::<W>(&run);
+    loop {
+        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(p.one);
+        // SAFETY: the consumers are converged, and the ring is known to them; there is an item.
+        unsafe {
+            let Part { item, .. } = place::part(work, config, p, memory, at);
+            let (width, count) = (place::width(config, memory, &item), item.count());
+            let (consumer, cursor) = (&mut consumer, &mut cursor);
+            K::Weights::multiply::<K>(consumer, config, width, count, memory, ring, cursor);
+        }
+        // SAFETY: as before the main loop.
+        let part = unsafe { place::part(work, config, p, memory, marker::pin(at)) };
+        let Part { item, owned, last, next } = part;
+        let multicast = const { K::CONFIG.multicast > 1 };
+        if !multicast && !W::GROUPED && p.schedule.is_split() {
+            let tile = tile::find(work, config, p, item.tile);
+            let part = Share::of_cluster(p.schedule.cluster(), tile.tokens());
+            let received = memory.base + config.sums_received_offset();
+            // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
+            unsafe {
+                sync_consumers();
+                split_k::release_stages(config, &part, received);
+                consumer.put_sums(config, config.tokens, memory);
+                split_k::exchange(config, &part, memory, received);
+                let alphas = work.alphas(&p.epilogue, tile.problem);
+                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
+                split_k::finish(config);
+            }
+            return;
+        }
+        let copies = const { K::CONFIG.copies_partials() };
+        // A fix-up of copied sums arrives at the peer's barriers, too: this arrival then follows it.
+        if multicast && last && !(copies && owned && item.first > 0) {
+            // SAFETY: all consumers of both CTAs arrive.
+            unsafe { multicast::arrive_last() };
+        }
+        let from_registers = store_registers::applies::<W>(config, p);
+        // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
+        // producer waits for `sums_stored` before it begins another.
+        unsafe {
+            if owned {
+                if item.first > 0 {
+                    let first = place::first_cta(work, config, p, memory, &item);
+                    if copies {
+                        let sums = consumer.sums_mut();
+                        fix_up::add_copied(config, memory, (ring, &mut cursor), first, sums);
+                        if multicast && last {
+                            multicast::arrive_last();
+                        }
+                    } else {
+                        let width = place::width(config, memory, &item);
+                        fix_up::add_partials(config, p, first, width, consumer.sums_mut());
+                    }
+                }
+                if from_registers {
+                    let tile = place::tile(work, config, p, memory, &item);
+                    store_registers::store_tile::<K::Weights, W, SUMS, BLOCKS>(
+                        work,
+                        config,
+                        p,
+                        (&tile, place::alphas(work, config, p, memory, (&item, &tile))),
+                        memory,
+                        consumer.sums(),
+                    );
+                } else {
+                    sync_consumers();
+                    consumer.put_sums(config, place::width(config, memory, &item), memory);
+                    sync_consumers();
+                    // Here, and not above: the fix-up has no register left.
+                    let tile = place::tile(work, config, p, memory, &item);
+                    let part = Share::whole(tile.tokens());
+                    let alphas = place::alphas(work, config, p, memory, (&item, &tile));
+                    let p = work.params(p, tile.problem);
+                    store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
+                }
+            } else {
+                let width = place::width(config, memory, &item);
+                fix_up::send(config, p, width, consumer.sums());
+            }
+        }
+        if last {
+            if multicast {
+                // SAFETY: all consumers of both CTAs have arrived above, or will; the other
+                // threads have arrived by ending.
+                unsafe {
+                    warp::sync();
+                    clusters::barrier_cluster_wait_acquire_aligned();
+                }
+            }
+            return;
+        }
+        if owned && !config.sums_apart() && !from_registers {
+            // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
+            unsafe { multicast::release_sums(config, sums_stored) };
+        }
+        if W::GROUPED {
+            // With the stage comes the tile's place.
+            // SAFETY: the barriers are initialised and known to this thread.
+            unsafe { ring.wait_full(&cursor) };
+        }
+        // All lanes have the same value. ptxas knows it only from a shuffle: without it, the addresses
+        // of the main loop of a multicast kernel are not in uniform registers.
+        // SAFETY: the warp is converged.
+        at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
+    }
+}
+
+/// Waits for all consumers of the CTA.
+///
+/// # Safety
+/// All of them reach such a call, warp by warp converged.
+#[inline(always)]
+unsafe fn sync_consumers() {
+    // SAFETY: all consumers are here, converged; barrier 0 is of all threads.
+    unsafe { barrier::bar_sync_threads::<1, CONSUMER_THREADS>() };
+}

@@ -1,0 +1,201 @@
+//! The items of a CTA's run as the consumers see them. Those of a grouped product are handed over in
+//! shared memory ([`Place`]) by the producer, which looks for a tile while stages are full. Those of
+//! other products are computed before the main loop and again after it, to save registers.
+//!
+//! The first item, which no stage hides, is handed over by another warp than the producer's, while
+//! the producer begins to copy; the consumers wait for it at the barrier `first_place`. A later item is written
+//! before the first stage of its tile is filled, so that a consumer that has waited for that stage
+//! sees it. Before the producer writes to the same place again, all consumers have released a stage
+//! of a later tile.
+
+use core::mem::offset_of;
+
+use cuda_std::ptx::memory as words;
+use fp4_formats::gemm::sm90::config::Sm90Config;
+use fp4_formats::gemm::sm90::params::Sm90Params;
+use fp4_formats::gemm::sm90::place::{LAST, OWNED, Place};
+use fp4_formats::gemm::{Item, Run};
+
+use super::tile::{self, Memory, Tile};
+use super::work::Work;
+
+/// Writes an item of the CTA's run to place number `index`.
+///
+/// # Safety
+/// `tile` is the item's tile, and no consumer needs what was there.
+#[inline(always)]
+pub unsafe fn hand_over(
+    work: impl Work,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    memory: Memory,
+    index: u32,
+    (item, tile): (&Item, &Tile),
+) {
+    // SAFETY: the tile's problem exists.
+    let alphas = unsafe { work.alphas(&work.params(p, tile.problem).epilogue, tile.problem) };
+    let last = work.rest(config, p, work.end(p, item)).is_empty();
+    let flag = |is: bool, flag| if is { flag } else { 0 };
+    let flags = flag(work.owned(p, item), OWNED) | flag(last, LAST);
+    let Tile { problem, matrix, row_tile, token, end, rows, width } = *tile;
+    let all = [
+        (offset_of!(Place, first_step), item.first),
+        (offset_of!(Place, end_step), item.end),
+        (offset_of!(Place, flags), flags),
+        (offset_of!(Place, first_cta), work.first_cta(p, item)),
+        (offset_of!(Place, tile.problem), problem),
+        (offset_of!(Place, tile.matrix), matrix),
+        (offset_of!(Place, tile.row_tile), row_tile),
+        (offset_of!(Place, tile.token), token),
+        (offset_of!(Place, tile.end), end),
+        (offset_of!(Place, tile.rows), rows),
+        (offset_of!(Place, tile.width), width),
+        // The last ones: they are loaded meanwhile.
+        (offset_of!(Place, alphas), alphas[0].to_bits()),
+        (offset_of!(Place, alphas) + size_of::<u32>(), alphas[1].to_bits()),
+    ];
+    let place = memory.place(config, index);
+    for (field, word) in all {
+        // SAFETY: a word of the place.
+        unsafe { words::st_shared_b32(place + field as u32, word) };
+    }
+}
+
+/// The number of the place after number `index`.
+#[inline(always)]
+pub fn next(config: &Sm90Config, index: u32) -> u32 {
+    if index + 1 == config.places() { 0 } else { index + 1 }
+}
+
+/// An item of the CTA's run.
+#[derive(Clone, Copy)]
+pub struct Part {
+    /// Its K steps; of a grouped product, the number of its place instead of the tile's.
+    pub item: Item,
+    /// Whether the CTA stores the tile.
+    pub owned: bool,
+    /// Whether the item is the run's last.
+    pub last: bool,
+    /// The position behind it.
+    pub next: u32,
+}
+
+/// The first position of a run: of a grouped product, the number of a place, otherwise where what is left of
+/// the run ends.
+#[inline(always)]
+pub fn start<W: Work>(run: &Run) -> u32 {
+    if W::GROUPED { 0 } else { run.end }
+}
+
+/// The item at position `at`.
+///
+/// # Safety
+/// There is one. Of a grouped product, its place is written, and that is known to the thread.
+#[inline(always)]
+pub unsafe fn part<W: Work>(
+    work: W,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    memory: Memory,
+    at: u32,
+) -> Part {
+    if W::GROUPED {
+        let word = |field| word(config, memory, at, field);
+        let flags = word(offset_of!(Place, flags));
+        let (first, end) = (word(offset_of!(Place, first_step)), word(offset_of!(Place, end_step)));
+        // Nothing of a fix-up is compiled where there is none.
+        return Part {
+            item: Item { tile: at, first: if W::WHOLE_TILES { 0 } else { first }, end },
+            owned: W::WHOLE_TILES || flags & OWNED != 0,
+            last: flags & LAST != 0,
+            next: next(config, at),
+        };
+    }
+    let mut run = work.rest(config, p, at);
+    let item = work.take(p, &mut run);
+    Part { item, owned: work.owned(p, &item), last: run.is_empty(), next: run.end }
+}
+
+/// The first CTA that computes steps of an item's tile.
+///
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+pub unsafe fn first_cta<W: Work>(
+    work: W,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    memory: Memory,
+    item: &Item,
+) -> u32 {
+    if W::GROUPED {
+        return word(config, memory, item.tile, offset_of!(Place, first_cta));
+    }
+    work.first_cta(p, item)
+}
+
+/// An item's tile.
+///
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+pub unsafe fn tile<W: Work>(
+    work: W,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    memory: Memory,
+    item: &Item,
+) -> Tile {
+    if W::GROUPED {
+        let word = |field| word(config, memory, item.tile, field);
+        return Tile {
+            problem: word(offset_of!(Place, tile.problem)),
+            matrix: word(offset_of!(Place, tile.matrix)),
+            row_tile: word(offset_of!(Place, tile.row_tile)),
+            token: word(offset_of!(Place, tile.token)),
+            end: word(offset_of!(Place, tile.end)),
+            rows: word(offset_of!(Place, tile.rows)),
+            width: width(config, memory, item),
+        };
+    }
+    tile::find(work, config, p, item.tile)
+}
+
+/// Alpha of each half of the problem of an item's tile, with the problem's factors.
+///
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+pub unsafe fn alphas<W: Work>(
+    work: W,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    memory: Memory,
+    (item, tile): (&Item, &Tile),
+) -> [f32; 2] {
+    if W::GROUPED {
+        let alpha = |at| f32::from_bits(word(config, memory, item.tile, at));
+        let first = offset_of!(Place, alphas);
+        return [alpha(first), alpha(first + size_of::<u32>())];
+    }
+    // SAFETY: the tile's problem exists.
+    unsafe { work.alphas(&p.epilogue, tile.problem) }
+}
+
+/// [`Tile::width`] of an item's tile: the configuration's tokens, unless it has several widths. Only
+/// grouped products have, so that the width is read from the item's place.
+#[inline(always)]
+pub fn width(config: &Sm90Config, memory: Memory, item: &Item) -> u32 {
+    if config.has_widths() {
+        word(config, memory, item.tile, offset_of!(Place, tile.width))
+    } else {
+        config.tokens
+    }
+}
+
+/// A word of place number `index`.
+#[inline(always)]
+fn word(config: &Sm90Config, memory: Memory, index: u32, field: usize) -> u32 {
+    // SAFETY: a word of the place, which is written.
+    unsafe { words::ld_shared_b32(memory.place(config, index) + field as u32) }
+}

@@ -1,0 +1,154 @@
+//! Split-K: the CTAs of a cluster compute parts of one tile's K, and each stores its own part of the
+//! tile, some of the tokens. Of many tokens each CTA sends the others their parts of its sums by
+//! bulk copies; of few tokens ([`Sm90Config::loads_remote`]) each loads them from where they are.
+
+use cuda_std::ptx::{bulk, cluster, fence, mbarrier, special};
+use cuda_std::{thread, warp};
+use fp4_formats::Divisor;
+use fp4_formats::gemm::sm90::config::Sm90Config;
+
+use super::sync_consumers;
+use super::tile::Memory;
+
+/// The part of a tile that a CTA stores.
+#[derive(Clone, Copy)]
+pub struct Part {
+    /// CTAs that computed parts of the tile's K, and the rank of this one.
+    pub cluster: Divisor,
+    pub rank: u32,
+    /// Tokens of the tile that exist.
+    pub tokens: u32,
+}
+
+impl Part {
+    /// All of the tile.
+    #[inline(always)]
+    pub fn whole(tokens: u32) -> Self {
+        Self { cluster: Divisor::ONE, rank: 0, tokens }
+    }
+
+    /// The part of this CTA of a cluster of `cluster`.
+    #[inline(always)]
+    pub fn of_cluster(cluster: Divisor, tokens: u32) -> Self {
+        Self { cluster, rank: special::cluster_ctarank(), tokens }
+    }
+
+    /// CTAs that computed parts of the tile's K.
+    #[inline(always)]
+    pub fn ctas(&self) -> u32 {
+        self.cluster.value()
+    }
+
+    /// Tokens that CTA `rank` stores: the first and the one after the last.
+    #[inline(always)]
+    pub fn range(&self, rank: u32) -> (u32, u32) {
+        Sm90Config::token_part(self.tokens, rank, self.cluster)
+    }
+
+    /// Address, in the cluster's window where sums are loaded remotely, of the sums that CTA
+    /// `rank` has of this CTA's token `token`.
+    #[inline(always)]
+    pub fn sums(&self, config: &Sm90Config, memory: Memory, rank: u32, token: u32) -> u32 {
+        let pitch = config.sum_pitch() * size_of::<f32>() as u32;
+        if config.loads_remote() && self.ctas() > 1 {
+            return cluster::mapa_shared_cluster_u32(memory.sums(config, token), rank);
+        }
+        if rank == self.rank {
+            return memory.sums(config, token);
+        }
+        let slot = memory.base + config.slot_offset(index(rank, self.rank), self.cluster);
+        slot + (token - self.range(self.rank).0) * pitch
+    }
+}
+
+/// Index of CTA `from` among the CTAs that send to CTA `to`.
+#[inline(always)]
+fn index(from: u32, to: u32) -> u32 {
+    if from < to { from } else { from - 1 }
+}
+
+/// Tells the cluster that this CTA's stages are read, so that others may write their sums there.
+/// [`exchange`] follows.
+///
+/// # Safety
+/// All consumers of all CTAs of the cluster call this; `received` is initialised, for one arrival.
+#[inline(always)]
+pub unsafe fn release_stages(config: &Sm90Config, part: &Part, received: u32) {
+    if config.loads_remote() {
+        return;
+    }
+    // SAFETY: the barrier expects one arrival; all consumers of the cluster arrive.
+    unsafe {
+        if thread::thread_idx_x() == 0 {
+            let (first, end) = part.range(part.rank);
+            let pitch = config.sum_pitch() * size_of::<f32>() as u32;
+            let bytes = (part.ctas() - 1) * (end - first) * pitch;
+            mbarrier::mbarrier_arrive_expect_tx_shared_cta_b64(received, bytes);
+        }
+        warp::sync();
+        // Reads of the stages have returned: the arrival alone orders them.
+        cluster::barrier_cluster_arrive_relaxed_aligned();
+    }
+}
+
+/// Sends the other CTAs their parts of the sums, which this thread has put into shared memory, and
+/// waits for theirs; or waits until theirs may be loaded. [`finish`] follows when results are
+/// stored.
+///
+/// # Safety
+/// As [`release_stages`], after it.
+#[inline(always)]
+pub unsafe fn exchange(config: &Sm90Config, part: &Part, memory: Memory, received: u32) {
+    if config.loads_remote() {
+        // SAFETY: all consumers of the cluster are here.
+        unsafe {
+            cluster::barrier_cluster_arrive_release_aligned();
+            cluster::barrier_cluster_wait_acquire_aligned();
+        }
+        return;
+    }
+    fence::fence_proxy_async_shared_cta();
+    // SAFETY: all CTAs of the cluster have released their stages when the wait returns, and expect
+    // the bytes. Lane i of the first warp sends to CTA i.
+    unsafe {
+        cluster::barrier_cluster_wait_acquire_aligned();
+        sync_consumers();
+        let to = thread::thread_idx_x();
+        if to < part.ctas() && to != part.rank {
+            let (first, end) = part.range(to);
+            let pitch = config.sum_pitch() * size_of::<f32>() as u32;
+            if first < end {
+                let slot = config.slot_offset(index(part.rank, to), part.cluster);
+                bulk::cp_async_bulk_shared_cluster_shared_cta(
+                    cluster::mapa_shared_cluster_u32(memory.base + slot, to),
+                    memory.base + first * pitch,
+                    (end - first) * pitch,
+                    cluster::mapa_shared_cluster_u32(received, to),
+                );
+            }
+        }
+        warp::sync();
+        mbarrier::wait_parity(received, 0);
+        warp::sync();
+        // The others' sums have arrived, so the copies have read the others' memory.
+        cluster::barrier_cluster_arrive_relaxed_aligned();
+    }
+}
+
+/// Waits until the other CTAs have received or loaded this CTA's sums: then it may end.
+///
+/// # Safety
+/// As [`release_stages`], after [`exchange`]. This thread has used all that it loaded, so that its
+/// loads have returned.
+#[inline(always)]
+pub unsafe fn finish(config: &Sm90Config) {
+    // SAFETY: all consumers of the cluster are here.
+    unsafe {
+        if config.loads_remote() {
+            // Loads have returned: the arrival alone orders them. The others may end before this
+            // CTA's results are in memory.
+            cluster::barrier_cluster_arrive_relaxed_aligned();
+        }
+        cluster::barrier_cluster_wait_acquire_aligned();
+    }
+}

@@ -1,0 +1,370 @@
+//! The store of a tile: its sums, in shared memory, become results.
+//!
+//! Of a split-K cluster, each CTA stores some of the tokens and adds the sums of all CTAs for them,
+//! in the order of their ranks.
+//!
+//! | results | a thread stores |
+//! |---|---|
+//! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest magnitude | eight columns of every so many tokens, the sums of several tokens in flight |
+//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of every so many tokens ([`store_any`](super::store_any)) |
+//! | floats in other rows | one column of every so many tokens |
+//!
+//! Of a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
+//! of each. It goes through the affine step for one and then the other, in the same code.
+//!
+//! Lanes store side by side.
+
+use cuda_std::ptx::{marker, memory as words, remote};
+use cuda_std::thread;
+use fp4_formats::gemm::combine::GATE_ROWS;
+use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
+use fp4_formats::gemm::sm90::params::Sm90Params;
+use fp4_formats::gemm::{Affine, Problem, Sink};
+
+use super::decode::Weights;
+use super::split_k::Part;
+use super::tile::{Memory, Tile};
+use super::work::Work;
+use crate::gemm::epilogue::affine::{self, Column};
+use crate::gemm::epilogue::combine::combine;
+use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
+
+/// Stores the CTA's part of the results of the tile whose sums are in shared memory. A thread uses
+/// all sums that it loads from other CTAs, so that its loads have returned afterwards.
+///
+/// # Safety
+/// All consumers call this, warp by warp converged; the sums are visible to them.
+#[inline(always)]
+pub unsafe fn store_tile<W: Weights>(
+    work: impl Work,
+    config: &Sm90Config,
+    p: &Sm90Params,
+    tile: &Tile,
+    part: &Part,
+    memory: Memory,
+    alphas: [f32; 2],
+) {
+    let sink = &p.epilogue.sink;
+    let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
+    // Pinned, so that what follows from it takes no register during the main loop.
+    let thread = marker::pin(thread::thread_idx_x());
+    let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
+    let store =
+        Store { work, config, p, sink, result: &result, tile, part, memory, unit, thread, alphas };
+    let columns = if config.grouped { marker::pin(sink.columns) } else { sink.columns };
+    let sizes = Problem { n: columns, ..result };
+    let aligned = sizes.n.is_multiple_of(COLUMNS as u32);
+    let is_blocks = epilogue::is_blocks(sink);
+    // SAFETY: all consumers are here, and the sums are visible to them.
+    unsafe {
+        let found = if is_blocks || aligned && direct::rows_aligned(sink, &sizes) {
+            if is_blocks || !is_plain(config, p) {
+                if config.loads_remote() {
+                    return store.store_halves();
+                }
+                store.store_blocks()
+            } else if config.loads_remote() {
+                // A thread stores one or two tokens, whose sums are in up to eight CTAs. In a batch
+                // of several it would load some that it does not use.
+                return store.store_floats::<1, 4>();
+            } else if config.min_blocks > 1 {
+                return store.store_floats::<2, 1>();
+            } else {
+                return store.store_floats::<4, 1>();
+            }
+        } else if config.loads_remote() {
+            store.store_columns::<1>()
+        } else {
+            store.store_columns::<2>()
+        };
+        largest::raise(sink, || found);
+    }
+}
+
+/// Whether the epilogue is plain. What its fields say takes registers during the main loop, which grouped
+/// products leave none of: for those one word of the parameters says it, and alignment is found anew.
+#[inline(always)]
+pub(super) fn is_plain(config: &Sm90Config, p: &Sm90Params) -> bool {
+    if config.grouped { p.plain != 0 } else { p.epilogue.is_plain() }
+}
+
+/// What a thread needs to store its part of a tile.
+#[derive(Clone, Copy)]
+pub(super) struct Store<'a, W> {
+    pub work: W,
+    pub config: &'a Sm90Config,
+    pub p: &'a Sm90Params,
+    /// Where results go, and their type.
+    pub sink: &'a Sink,
+    /// Sizes of the result.
+    pub result: &'a Problem,
+    pub tile: &'a Tile,
+    pub part: &'a Part,
+    pub memory: Memory,
+    /// Value of a sum's 1.
+    pub unit: f32,
+    pub thread: u32,
+    /// Factors of the sums of both halves.
+    pub alphas: [f32; 2],
+}
+
+/// Some columns of every `step`th token of a tile, from the `ahead`th on.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    /// First of the sums of a token, in the tile.
+    pub column: u32,
+    /// First column of the result.
+    pub n: u32,
+    pub ahead: u32,
+    pub step: u32,
+    /// Whether the thread loads the second half of eight sums first, so that the eight threads
+    /// that load at the same time have no bank conflict.
+    pub swapped: bool,
+}
+
+impl<W: Work> Store<'_, W> {
+    /// Where `2^log2` neighbouring threads store a token: the thread's first token, behind the first
+    /// that the CTA stores, and the distance of its tokens.
+    #[inline(always)]
+    fn tokens(&self, log2: u32) -> (u32, u32) {
+        (self.thread >> log2, CONSUMER_THREADS >> log2)
+    }
+
+    /// Factors and bias of half `half` of the tile's problem.
+    #[inline(always)]
+    pub(super) fn affine(&self, half: u32) -> Affine {
+        self.work.affine(&self.p.epilogue, half, self.tile.problem, self.alphas)
+    }
+
+    /// 1 where two sums make a result.
+    #[inline(always)]
+    pub(super) fn gated(&self) -> u32 {
+        self.p.epilogue.combine.gated
+    }
+
+    /// The thread's piece of rows of eight results each, or `1 << eights_log2` times eight. `gated` is
+    /// [`Self::gated`], or 0 where that is known.
+    #[inline(always)]
+    pub(super) fn piece(&self, gated: u32, eights_log2: u32) -> Piece {
+        let columns_log2 = const { (COLUMNS as u32).ilog2() } + eights_log2;
+        let log2 = self.config.rows.ilog2() - columns_log2 - gated;
+        let index = self.thread & ((1 << log2) - 1);
+        let column = index << columns_log2 << gated;
+        let n = ((self.tile.row_tile * self.config.rows) >> gated) + (index << columns_log2);
+        let (ahead, step) = self.tokens(log2);
+        let swapped = !(self.thread ^ self.thread >> 2).is_multiple_of(2);
+        Piece { column, n, ahead, step, swapped }
+    }
+
+    /// Whether sums are loaded from the cluster's shared memory.
+    #[inline(always)]
+    fn is_remote(&self) -> bool {
+        self.config.loads_remote() && self.part.ctas() > 1
+    }
+
+    /// Adds all CTAs' sums of each of some tokens, in the order of their ranks; `RANKS` CTAs' are
+    /// in flight at a time.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    pub(super) unsafe fn sums<const BATCH: usize, const RANKS: usize>(
+        &self,
+        piece: &Piece,
+        columns: [u32; BATCH],
+        tokens: [u32; BATCH],
+    ) -> [[f32; COLUMNS]; BATCH] {
+        let mut sums = [[0.0; COLUMNS]; BATCH];
+        let mut rank = 0;
+        while rank < self.part.ctas() {
+            let mut parts = [[[0.0; COLUMNS]; BATCH]; RANKS];
+            for r in 0..RANKS {
+                if rank + (r as u32) < self.part.ctas() {
+                    for i in 0..BATCH {
+                        let rank = rank + r as u32;
+                        // SAFETY: the sums are there.
+                        parts[r][i] = unsafe { self.load(piece, rank, columns[i], tokens[i]) };
+                    }
+                }
+            }
+            for r in 0..RANKS {
+                let exists = rank + (r as u32) < self.part.ctas();
+                for i in 0..BATCH {
+                    for j in 0..COLUMNS {
+                        let sum = sums[i][j] + parts[r][i][j];
+                        sums[i][j] = if exists { sum } else { sums[i][j] };
+                    }
+                }
+            }
+            rank += RANKS as u32;
+        }
+        sums
+    }
+
+    /// CTA `rank`'s sums of a token, from a column of the tile on.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn load(&self, piece: &Piece, rank: u32, column: u32, token: u32) -> [f32; COLUMNS] {
+        let at = self.part.sums(self.config, self.memory, rank, token)
+            + column * size_of::<f32>() as u32;
+        let (before, after) = if piece.swapped { (16, 0) } else { (0, 16) };
+        let load = |at: u32| {
+            // SAFETY: the sums are there, at a multiple of 16 bytes.
+            unsafe {
+                if self.is_remote() {
+                    remote::ld_shared_cluster_v4_b32(at)
+                } else {
+                    words::ld_shared_v4_b32(at)
+                }
+            }
+        };
+        let (one, other) = (load(at + before), load(at + after));
+        core::array::from_fn(|j| {
+            let first = (j < COLUMNS / 2) != piece.swapped;
+            let half = j % (COLUMNS / 2);
+            f32::from_bits(if first { one[half] } else { other[half] })
+        })
+    }
+
+    /// Floats in aligned rows, with neither column factors nor a bias. `BATCH`: tokens whose sums
+    /// are in flight at a time, of `RANKS` CTAs each.
+    ///
+    /// # Safety
+    /// As [`store_tile`].
+    #[inline(always)]
+    unsafe fn store_floats<const BATCH: usize, const RANKS: usize>(&self) {
+        let piece = self.piece(0, 0);
+        if piece.n >= self.result.n {
+            return;
+        }
+        let own;
+        let affine = if W::OWN_FACTORS {
+            own = self.affine(0);
+            &own
+        } else {
+            &self.p.epilogue.affine
+        };
+        let sink = self.sink;
+        let (first, end) = self.part.range(self.part.rank);
+        let mut token = first + piece.ahead;
+        while token < end {
+            let mut row_factors = [0.0; BATCH];
+            let tokens: [u32; BATCH] =
+                core::array::from_fn(|i| (token + i as u32 * piece.step).min(end - 1));
+            for i in 0..BATCH {
+                // SAFETY: the token's factor.
+                row_factors[i] = unsafe { affine::row_factor(affine, self.tile.token + tokens[i]) };
+            }
+            // SAFETY: the tokens' sums.
+            let mut results =
+                unsafe { self.sums::<BATCH, RANKS>(&piece, [piece.column; BATCH], tokens) };
+            for i in 0..BATCH {
+                for j in 0..COLUMNS {
+                    let (row, column) = (row_factors[i], Column::NONE);
+                    results[i][j] = affine::value(results[i][j], self.unit, row, column);
+                }
+                let at = token + i as u32 * piece.step;
+                if at < end {
+                    let place = [self.tile.token + at, piece.n];
+                    let (result, matrix) = (self.result, self.tile.matrix);
+                    // SAFETY: all eight exist, aligned.
+                    unsafe {
+                        direct::store_aligned_row(sink, result, matrix, place, results[i]);
+                    }
+                }
+            }
+            token += piece.step * BATCH as u32;
+        }
+    }
+
+    /// Floats in rows that are not aligned. Each thread stores elements of one column. `BATCH`:
+    /// tokens whose sums are in flight at a time. The largest magnitude, if it is asked for.
+    ///
+    /// # Safety
+    /// As [`store_tile`].
+    #[inline(always)]
+    unsafe fn store_columns<const BATCH: usize>(&self) -> f32 {
+        let mut found = 0.0;
+        let (tile, epilogue, gated) = (self.tile, &self.p.epilogue, self.gated());
+        let log2 = self.config.rows.ilog2() - gated;
+        let index = self.thread & ((1 << log2) - 1);
+        let n = ((tile.row_tile * self.config.rows) >> gated) + index;
+        if n >= self.result.n {
+            return found;
+        }
+        // Behind every eight sums of a gate are those of `up`.
+        let column = if gated == 0 { index } else { index + index / GATE_ROWS * GATE_ROWS };
+        let (first, end) = self.part.range(self.part.rank);
+        let (ahead, step) = self.tokens(log2);
+        let mut token = first + ahead;
+        while token < end {
+            let tokens: [u32; BATCH] =
+                core::array::from_fn(|i| (token + i as u32 * step).min(end - 1));
+            let mut results = [0.0; BATCH];
+            let mut half = 0;
+            loop {
+                let affine = self.affine(half);
+                let column = column + half * GATE_ROWS;
+                // SAFETY: the tokens' sums and factors, and the column's.
+                let values = unsafe {
+                    let sums = self.column_sums(column, tokens);
+                    let factors = affine::column(&affine, n);
+                    core::array::from_fn(|i| {
+                        let row = affine::row_factor(&affine, tile.token + tokens[i]);
+                        affine::value(sums[i], self.unit, row, factors)
+                    })
+                };
+                results = combine(&epilogue.combine, half, results, values);
+                half = marker::pin(half + 1);
+                if half > gated {
+                    break;
+                }
+            }
+            for i in 0..BATCH {
+                let token = token + i as u32 * step;
+                if token < end {
+                    let place = [tile.token + token, n];
+                    let (sink, matrix) = (self.sink, tile.matrix);
+                    found = largest::wanted(sink, found, [results[i]]);
+                    // SAFETY: the element is inside the result.
+                    unsafe { direct::store_element(sink, self.result, matrix, place, results[i]) };
+                }
+            }
+            token += step * BATCH as u32;
+        }
+        found
+    }
+
+    /// Adds all CTAs' sums of one column of each of some tokens, in the order of their ranks.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn column_sums<const BATCH: usize>(
+        &self,
+        column: u32,
+        tokens: [u32; BATCH],
+    ) -> [f32; BATCH] {
+        let mut sums = [0.0; BATCH];
+        let mut rank = 0;
+        while rank < self.part.ctas() {
+            for i in 0..BATCH {
+                let at = self.part.sums(self.config, self.memory, rank, tokens[i])
+                    + column * size_of::<f32>() as u32;
+                // SAFETY: the sum is there.
+                let bits = unsafe {
+                    if self.is_remote() {
+                        remote::ld_shared_cluster_b32(at)
+                    } else {
+                        words::ld_shared_b32(at)
+                    }
+                };
+                sums[i] += f32::from_bits(bits);
+            }
+            rank += 1;
+        }
+        sums
+    }
+}
