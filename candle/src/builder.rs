@@ -50,7 +50,7 @@ pub struct PackedBuilder {
 struct Source {
     model: Model,
     layout: Option<Layout>,
-    /// By the name of the tensor before it was quantised.
+    /// Weights by the name of the tensor before it was quantised.
     weights: HashMap<String, Parts>,
     engine: Arc<Engine>,
 }
@@ -64,7 +64,7 @@ impl PackedBuilder {
         Ok(Self::new(Model::open(path).map_err(wrap)?, engine))
     }
 
-    /// Of an open checkpoint.
+    /// Makes a builder for an open checkpoint.
     #[must_use]
     pub fn new(model: Model, engine: &Arc<Engine>) -> Self {
         let layout = Layout::detect(&model);
@@ -101,7 +101,7 @@ impl PackedBuilder {
         }
     }
 
-    /// What computes.
+    /// The engine that computes.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.source.engine
@@ -176,7 +176,7 @@ impl PackedBuilder {
 
     /// The matrices of experts: one tensor `weight` or, for gpt-oss, of this name itself, with
     /// `[experts, outputs, inputs]`; or a module for each, `0.NAME`, `1.NAME` and so on, for a builder of
-    /// the list of experts. Where the builder has a [part](Self::part), its experts.
+    /// the list of experts. If the builder has a [part](Self::part), the experts are that part's.
     ///
     /// # Errors
     /// As [`linear`](Self::linear).

@@ -1,4 +1,4 @@
-//! What computes: the reference on the CPU, the emulator, or a GPU.
+//! The engine that computes: the reference on the CPU, the emulator, or a GPU.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::error::shape;
 #[cfg(feature = "cuda")]
 use crate::error::wrap;
 
-/// What layers compute on. Layers of a model share one.
+/// An engine that layers compute on. Layers of a model share one.
 ///
 /// | engine | tensors | what computes |
 /// | --- | --- | --- |
@@ -32,7 +32,7 @@ pub struct Engine {
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
 }
 
-/// Where products are made.
+/// The place where products are made.
 pub(crate) enum Place {
     Reference,
     Kernels(Box<Kernels>),
@@ -76,8 +76,9 @@ impl Engine {
         }
     }
 
-    /// For tensors on `device`: the [reference](Self::reference) for the CPU; for a GPU the kernels in
-    /// the program or beside it ([`nvfp4::device::Device::kernels`]), queued on the stream of `device`.
+    /// Chooses the engine for tensors on `device`: the [reference](Self::reference) for the CPU; for a
+    /// GPU the kernels in the program or beside it ([`nvfp4::device::Device::kernels`]), queued on the
+    /// stream of `device`.
     ///
     /// # Errors
     /// For a GPU without kernels, and for devices of other makers.
@@ -179,7 +180,7 @@ fn on_gpu(gpu: &candle_core::CudaDevice) -> Result<Kernels> {
     device.and_then(|device| device.kernels(None)).map_err(wrap)
 }
 
-/// What a lock guards, whatever happened to a thread that had it.
+/// Locks a mutex, whether or not a thread that held it has panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -65,7 +65,7 @@ impl Linear {
         self.layer.sizes.n
     }
 
-    /// What computes.
+    /// The engine that computes.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.layer.engine
@@ -167,7 +167,7 @@ impl Module for Linear {
     }
 }
 
-/// What candle calls the operation.
+/// Candle's name for the operation.
 const NAME: &str = "nvfp4-linear";
 
 impl CustomOp1 for Linear {

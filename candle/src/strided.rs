@@ -44,7 +44,7 @@ pub(crate) fn floats(storage: &CpuStorage, layout: &Layout) -> Result<Vec<f32>> 
     }
 }
 
-/// What is wrong with a type that is not taken.
+/// The error for a type that is not supported.
 fn float_error(storage: &CpuStorage) -> candle_core::Error {
     let dtype = candle_core::backend::BackendStorage::dtype(storage);
     match float_type(dtype, "the activations") {
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// What `to_vec` has, after candle's own copy.
+    /// The elements as `to_vec` returns them, after candle's own copy.
     fn expected(tensor: &Tensor) -> Vec<f32> {
         tensor.flatten_all().and_then(|flat| flat.to_vec1()).expect("a CPU tensor")
     }

@@ -14,7 +14,7 @@ use crate::error::{shape, wrap};
 pub(crate) enum Weights {
     /// Values, a tensor `[N, K]` for each matrix, and the biases `[matrices, N]`.
     Reference { dense: Vec<Tensor>, bias: Option<Tensor> },
-    /// In the order of the kernels, and the biases in f32.
+    /// Weights in the order of the kernels, and the biases in f32.
     Device { kernels: Box<Kernels>, weights: DeviceWeights, bias: Option<DeviceBuffer> },
 }
 

@@ -52,7 +52,7 @@ pub enum CublasError {
     Refused {
         /// The product.
         shape: CublasShape,
-        /// What its heuristic said.
+        /// The status that the heuristic returned.
         reason: String,
     },
     /// The driver refused the workspace or the context.

@@ -22,9 +22,8 @@ use super::queue::{Queue, Relaxed, StreamId, Turn};
 ///
 /// All work is queued on one stream in the order of the calls: the device's own stream, or the
 /// caller's ([`CudaDevice::with_stream`]). Copies wait for earlier launches; launches return
-/// immediately.
-/// Handles may be used on several threads. What they queue on one stream is in the order of the
-/// calls; while one thread records the stream into a graph, calls of all others are refused.
+/// immediately. Handles may be used on several threads. One stream runs its work in the order of
+/// the calls; while one thread records the stream into a graph, calls of all others are refused.
 #[derive(Debug, Clone)]
 pub struct CudaDevice {
     inner: Arc<Inner>,
@@ -32,7 +31,7 @@ pub struct CudaDevice {
     lent: Option<Lent>,
 }
 
-/// What keeps a stream of the caller's alive.
+/// A handle that keeps the caller's stream alive.
 #[derive(Debug, Clone)]
 struct Lent {
     owner: Arc<dyn Any + Send + Sync>,
@@ -382,8 +381,8 @@ impl CudaDevice {
         &self.queue
     }
 
-    /// Frees memory of the device's context. What the driver does not free is kept and tried again
-    /// by the next allocation.
+    /// Frees memory of the device's context. Memory that the driver does not free is kept and tried
+    /// again by the next allocation.
     pub(crate) fn free(&self, memory: OwnedMemory) {
         lock(&self.inner.unfreed).push(memory);
         self.free_what_is_left();

@@ -145,7 +145,7 @@ pub enum CudaError {
     /// The driver refused PTX or machine code.
     #[error("the driver refused the module with {code}{}{log}", if log.is_empty() { "" } else { "\n" })]
     Module {
-        /// What `cuModuleLoadDataEx` returned.
+        /// The code that `cuModuleLoadDataEx` returned.
         code: CudaCode,
         /// The compiler's error log; may be empty.
         log: String,
@@ -176,7 +176,7 @@ pub enum CudaError {
          another process may have them free"
     )]
     AddressTaken {
-        /// Where.
+        /// The address of the access.
         address: u64,
         /// Whole pages that were asked for, bytes.
         bytes: usize,

@@ -67,8 +67,8 @@ const DEVICE: u32 = 1;
 const READ_AND_WRITE: u32 = 3;
 const GRANULARITY_MINIMUM: u32 = 0;
 
-/// What addresses are reserved by, bytes: driver 580 takes no notice of the address that is asked for
-/// if it or the size is not a multiple of this.
+/// Granularity of reserved addresses in bytes: driver 580 ignores the requested address if it or the
+/// size is not a multiple of this.
 const RESERVED: u64 = 32 << 20;
 
 /// Memory that is mapped at addresses of the caller's. Its contents are undefined at first.

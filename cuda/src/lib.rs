@@ -84,7 +84,7 @@ pub unsafe fn probe_library(name: &str) -> Result<(), String> {
     })
 }
 
-/// What may be sent to other threads, and what may be shared with them.
+/// Types that may be sent to other threads, and types that threads may share.
 #[cfg(test)]
 mod threads {
     use super::*;

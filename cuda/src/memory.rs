@@ -237,10 +237,10 @@ impl CudaMemory {
 
     /// Queues a copy between host and device on the stream, and waits until it has ended.
     ///
-    /// The copy uses memory of the host that the caller lends for this call only. Where the driver
-    /// refuses to wait for the stream because something is being recorded, all of the device's work
-    /// is waited for; if it refuses that, too, the process ends, because nothing can say when the
-    /// copy has. After any other failure nothing runs any more.
+    /// The copy uses memory of the host that the caller lends for this call only. If the driver
+    /// refuses to wait for the stream because something is being recorded, the call waits for all
+    /// of the device's work; if the driver refuses that as well, the process ends, because nothing
+    /// can say when the copy has. After any other failure nothing runs any more.
     fn copy_and_wait(
         &self,
         operation: &'static str,

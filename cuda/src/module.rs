@@ -305,9 +305,9 @@ pub(crate) struct Kernel {
     raised: Raised,
 }
 
-/// What the driver was told to allow a kernel. The lock is held while the driver is told, so that no
-/// smaller value replaces a larger one; values are stored when it has been told, so that launches which
-/// need no more take no lock.
+/// Limits that the driver was told to raise for a kernel. The lock is held while the driver is told, so
+/// that no smaller value replaces a larger one; values are stored when it has been told, so that
+/// launches which need no more take no lock.
 #[derive(Debug)]
 struct Raised {
     telling: Mutex<()>,

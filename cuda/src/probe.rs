@@ -23,7 +23,7 @@ pub struct CudaVersion {
 }
 
 impl CudaVersion {
-    /// From `cuDriverGetVersion`'s number, `1000 * major + 10 * minor`.
+    /// Converts `cuDriverGetVersion`'s number, `1000 * major + 10 * minor`.
     fn from_number(number: u32) -> Self {
         Self { major: number / 1000, minor: number % 1000 / 10 }
     }

@@ -12,7 +12,7 @@ use super::error::{CudaError, check};
 /// `CU_STREAM_PER_THREAD`: the handle of each thread's own default stream.
 const PER_THREAD: usize = 2;
 
-/// Which stream a call of this thread queues on. Equal values mean work in one order.
+/// The stream on which a call of this thread queues. Equal values mean work in one order.
 ///
 /// The handle `CU_STREAM_PER_THREAD` is another stream on each thread, so that its value has the
 /// thread, too.

@@ -30,7 +30,7 @@ pub struct PtxLaunch<'a> {
 pub struct PtxBuffer<'a> {
     /// Its contents.
     pub bytes: &'a [u8],
-    /// Where it must be; `None` where the driver puts it.
+    /// The required address; `None` if the driver chooses.
     pub address: Option<u64>,
 }
 

@@ -12,9 +12,9 @@ use nvfp4_manifest::{FILE_NAME, Manifest};
 
 /// Names a folder that the program looks in; nothing is embedded then.
 const FOLDER_VARIABLE: &str = "NVFP4_KERNELS_AT";
-/// Where `cargo xtask package` puts modules, from this crate's folder.
+/// The folder into which `cargo xtask package` puts modules, relative to this crate's folder.
 const PACKAGED: &str = "compiled";
-/// What the kernels are made of, from the repository's root.
+/// The sources of the kernels, relative to the repository's root.
 const SOURCES: [&str; 6] = [
     "kernels-gpu/src",
     "kernels-gpu/Cargo.toml",

@@ -1,4 +1,4 @@
-//! What the targets share: a folder in memory, and reading all of a checkpoint.
+//! Parts that the targets share: a folder in memory, and reading all of a checkpoint.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

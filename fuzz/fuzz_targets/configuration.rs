@@ -58,7 +58,7 @@ fuzz_target!(|input: &[u8]| {
         2 => "hf_quant_config.json",
         3 => "model.safetensors.index.json",
         _ => {
-            // What TorchAO has in the metadata, as text of one key.
+            // TorchAO's metadata: text under one key.
             let path = FOLDER.join("metadata.safetensors");
             let codes = NewTensor { dtype: Dtype::U8, shape: vec![4, 32], data: vec![1; 128] };
             let scales = NewTensor { dtype: Dtype::F8_E4M3, shape: vec![4, 4], data: vec![56; 16] };

@@ -11,9 +11,9 @@ pub const WRITE: &str = "NVFP4_WRITE_CHECKSUMS";
 /// checksums are the same under all.
 pub const SCHEDULE: &str = "NVFP4_CHECKSUM_SCHEDULE";
 
-/// Where 64-bit FNV-1a begins.
+/// The initial value of 64-bit FNV-1a.
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-/// What 64-bit FNV-1a multiplies with.
+/// The multiplier of 64-bit FNV-1a.
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// 64-bit FNV-1a of the bytes of all parts in turn.

@@ -42,7 +42,7 @@ pub fn ok(call: &str, code: u32) {
 #[derive(Clone, Copy)]
 pub struct Graph(*mut c_void);
 
-/// What an engine has of its own: a stream in the primary context, memory, graphs.
+/// The resources of an engine: a stream in the primary context, memory, graphs.
 pub struct Engine {
     /// The engine's own stream.
     pub stream: *mut c_void,

@@ -15,7 +15,7 @@ pub const COLUMNS: usize = 64;
 pub struct Golden {
     /// Its name, tag included.
     pub name: String,
-    /// Whose bytes.
+    /// The recipe that gave the bytes.
     pub recipe: Recipe,
     /// The tensor-level scale.
     pub scale: TensorScale,
@@ -23,7 +23,7 @@ pub struct Golden {
     pub input: Vec<u8>,
     /// Scales, linear.
     pub scales: Vec<u8>,
-    /// Packed codes. Those of blocks whose scale is [`nan`](Self::nan) mean nothing.
+    /// Packed codes. Codes of blocks whose scale is [`nan`](Self::nan) mean nothing.
     pub codes: Vec<u8>,
     /// The scale byte that is not a number.
     pub nan: u8,

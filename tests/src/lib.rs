@@ -1,4 +1,4 @@
-//! What the tests across crates share.
+//! Helpers that the tests of several crates share.
 
 pub mod checksums;
 pub mod engine;
@@ -32,8 +32,8 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace").to_path_buf()
 }
 
-/// Where `cargo xtask build-kernels` puts the PTX, or what NVFP4_KERNELS_DIR
-/// names.
+/// The folder into which `cargo xtask build-kernels` puts the PTX, or the one that
+/// NVFP4_KERNELS_DIR names.
 pub fn kernels_dir() -> PathBuf {
     std::env::var_os("NVFP4_KERNELS_DIR")
         .map_or_else(|| root().join("target/kernels"), PathBuf::from)

@@ -9,7 +9,7 @@ use nvfp4::tensor::{BlockScaled, Dims};
 
 use crate::gemm::blocks;
 
-/// What a layer is.
+/// The sizes and types of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct MixtureCase {
     /// Tokens and experts.
@@ -20,7 +20,7 @@ pub struct MixtureCase {
     pub half: HalfType,
     /// Whether activations are quantised before each product.
     pub quantized: bool,
-    /// What becomes of the gate.
+    /// The activation function of the gate.
     pub activation: Activation,
     /// Whether there are biases and a shared expert's result.
     pub extras: bool,

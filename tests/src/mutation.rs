@@ -1,4 +1,4 @@
-//! What the mutation checks of our kernels share.
+//! Helpers that the mutation checks of our kernels share.
 
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::tune::ResultKind;
@@ -101,7 +101,7 @@ pub fn check_briefly(launches: &[Experiment]) {
     check(launches, Effort { seeds, least: 60, caught: 95 });
 }
 
-/// Which launch of a kernel is meant.
+/// Selects a launch of a kernel.
 #[derive(Debug, Clone, Copy)]
 pub enum Which {
     /// The first one. Quantised results are compared with floats of a launch behind it.
@@ -194,7 +194,7 @@ DONE:
 }
 ";
 
-/// What memory holds before a kernel has written there.
+/// The bytes of memory before a kernel has written there.
 const POISON: u8 = 0xff;
 
 /// A kernel before in the stream that makes an input, which is in `memory` already, and writes

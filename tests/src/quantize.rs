@@ -51,11 +51,11 @@ pub fn values(random: &mut SplitMix64, count: usize) -> Vec<f32> {
 
 /// An emulated GPU, as these tests launch on it.
 pub struct EmulatedGpu {
-    /// What messages call it.
+    /// The name in messages.
     pub name: &'static str,
     /// SMs that launches are made for.
     pub sms: u32,
-    /// What its kernels are compiled for.
+    /// The architecture of its kernels.
     pub arch: Arch,
 }
 
@@ -104,18 +104,18 @@ fn amax(values: &[f32]) -> f32 {
     values.iter().fold(0.0, worse)
 }
 
-/// What to quantise and how.
+/// The input of a quantiser, its recipe and its layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// Whose arithmetic.
+    /// The recipe whose arithmetic is used.
     pub recipe: Recipe,
     /// Type of the input.
     pub ty: FloatType,
     /// Order of the block scales.
     pub layout: ScaleLayout,
-    /// Where the tensor-level scale comes from.
+    /// The source of the tensor-level scale.
     pub source: ScaleSource,
-    /// It, where it is given.
+    /// The tensor-level scale, if it is given.
     pub given: f32,
     /// Rows.
     pub m: usize,
@@ -151,7 +151,7 @@ impl Case {
     }
 }
 
-/// What a quantise kernel wrote. Padding included.
+/// The result of a quantise kernel. Padding included.
 #[derive(Debug, PartialEq)]
 pub struct Quantized {
     /// Packed codes.

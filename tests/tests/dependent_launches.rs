@@ -39,7 +39,7 @@ impl Drop for Chain {
 }
 
 impl Chain {
-    /// What `work` launches on an emulated machine.
+    /// Captures the launches of `work` on an emulated machine.
     fn new(name: &str, gpu: Gpu, work: impl FnOnce(&Kernels)) -> Self {
         let folder =
             std::env::temp_dir().join(format!("nvfp4-chain-{name}-{}", std::process::id()));
@@ -218,7 +218,8 @@ fn grouped_products_wait_for_their_activations() {
 fn layers_overlap_behind_their_routes() {
     for gpu in [Gpu::h200(), Gpu::b200()] {
         let chain = Chain::new(&format!("layer-{}", gpu.name), gpu.clone(), |kernels| {
-            // Of so many experts routing takes long enough that what begins too early is noticed.
+            // Routing of so many experts takes long enough that a launch which begins too early is
+            // noticed.
             let case = MixtureCase::new([9, 300, 2], [64, 96], HalfType::Bf16);
             let mixture = Mixture::<Nvfp4>::new(case, 3);
             let step = mixture.step(4);
@@ -251,8 +252,8 @@ fn layers_of_one_token_overlap_behind_their_ids() {
         let chain = Chain::new(&format!("token-{}", gpu.name), gpu.clone(), |kernels| {
             let device = kernels.device();
             let upload = |bytes: &[u8]| DeviceBuffer::upload(device, "x", bytes).expect("memory");
-            // What routing calls sources are numbers below three. It waits for more of it, so that it is
-            // late, and both need little shared memory, so that CTAs of the products fit beside them.
+            // Sources are numbers below three for routing. It waits for more of it, so that it is late,
+            // and both need little shared memory, so that CTAs of the products fit beside them.
             let shape = MoeShape { tokens: 1, top_k: TOP_K, experts: 300, first: 0, count: 8 };
             let more = MoeShape { tokens: TOKENS, ..shape };
             let [more, routing] =

@@ -21,7 +21,7 @@ fn machines() -> [Kernels; 2] {
         .map(|(gpu, sms)| emulated_on(Gpu { sms, ..gpu }, checksums::schedule()))
 }
 
-/// What differs between the products of a configuration.
+/// The differences between the products of a configuration.
 struct Variant<'a> {
     kernel: &'a str,
     format: Format,

@@ -1,7 +1,7 @@
 //! Mutation check of grouped products, and of the kernels around those of a mixture of experts, as
 //! tests/tests/gemm_mutants.rs does for other products.
 //!
-//! What is launched is checked against the f64 oracle first; of a layer, each step is.
+//! Launches are checked against the f64 oracle first, layers step by step.
 
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
@@ -48,7 +48,7 @@ fn refused(kernel: &str, gpu: &Gpu, case: GroupedCase) -> Experiment {
 /// How a layer is launched.
 #[derive(Clone, Copy)]
 enum Steps {
-    /// As a whole: what is settled is read before the kernel before has ended.
+    /// All vectors at once: settled ones are read before the kernel before has ended.
     Together,
     /// One by one: nothing is known to be settled.
     Apart,
@@ -140,7 +140,7 @@ fn sm90_groups() {
 }
 
 /// Clusters make several tiles, of which some reach over a group's last token: results by the copy
-/// engine and by threads, and as blocks. What is late are activations, counts or factors.
+/// engine and by threads, and as blocks. Activations, counts or factors are late.
 #[test]
 fn sm100_groups() {
     let kernel = "gemm_nvfp4_256x128_grouped";

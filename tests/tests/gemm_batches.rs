@@ -160,7 +160,8 @@ fn every_kernel() {
     }
 }
 
-/// Where matrices are taken from a wrong place, the first wrong element is the second entry's.
+/// A matrix that is taken from a wrong place is found: the first wrong element is the second
+/// entry's.
 #[test]
 fn a_wrong_place_is_found_and_named() {
     const M: usize = 5;
@@ -198,8 +199,8 @@ struct Planned {
     weights: DeviceWeights,
 }
 
-/// What is launched before a product depends on where its activations are. Before one of few tokens
-/// it is nothing on sm_100a.
+/// The launches before a product depend on the placement of its activations. Before one of few
+/// tokens it is nothing on sm_100a.
 #[test]
 fn launches_before_a_product() {
     const SIZES: [usize; 4] = [40, 24, 48, 3];

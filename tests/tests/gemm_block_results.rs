@@ -77,7 +77,7 @@ fn every_configuration() {
     }
     let b200 = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
     for (index, config) in sm100::CONFIGS.iter().enumerate() {
-        // Of few tokens and of few columns, so that both orientations are chosen.
+        // Few tokens and few columns, so that both orientations are chosen.
         let k = (config.step() * (config.k_parts() + 1) + 192) as usize;
         let shapes = [[9, config.rows() as usize + 48], [config.rows() as usize + 9, 80]];
         for ([m, n], of) in shapes.into_iter().flat_map(|shape| Format::ALL.map(|of| (shape, of))) {

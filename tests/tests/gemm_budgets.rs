@@ -1,5 +1,5 @@
-//! What the contest's GEMMs cost on the emulated machines, by its counters, with the plans that are
-//! made for them: bytes, products, and how far they copy ahead.
+//! The costs of the contest's GEMMs on the emulated machines, by its counters, with the plans that
+//! are made for them: bytes, products, and how far they copy ahead.
 
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
@@ -34,7 +34,7 @@ fn run(
 /// A result, and what the emulator counted.
 struct Counted {
     result: GemmResult,
-    /// Of the product, which is the last launch.
+    /// Counters of the product, which is the last launch.
     counters: Counters,
 }
 
@@ -176,8 +176,8 @@ fn stage_bytes(plan: &GemmPlan) -> u64 {
     bytes.expect("a configuration").into()
 }
 
-/// What a plan states is copied, of every configuration, also where tiles, steps and parts of K are
-/// not full, for each batch entry.
+/// Plans of every configuration state the bytes that are copied, also if tiles, steps and parts of
+/// K are not full, for each batch entry.
 #[test]
 fn plans_state_what_is_copied() {
     for device in DEVICES {

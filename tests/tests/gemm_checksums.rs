@@ -174,7 +174,7 @@ struct Tile {
 }
 
 impl Tile {
-    /// In keys; the tile of rows by tokens is the plan's.
+    /// Returns the key in the table; the tile of rows by tokens is the plan's.
     fn key(&self, split: Split, result: &GemmResult) -> String {
         let ([rows, tokens], Self { multiplying, multicast, .. }) = (result.plan.tile, self);
         assert_eq!(result.plan.kernel, self.kernel);
@@ -307,7 +307,7 @@ fn sm_100a() {
     sums.compare("gemm_sm_100a");
 }
 
-/// What the plan chooses on whole machines.
+/// The plan's choices on whole machines.
 #[test]
 fn as_planned() {
     let mut sums = Checksums::default();

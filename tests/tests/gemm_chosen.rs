@@ -1,5 +1,5 @@
 //! Rows that choose their weights: against the same product with slots whose weights are copies of the chosen ones,
-//! byte by byte. What is compared with is compared with the oracle elsewhere.
+//! byte by byte. The reference is compared with the oracle in other tests.
 
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::quantize::Format;
@@ -17,7 +17,7 @@ use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 
-/// What the result has before the launch.
+/// The bytes of the result before the launch.
 const POISON: u8 = 0xee;
 /// Experts of all devices, the first one of this device, and how many it has.
 const EXPERTS: [usize; 3] = [9, 2, 5];
@@ -186,7 +186,7 @@ fn rows_have_the_products_of_their_experts() {
     }
 }
 
-/// What rows that choose cannot have is refused before anything is launched.
+/// Invalid rows that choose are refused before anything is launched.
 #[test]
 fn refused() {
     let kernels = emulated(DEVICES[0], SCHEDULES[0]);

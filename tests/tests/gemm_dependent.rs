@@ -58,7 +58,7 @@ fn products_follow_each_other() {
     }
 }
 
-/// Without the wait, activations that are not there yet are noticed.
+/// A product without the wait is found, because its activations are not there yet.
 #[test]
 fn a_product_that_does_not_wait_is_found() {
     let name = "gemm_nvfp4_128x64";

@@ -1,6 +1,6 @@
 //! GEMM on every device there is: the emulated ones always, a GPU where there is one.
 //!
-//! Where inputs make all sums exact, the result does not depend on the order of summing: it is the
+//! Inputs make all sums exact, so the result does not depend on the order of summing: it is the
 //! oracle's, rounded once, and a GPU's bytes are those of the emulator of its architecture.
 
 use fp4_formats::gemm::Split;

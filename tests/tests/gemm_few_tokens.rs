@@ -15,9 +15,9 @@ use ptx_emu::Schedule;
 /// scales are loaded at once, and by fours.
 const ISSUED: [u64; 2] = [340, 375];
 
-/// As planned, in both layouts of the scales, whose padding holds NaN: K of whole steps, of whole words
-/// and of single blocks, also where rows are not multiples of 16 bytes; batches, of matrices that lie
-/// apart and that all entries share.
+/// One launch as planned, in both layouts of the scales, whose padding holds NaN: K of whole steps, of
+/// whole words and of single blocks, also with rows that are not multiples of 16 bytes; batches, of
+/// matrices that lie apart and that all entries share.
 #[test]
 fn one_launch() {
     let machines = SCHEDULES.map(|schedule| emulated("emu:b200", schedule).observed());
@@ -57,8 +57,8 @@ fn one_launch() {
     }
 }
 
-/// What a large product costs: memory gives the operands and little else, which is not written before
-/// and read again, and the warp that loads scales issues few of all instructions.
+/// A large product stays within its budget: memory gives the operands and little else, which is not
+/// written before and read again, and the warp that loads scales issues few of all instructions.
 #[test]
 fn within_budget() {
     let shape = GemmShape::of(1, 7168, 16384);

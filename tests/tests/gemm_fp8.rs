@@ -148,8 +148,8 @@ fn tokens_are_quantised_as_on_the_cpu() {
     }
 }
 
-/// What no kernel takes is refused with its reason; weights of MXFP4 that do not fit are taken by those
-/// who ask for it, and what changed is said.
+/// Operands that no kernel takes are refused with the reason; weights of MXFP4 that do not fit are
+/// taken by callers who ask for it, and the changes are reported.
 #[test]
 fn refused_and_rounded() {
     let [sm90, sm100] = DEVICES.map(|name| emulated(name, SCHEDULES[0]));
@@ -211,9 +211,9 @@ fn student(rng: &mut SplitMix64) -> f64 {
     rng.normal() / (squares / 4.0).sqrt()
 }
 
-/// What products in e4m3 lose beside those of 16-bit activations, in dB of the result: folding NVFP4
-/// weights `w`, [n, k], and rounding `m` Gaussian tokens. Of folding it is less than `most`; bounds are above
-/// what was found (printed).
+/// Measures the loss of products in e4m3 beside those of 16-bit activations, in dB of the result: folding
+/// NVFP4 weights `w`, [n, k], and rounding `m` Gaussian tokens. The loss by folding is less than `most`;
+/// bounds are above the printed values.
 fn rounding_costs(name: &str, [m, n, k]: [usize; 3], w: &[f32], rng: &mut SplitMix64, most: f64) {
     let x: Vec<f32> = (0..m * k).map(|_| rng.normal() as f32).collect();
     let dims = |rows| Dims::new(1, rows, k).expect("dims");
@@ -253,7 +253,7 @@ fn rounding_costs(name: &str, [m, n, k]: [usize; 3], w: &[f32], rng: &mut SplitM
     assert!(rounded_snr - folded_snr < most, "{name}");
 }
 
-/// Of weights from distributions.
+/// Measures weights from distributions.
 #[test]
 fn what_rounding_costs() {
     let [m, n, k] = [16, 64, 2048];
@@ -267,7 +267,7 @@ fn what_rounding_costs() {
     }
 }
 
-/// Of the weights of a real model, the linear layers of the first and the last block.
+/// Measures the weights of a real model, the linear layers of the first and the last block.
 #[test]
 fn what_rounding_costs_of_a_real_model() {
     let Some(path) = real_model("what_rounding_costs_of_a_real_model") else { return };

@@ -1,5 +1,5 @@
-//! What the contest's gated and grouped GEMMs cost on the emulated B200, by its counters, with the
-//! plans that are made for them: bytes and products.
+//! The costs of the contest's gated and grouped GEMMs on the emulated B200, by its counters, with
+//! the plans that are made for them: bytes and products.
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
@@ -16,8 +16,9 @@ fn blocks(rows: usize, k: usize) -> u64 {
     (rows * (k / 2 + k / 16)) as u64
 }
 
-/// At most 1.02 times the operands' bytes are read from memory, at most 1.1 times the useful products
-/// are made, and results are written once. Checks the last launch, which is the product.
+/// Checks that at most 1.02 times the operands' bytes are read from memory, at most 1.1 times the
+/// useful products are made, and results are written once. Checks the last launch, which is the
+/// product.
 fn check(reports: &[LaunchReport], plan: &GemmPlan, operands: u64, products: u64, stored: u64) {
     let counters = &reports.last().expect("a launch").counters;
     let what = format!("{plan}\n{:?}\n{:?}", counters.asynchronous, counters.tensor);

@@ -1,5 +1,4 @@
-//! What grouped products do not take is an error before any launch, with its field, what is required and what was
-//! found.
+//! Invalid grouped products are an error before any launch, with the field, the required and the actual value.
 
 use fp4_formats::ScaleLayout::Linear;
 use fp4_formats::arch::TensorFamily;
@@ -137,7 +136,7 @@ fn runs() {
         with(&weights, &options, ["length of the column factors", "N = 40", "41"]);
         let options = plain.clone().bias(floats(80));
         with(&weights, &options, ["length of the bias", "N = 40", "80"]);
-        // Where one vector is each group's own, the others may be, or be shared, but are nothing else.
+        // If one vector is each group's own, the others may be, or be shared, but are nothing else.
         let options = plain.clone().column_factors(floats(120)).bias(floats(80));
         with(&weights, &options, ["length of the bias", "N = 120", "80"]);
         let pairs = machine.repacked::<Nvfp4>([G, N, K], true, HALVES);

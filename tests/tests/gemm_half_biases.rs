@@ -18,12 +18,13 @@ use ptx_emu::{Checks, Gpu, Launch};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 
-/// Where a launch's parameters are.
+/// The place of a launch's parameters.
 #[derive(Clone, Copy)]
 enum Parameters {
-    /// By value, those of a GEMM first.
+    /// Parameters by value, those of a GEMM first.
     Given,
-    /// In memory, where a pointer that is given first says: mixed products, of which there is one.
+    /// Parameters in memory, at a pointer that is given first: mixed products, of which there is
+    /// one.
     InMemory,
 }
 
@@ -32,7 +33,7 @@ struct Captured {
     kernels: Kernels,
     folder: PathBuf,
     arch: Arch,
-    /// Where a GEMM's parameters have those of the epilogue.
+    /// Offset of the epilogue in a GEMM's parameters.
     epilogue: usize,
     /// Bytes of a GEMM's parameters.
     block: u64,

@@ -39,7 +39,7 @@ fn one_wrong_bit_is_found() {
     }
 }
 
-/// Of full-range results an error beyond the bound, and any bit of the quantised ones.
+/// Errors beyond the bound are found in full-range results, and any wrong bit in quantised ones.
 #[test]
 fn errors_beyond_the_bound_are_found() {
     let case = Case { generator: Generator::FullRange, ..Case::new([3, 48, 64, 1]) };

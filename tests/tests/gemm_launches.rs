@@ -50,7 +50,7 @@ fn options() -> GemmOptions {
     GemmOptions::new().alpha(0.75).output(FloatType::F32)
 }
 
-/// What a launch needs besides weights, on a device.
+/// The buffers of a launch besides weights, on a device.
 struct Buffers {
     codes: DeviceBuffer,
     scales: DeviceBuffer,

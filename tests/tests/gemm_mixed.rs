@@ -226,7 +226,8 @@ fn launches_are_repeated() {
             };
             mixed.launch().expect("runs");
             let launches = reports.take().len();
-            // Of two products; scales of whole tiles in the 128x4 layout are taken as they are.
+            // Two products have two launches before; scales of whole tiles in the 128x4 layout are
+            // taken as they are.
             assert_eq!(launches, 1 + before, "{device} {activations:?}");
             let first = read();
             for operands in &operands {
@@ -291,7 +292,7 @@ fn what_is_refused() {
         let other = Case::new([5, 24, 64, 1]).format(Format::Mxfp4).activations(BF16);
         let other_operands = MixedOperands::new(&machine, &other, &other.inputs::<Mxfp4>(), output);
         let other_operands = other_operands.expect("small");
-        // Of the other type of activations, too.
+        // The same holds for the other type of activations.
         let text = message(&[first, other_operands.product()]);
         assert!(text.contains("activations") || text.contains("format"), "{text}");
     }

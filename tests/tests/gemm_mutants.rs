@@ -30,8 +30,8 @@ fn case(
     Case { layout: Blocked128x4, ..case }.kernel(kernel, split)
 }
 
-/// The launch of `case` on a machine, checked against the oracle. What a kernel before makes is
-/// what is laid out, the activations or their codes, or the `input` of this name.
+/// The launch of `case` on a machine, checked against the oracle. The kernel before makes the
+/// activations or their codes, which are laid out, or the `input` of this name.
 fn experiment_of(case: &Case, gpu: &Gpu, input: Option<&'static str>) -> Experiment {
     let kernel = case.overrides.kernel.as_deref().expect("a kernel");
     let which = if case.exact() { Which::Last } else { Which::First };
@@ -71,9 +71,9 @@ fn sm90(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     experiment
 }
 
-/// Tiles shared by a CTA on each of `sms` SMs. What a CTA gives is more steps than it has
-/// stages, so that it waits for one when it begins the next tile, which has an odd number of
-/// steps: the loop is unrolled twice, and the odd step has code of its own.
+/// Tiles shared by a CTA on each of `sms` SMs. A CTA sends more steps than it has stages, so that
+/// it waits for one when it begins the next tile, which has an odd number of steps: the loop is
+/// unrolled twice, and the odd step has code of its own.
 fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
     sm90_on(sms, kernel, Split::StreamK, shape)
 }
@@ -288,10 +288,10 @@ const HALVES: ResultKind = ResultKind::Floats(FloatType::F16);
 const BLOCKS: ResultKind = ResultKind::Blocks(Format::Nvfp4, Blocked128x4);
 const WIDE_BLOCKS: ResultKind = ResultKind::Blocks(Format::Mxfp4, Blocked128x4);
 
-/// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine,
-/// by threads (rows are not multiples of 16 bytes), and as blocks. Of runs, a cluster sends sums and makes two
-/// tiles after that, whose accumulators are then used again; and one tile is of three clusters: flags are
-/// raised when they are waited for.
+/// Both orders of tiles; the ring of eight stages wraps. Results are stored by the copy engine, by threads
+/// (rows are not multiples of 16 bytes), and as blocks. In runs, a cluster sends sums and makes two tiles
+/// after that, whose accumulators are then used again; and one tile is of three clusters: flags are raised
+/// when they are waited for.
 #[test]
 fn sm100_tiles() {
     let kernel = "gemm_nvfp4_128x64";

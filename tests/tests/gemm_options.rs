@@ -3,9 +3,9 @@
 //! this.
 //!
 //! A configuration meets each way of storing ([`Store`]) in each orientation, and each value of every
-//! other option. Those change from case to case with periods of their own, and begin elsewhere for
-//! each configuration, so that over all configurations they meet each other. Shapes are those of one or
-//! two tiles that are not full.
+//! other option. The other options change from case to case with periods of their own, and begin
+//! elsewhere for each configuration, so that over all configurations they meet each other. Shapes are
+//! those of one or two tiles that are not full.
 
 use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::{FloatType, Operand, ScaleLayout};
@@ -25,11 +25,11 @@ use ptx_emu::Gpu;
 /// A way to store a result, and what is stored.
 #[derive(Debug, Clone, Copy)]
 struct Store {
-    /// What the result is.
+    /// The type of the result.
     result: ResultKind,
     /// Columns of the result beyond a multiple of 32.
     ragged: usize,
-    /// What becomes of each value, and whether the product is gated; `None` if results are sums times
+    /// The activation function, and whether the product is gated; `None` if results are sums times
     /// factors of rows.
     combined: Option<(Activation, bool)>,
 }
@@ -157,7 +157,7 @@ fn small(gpu: Gpu, sms: u32) -> [Kernels; 5] {
     SCHEDULES.map(|schedule| emulated_on(Gpu { sms, ..gpu.clone() }, schedule))
 }
 
-/// Of sm_90a: fewer tokens than a tile has and more.
+/// Options of sm_90a: fewer tokens than a tile has and more.
 #[test]
 fn with_every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
@@ -177,8 +177,8 @@ fn with_every_configuration_of_sm_90a() {
     }
 }
 
-/// Of sm_90a: K of more steps than there are stages for, in parts of every kind; several tiles per CTA;
-/// more tiles in a row than are walked together.
+/// Options of sm_90a: K of more steps than there are stages for, in parts of every kind; several tiles
+/// per CTA; more tiles in a row than are walked together.
 #[test]
 fn long_k_with_every_configuration_of_sm_90a() {
     let machines = small(Gpu::h200(), 5);
@@ -202,8 +202,8 @@ fn long_k_with_every_configuration_of_sm_90a() {
     }
 }
 
-/// Of sm_100a: few tokens and few columns, so that the plan has both orientations; weights of each
-/// batch entry and of all.
+/// Options of sm_100a: few tokens and few columns, so that the plan has both orientations; weights
+/// of each batch entry and of all.
 #[test]
 fn with_every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
@@ -230,8 +230,8 @@ fn with_every_configuration_of_sm_100a() {
     }
 }
 
-/// Of sm_100a: activations that all batch entries share, in both orientations, and more tiles in a
-/// row than are walked together, asked for and not.
+/// Options of sm_100a: activations that all batch entries share, in both orientations, and more
+/// tiles in a row than are walked together, asked for and not.
 #[test]
 fn walks_of_every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
@@ -268,7 +268,8 @@ fn walks_of_every_configuration_of_sm_100a() {
     }
 }
 
-/// Of sm_90a's grouped products: tiles that are not full, and K of many steps, whole and divided.
+/// Options of sm_90a's grouped products: tiles that are not full, and K of many steps, whole and
+/// divided.
 #[test]
 fn with_every_grouped_configuration_of_sm_90a() {
     let machines = small(Gpu::h200(), 3);
@@ -304,7 +305,7 @@ fn with_every_grouped_configuration_of_sm_90a() {
     }
 }
 
-/// Of sm_100a's grouped products, in both orientations.
+/// Options of sm_100a's grouped products, in both orientations.
 #[test]
 fn with_every_grouped_configuration_of_sm_100a() {
     let machines = small(b200(), 4);
@@ -331,7 +332,7 @@ fn with_every_grouped_configuration_of_sm_100a() {
     }
 }
 
-/// As many groups as a table in shared memory is made for in several rounds, few of which have tokens.
+/// Many groups, few of which have tokens: a table in shared memory is made for them in several rounds.
 #[test]
 fn many_groups_with_every_grouped_configuration() {
     let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };

@@ -1,4 +1,4 @@
-//! What the GEMM does not take is an error before any launch, with the field's name.
+//! Invalid products are an error before any launch, with the field's name.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4};
 use fp4_formats::gemm::Split;

@@ -139,10 +139,9 @@ fn factors_and_bias() {
     }
 }
 
-/// What the plan chooses on sm_100a, for shapes whose activations need to be laid out before, or
-/// their scales, or both, or neither, or are of few tokens; shared and own weights; factors and
-/// bias; every type of the result. The plan says how results get to memory and what is laid out
-/// before.
+/// The plan's choices on sm_100a, for shapes whose activations need to be laid out before, or their
+/// scales, or both, or neither, or are of few tokens; shared and own weights; factors and bias;
+/// every type of the result. The plan says how results get to memory and what is laid out before.
 #[test]
 fn as_planned_on_sm_100a() {
     let layouts = |i: usize| [ScaleLayout::ALL[i % 2], ScaleLayout::ALL[i / 2 % 2]];
@@ -200,8 +199,7 @@ fn as_planned_on_sm_100a() {
     }
 }
 
-/// What the plan chooses on sm_100a for 16-bit activations, of each type that weights are
-/// decoded to.
+/// The plan's choices on sm_100a for 16-bit activations, of each type that weights are decoded to.
 #[test]
 fn halves_as_planned_on_sm_100a() {
     for schedule in [SCHEDULES[0], SCHEDULES[3]] {

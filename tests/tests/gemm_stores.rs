@@ -129,7 +129,7 @@ fn rows_that_the_copy_engine_cannot_store() {
     }
 }
 
-/// What the diagnoses name.
+/// The instruction that the diagnoses name.
 const STORE: &str = "cp.async.bulk.tensor.3d.global.shared::cta";
 
 /// Each step from a thread's results to memory, left out or weakened, is diagnosed: under

@@ -24,7 +24,7 @@ fn machine(sms: u32, schedule: Schedule) -> Kernels {
     emulated_on(Gpu { sms, ..b200() }, schedule)
 }
 
-/// By the kernel, activations laid out in turn by `index`.
+/// Makes the case of a configuration, activations laid out by `index` in turn.
 fn case(config: &Sm100Config, [m, n, k, l]: [usize; 4], index: usize) -> Case {
     let activations = match config.activations {
         Some(operand) => ActivationType::as_they_are(operand),

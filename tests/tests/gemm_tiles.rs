@@ -12,7 +12,7 @@ use nvfp4_tests::gemm::tcgen05::{Product, config};
 use ptx_emu::Schedule;
 use std::collections::BTreeSet;
 
-/// Of activations and weights.
+/// Layouts of activations and of weights.
 const LAYOUTS: [[ScaleLayout; 2]; 4] = [
     [Blocked128x4, Blocked128x4],
     [Linear, Blocked128x4],

@@ -130,8 +130,8 @@ fn grouped_problem(case: &GroupedCase) -> TuneProblem {
     }
 }
 
-/// Of grouped products: the entry for as many groups, whose tokens are as many or of one class, of
-/// groups in one matrix or in slots; gated ones are others.
+/// The table's kernel runs for groups: the entry for as many groups, whose tokens are as many or of
+/// one class, of groups in one matrix or in slots; gated ones are others.
 #[test]
 fn the_tables_kernel_runs_for_groups() {
     for (device, kernel, split) in [
@@ -194,7 +194,7 @@ fn a_dense_kernel_in_the_table_is_rejected_for_groups() {
     }
 }
 
-/// What `bench --tune` measures of a mixture of experts is what the layer's products look up.
+/// Layers look up the entries of a mixture of experts that `bench --tune` measures.
 #[test]
 fn both_products_of_a_mixture_are_in_the_table() {
     let many = MixtureShape { tokens: 9, experts: 6, top_k: 2, hidden: 64, between: 96 };

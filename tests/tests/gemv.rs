@@ -120,8 +120,7 @@ fn uneven_panels() {
     }
 }
 
-/// Where nothing is rounded before the output, the architectures agree bit for
-/// bit, and so do all schedules.
+/// The architectures and all schedules agree bit for bit if nothing is rounded before the output.
 #[test]
 fn exact_inputs_give_the_same_bits_everywhere() {
     let mut case = case(GemvShape { m: 130, k: 7184, l: 2 }, Generator::Exact, 21);

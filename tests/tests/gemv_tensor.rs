@@ -24,7 +24,7 @@ use ptx_emu::{Gpu, Schedule};
 struct Case {
     shape: GemvShape,
     generator: Generator,
-    /// Of activations and of weights as they are stored.
+    /// Layouts of activations and of weights as they are stored.
     layouts: [ScaleLayout; 2],
     options: GemvOptions,
     seed: u64,

@@ -1,4 +1,4 @@
-//! What the PTX of the kernels must not contain, whatever they compute.
+//! Instructions that the PTX of the kernels must not contain, whatever they compute.
 
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::{sm90, sm100};

@@ -161,7 +161,7 @@ fn combining() {
         let slots = shape.tokens * shape.top_k;
         let mut ids = ids(shape, &mut rng);
         let mut weights: Vec<f32> = (0..slots).map(|_| rng.normal() as f32).collect();
-        // Of every choice that the kernel loads together, a bad one and one with a weight that is none.
+        // The kernel loads four choices together: one of them is bad, or has no weight.
         for choice in 0..4 {
             ids[(5 + choice) * shape.top_k + choice] = -3;
             weights[4 * shape.top_k + choice] = f32::NAN;
@@ -208,7 +208,7 @@ fn combining() {
             routing.combine_choices(&from, choices, &on_device, shared_buffer, &out, types);
         launched.expect("a launch");
         let by_choice = out.read().expect("readable");
-        // Where no weight is NaN, the bad ids are what was wrong.
+        // No weight is NaN, so the bad ids are the fault.
         routes.clear_status().expect("a launch");
         let ones = upload(&kernels, &1f32.to_le_bytes().repeat(slots));
         let launched = routing.combine_choices(&from, choices, &ones, None, &out, types);
@@ -572,8 +572,8 @@ fn bad_choices_of_one_of_many_tokens() {
     }
 }
 
-/// On sm_90a the first product brings the beginnings of the second one's weights to L2, one for each CTA that
-/// has a tile there; nothing else is brought, and elsewhere nothing at all.
+/// First products on sm_90a bring the beginnings of the second one's weights to L2, one for each CTA that has
+/// a tile there; nothing else is brought, and other architectures bring nothing at all.
 #[test]
 fn first_products_prefetch_for_the_second() {
     for device in DEVICES {

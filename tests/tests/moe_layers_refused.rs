@@ -1,5 +1,4 @@
-//! What layers of experts do not take is an error before any launch, with its field, what is required and what was
-//! found.
+//! Invalid layers of experts are an error before any launch, with the field, the required and the actual value.
 
 use fp4_formats::ScaleLayout::Linear;
 use fp4_formats::arch::TensorFamily;
@@ -33,7 +32,7 @@ struct Operands {
 }
 
 impl Operands {
-    /// Those that fit.
+    /// Makes valid arguments.
     fn new(machine: &Watched, kind: ActivationKind) -> Self {
         let made = |sizes, gated| machine.weights::<Nvfp4>(sizes, gated, kind);
         let (first, second) = ([GOOD.count, BETWEEN, HIDDEN], [GOOD.count, HIDDEN, BETWEEN]);
@@ -128,7 +127,7 @@ fn quantised_layers() {
     }
 }
 
-/// What a launch of a layer takes.
+/// The arguments of a layer's launch.
 struct Arguments<'a> {
     machine: &'a Watched,
     layer: MoeLayer,
@@ -155,7 +154,7 @@ impl<'a> Arguments<'a> {
         Self { machine, layer, operands, memory, buffers }
     }
 
-    /// What errors of the steps call the buffers.
+    /// Returns the names that errors of the steps give to the buffers.
     fn names(options: &MoeOptions) -> [&'static str; 8] {
         [
             if options.quantized.is_some() { "`input`" } else { "the activations" },

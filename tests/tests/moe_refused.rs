@@ -1,5 +1,5 @@
-//! What the parts of a layer do not take is an error before any launch, with its field, what is required and what was
-//! found: routing, gathering and combining, and runs of a layer that is planned.
+//! Invalid parts of a layer are an error before any launch, with the field, the required and the actual value:
+//! routing, gathering and combining, and runs of a layer that is planned.
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4};
@@ -232,7 +232,7 @@ fn runs_keep_their_sizes() {
                     machine.refused(run.beside(&operands), error, &[]);
                 }
             }
-            // Of a run with a result to add, too, which has the type of the layer's.
+            // A run with a result to add is refused as well, if its type is not the layer's.
             let mut typed = mixture.operands(&step);
             typed.options.output = FloatType::Bf16;
             let error = ["type of the result", "f32, as planned", "bf16"];

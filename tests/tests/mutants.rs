@@ -21,7 +21,7 @@ fn check(experiment: &Experiment, least: usize) {
 struct Memory {
     memory: GlobalMemory,
     outputs: Vec<Watched>,
-    /// What the kernel before makes: address and bytes.
+    /// The input that the kernel before makes: address and bytes.
     made: Option<(u64, u64)>,
 }
 

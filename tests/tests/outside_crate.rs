@@ -44,7 +44,7 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system's cleaning of temporary folders.
+        // A folder that cannot be removed is left to the system's cleaning of temporary folders.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -91,10 +91,10 @@ fn quotients_around_ties() {
     }
 }
 
-/// What the kernels compute for `x / d` is on the same side of each tie of e2m1 as
-/// the rounded quotient: for every mantissa of `d` (powers of two change nothing), and
-/// every `x` whose quotient is within a unit in the last place of a tie. Farther away
-/// no rounding matters. The three divisors that do not suit take the slow path.
+/// Quotients `x / d` of the kernels are on the same side of each tie of e2m1 as the rounded
+/// quotient: for every mantissa of `d` (powers of two change nothing), and every `x` whose quotient
+/// is within a unit in the last place of a tie. Farther away no rounding matters. The three
+/// divisors that do not suit take the slow path.
 #[test]
 fn quotients_of_all_mantissas() {
     for mantissa in 0..1u32 << 23 {

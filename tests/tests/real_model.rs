@@ -19,7 +19,7 @@ fn model(test: &str) -> Option<Checkpoint> {
     Some(Checkpoint::open(&real_model(test)?).expect("a readable checkpoint"))
 }
 
-/// With 16-bit activations only the weights are quantised, which shows: about 3 dB.
+/// A layer with 16-bit activations quantises the weights alone, which shows: about 3 dB.
 #[test]
 fn a_layer_as_gemm() {
     let Some(model) = model("a_layer_as_gemm") else { return };

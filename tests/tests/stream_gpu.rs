@@ -41,7 +41,7 @@ struct Layer {
     shape: GemmShape,
     weight: BlockScaled<Nvfp4>,
     options: GemmOptions,
-    /// For FP4 and for BF16 activations.
+    /// Weights for FP4 and for BF16 activations.
     weights: [DeviceWeights; 2],
     quantizer: Quantizer,
     input: DeviceBuffer,

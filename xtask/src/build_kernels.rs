@@ -81,7 +81,7 @@ pub fn manifest(arch: Arch) -> Result<Manifest> {
     workshop().manifest(arch)
 }
 
-/// What builds the GPU crate for `arch` with `compiler`.
+/// Returns the builder of the GPU crate for `arch` with `compiler`.
 pub fn builder(arch: Arch, compiler: Compiler) -> CudaBuilder {
     workshop().builder(arch, compiler)
 }

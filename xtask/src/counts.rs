@@ -23,12 +23,12 @@ pub struct Options {
     write: bool,
 }
 
-/// By opcode.
+/// Counts by opcode.
 type Opcodes = BTreeMap<String, usize>;
-/// By kernel.
+/// Counts by kernel.
 pub type Counts = BTreeMap<String, Opcodes>;
 
-/// Where the expected counts are.
+/// Path of the expected counts.
 fn file() -> PathBuf {
     run::root().join("tests/data/kernels/synchronisation.json")
 }
@@ -58,7 +58,7 @@ pub fn compiled(arch: Arch, compiler: &Compiler) -> Result<Counts> {
     Ok(counts)
 }
 
-/// What differs, one line for each kernel.
+/// Returns the differences, one line per kernel.
 fn differences(expected: &Counts, found: &Counts) -> Vec<String> {
     let mut lines = Vec::new();
     for (kernel, opcodes) in found {

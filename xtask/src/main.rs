@@ -1,8 +1,8 @@
 //! Project tasks, run as `cargo xtask <command>`.
 //!
-//! Light on purpose: it depends on `cuda_builder` and not on the host library,
-//! so that a newcomer's first command starts compiling kernels soon. What needs
-//! the host library runs its program, `nvfp4`.
+//! Light on purpose: it depends on `cuda_builder` and not on the host library, so that a newcomer's
+//! first command starts compiling kernels soon. Commands that need the host library run its
+//! program, `nvfp4`.
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input, 141 the reader of the output closed the
 //! pipe.

@@ -29,7 +29,7 @@ struct Compiled(PathBuf);
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // What stays is seen by `git status`.
+        // A folder that stays is seen by `git status`.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -78,7 +78,7 @@ pub fn run() -> Result<ExitCode> {
 }
 
 /// Packages the adapter to candle, which has a workspace of its own. `nvfp4` is taken from this checkout,
-/// as no registry may have it. What is packaged is not built again: `cargo xtask test` builds it.
+/// as no registry may have it. Packaged crates are not built again: `cargo xtask test` builds them.
 fn candle() -> Command {
     let mut cargo = run::cargo();
     cargo.args(["package", "--no-verify", "--allow-dirty", "--manifest-path", "candle/Cargo.toml"]);

@@ -1,4 +1,4 @@
-//! Where things are, and how other programs are run.
+//! Paths of the project, and how other programs are run.
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -40,12 +40,12 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Where kernels go.
+/// The folder of the kernels.
 pub fn kernels() -> PathBuf {
     root().join("target/kernels")
 }
 
-/// Where tools that are installed for the project go.
+/// The folder of tools that are installed for the project.
 pub fn tools() -> PathBuf {
     root().join("target/cuda-tools")
 }
@@ -100,7 +100,7 @@ impl Program {
         build
             .args(["build", "--release", "--quiet", "--package", name, "--bin", name])
             .args(["--features", "cli,cust"]);
-        // What the caller says goes before.
+        // A value that the caller sets goes before.
         if std::env::var_os(COMMIT_VARIABLE).is_none()
             && let Some(commit) = commit_of(&root())
         {

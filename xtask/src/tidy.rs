@@ -49,8 +49,8 @@ fn inline_assembly_stands_in_cuda_std_ptx_only() {
     none("inline assembly outside cuda_std::ptx", offences);
 }
 
-/// The text up to the parenthesis that closes one opened before it. Those in
-/// string literals are left out of the count.
+/// The text up to the parenthesis that closes one opened before it. Parentheses in string literals
+/// are left out of the count.
 fn arguments(text: &str) -> &str {
     let (mut depth, mut quoted, mut escaped) = (1, false, false);
     for (at, c) in text.char_indices() {
@@ -261,7 +261,7 @@ fn names_are_found_in_paths() {
 fn imports_of_the_emulators_core_go_one_way() {
     let folder = Path::new("emulator/ptx-emu-core/src");
     let root = std::fs::read_to_string(run::root().join(folder).join("lib.rs")).expect("readable");
-    // What the root has of its modules, by name.
+    // The root's names that come from its modules.
     let mut homes: BTreeMap<String, usize> = BTreeMap::new();
     let layer = |name: &str| LAYERS.iter().position(|known| *known == name);
     for line in root.split("pub use ").skip(1) {
@@ -295,8 +295,8 @@ fn imports_of_the_emulators_core_go_one_way() {
     none("imports against the order of the layers", offences);
 }
 
-/// What stands in for CUDA's libraries, and what comes before the driver's, follows the program's
-/// pointers in one file.
+/// Programs' pointers are followed in one file: it serves the stand-ins for CUDA's libraries and
+/// the library before the driver's.
 #[test]
 fn programs_pointers_are_followed_in_one_file() {
     for package in ["emulator/ptx-emu-cuda", "emulator/ptx-emu-capture"] {

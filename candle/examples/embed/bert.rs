@@ -31,11 +31,11 @@ impl Config {
     /// The same architecture.
     pub const SMALL: Self =
         Self { vocabulary: 400, positions: 64, hidden: 128, layers: 2, heads: 4, between: 512 };
-    /// Of variances (`layer_norm_eps`).
+    /// Epsilon that is added to variances (`layer_norm_eps`).
     const EPSILON: f64 = 1e-12;
 }
 
-/// Where linear layers come from.
+/// Source of the linear layers.
 pub enum Layers {
     /// The floats themselves.
     Floats,

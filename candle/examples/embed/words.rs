@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 /// The pieces that a model knows.
 pub struct Vocabulary {
     ids: HashMap<String, u32>,
-    /// Of `[CLS]`, `[SEP]` and `[UNK]`.
+    /// Ids of `[CLS]`, `[SEP]` and `[UNK]`.
     special: [u32; 3],
 }
 

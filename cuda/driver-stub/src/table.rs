@@ -223,7 +223,7 @@ driver_functions! {
         fn cuTexObjectGetResourceDesc(p_res_desc: Ptr, tex_object: u64);
         fn cuTexObjectGetResourceViewDesc(p_res_view_desc: Ptr, tex_object: u64);
     }
-    // What cust lacks.
+    // Functions that cust lacks.
     looked_up {
         fn cuGetErrorName(error: u32, name: *mut *const c_char);
         fn cuFuncSetAttribute(function: Ptr, attribute: u32, value: i32);

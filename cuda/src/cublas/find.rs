@@ -1,4 +1,4 @@
-//! Where cuBLAS is looked for.
+//! The places where cuBLAS is looked for.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

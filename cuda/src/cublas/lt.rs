@@ -17,9 +17,9 @@ use api::{Algorithm, Api, Described};
 /// How the tensor cores' sums of e4m3 products, which have fewer bits than f32, are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum E4m3Sums {
-    /// In f32, every so many products, as our kernels do. cuBLAS' default.
+    /// Sums are added in f32 after every few products, as in our kernels. cuBLAS' default.
     Promoted,
-    /// By the tensor cores alone: faster and less accurate (`CUBLASLT_MATMUL_DESC_FAST_ACCUM`).
+    /// Sums stay in the tensor cores: faster and less accurate (`CUBLASLT_MATMUL_DESC_FAST_ACCUM`).
     Fast,
 }
 

@@ -1,4 +1,4 @@
-//! What a device handle owns: the primary context, a stream, allocations.
+//! The resources of a device handle: the primary context, a stream, allocations.
 //!
 //! There are two implementations of one trait, and the feature `cust` chooses. With it, the crate
 //! `cust` creates and releases these objects. Without it, the calls go straight to the table of

@@ -115,7 +115,8 @@ fn assemble(
     Ok(())
 }
 
-/// What kernels take of an SM, a line for each; and whether all are as they must be.
+/// Describes the resources that kernels take on an SM, a line for each, and says whether all are
+/// within their limits.
 pub fn report(manifest: &Manifest) -> (Vec<String>, bool) {
     let mut lines = vec![format!(
         "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a manifest says of a kernel.
+/// A kernel's entry in a manifest.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// Name, launch bounds, parameters.
@@ -33,7 +33,7 @@ pub struct Entry {
     pub resources: Option<ptxas::Usage>,
 }
 
-/// What is in an architecture's folder.
+/// The manifest of an architecture's folder.
 pub type Manifest = nvfp4_manifest::Manifest<Entry>;
 
 /// Checks that every kernel has machine code that keeps out of local memory, and whose products run
@@ -49,8 +49,8 @@ pub fn no_faults(manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a kernel's machine code, if anything is: products that ptxas runs one by one,
-/// or accesses to local memory beyond what is known. sm_90a's tiles of 128 rows by 64 tokens have 80
+/// Returns the fault of a kernel's machine code, if it has one: products that ptxas runs one by one,
+/// or accesses to local memory beyond the known ones. sm_90a's tiles of 128 rows by 64 tokens have 80
 /// registers; compiled by rustc 1.96 they are one or two short in the store, and grouped kernels up to
 /// four, once per tile and not in the main loop.
 fn fault(usage: &ptxas::Usage) -> Option<&'static str> {
@@ -65,12 +65,12 @@ fn fault(usage: &ptxas::Usage) -> Option<&'static str> {
     }
 }
 
-/// What a build tells its observer, as it goes on.
+/// A message of a build to its observer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress<'a> {
     /// So many modules are going to be made into this. The stages of a build come one after the other.
     Begin {
-        /// What is done to the modules.
+        /// The name of the stage.
         stage: &'a str,
         /// How many there are.
         modules: usize,
@@ -84,12 +84,12 @@ pub enum Progress<'a> {
     },
     /// The stage is over.
     End {
-        /// What it did and how long it took.
+        /// The result of the stage and its duration.
         summary: &'a str,
     },
 }
 
-/// Where sources are found and where results go.
+/// The folders of the sources and of the results.
 #[derive(Clone)]
 pub struct Workshop {
     /// The repository's root.
@@ -102,7 +102,7 @@ pub struct Workshop {
     pub observer: Observer,
 }
 
-/// What is told of the progress of a build.
+/// An observer of a build's progress.
 pub type Observer = Arc<dyn Fn(Progress<'_>) + Send + Sync>;
 
 impl Workshop {
@@ -132,7 +132,7 @@ impl Workshop {
         Ok(Manifest::read(&self.folder(arch).join(FILE_NAME))?)
     }
 
-    /// What builds the GPU crate for `arch` with `compiler`.
+    /// Returns the builder of the GPU crate for `arch` with `compiler`.
     pub fn builder(&self, arch: Arch, compiler: Compiler) -> CudaBuilder {
         let builder = CudaBuilder::new(self.root.join("kernels-gpu"), arch.name())
             .target_dir(&self.intermediate)

@@ -1,4 +1,4 @@
-//! What modules are made of: whether one is older than its sources.
+//! The sources of modules: whether a module is older than its sources.
 
 use anyhow::{Context, Result};
 use nvfp4_manifest::Sources;

@@ -49,7 +49,7 @@ pub enum EmbeddedError {
     Damaged {
         /// The file.
         name: String,
-        /// What is wrong with them.
+        /// The fault.
         reason: String,
     },
 }
@@ -61,7 +61,7 @@ pub fn embedded(arch: Arch) -> Option<&'static Embedded> {
 }
 
 impl Embedded {
-    /// What is embedded.
+    /// Returns the manifest of the embedded kernels.
     ///
     /// # Errors
     /// [`EmbeddedError::Manifest`].

@@ -23,7 +23,7 @@ pub enum ManifestError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file that is no manifest of this version.
@@ -34,7 +34,7 @@ pub enum ManifestError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where it differs.
+        /// The error of the parser.
         source: serde_json::Error,
     },
 }
@@ -65,7 +65,7 @@ pub struct Module<K = Callable> {
     pub stamp: String,
     /// Release of the compiler, and its LLVM's.
     pub compiler: String,
-    /// What it was made of.
+    /// The sources that it was made of.
     pub sources: Sources,
     /// The kernels.
     pub kernels: Vec<K>,
@@ -97,11 +97,11 @@ pub struct Cubin {
 pub struct Sources {
     /// A digest of all of them.
     pub digest: String,
-    /// Those that not all modules have in common, from the repository's root.
+    /// Sources that only some modules have, relative to the repository's root.
     pub files: Vec<PathBuf>,
 }
 
-/// What is needed to launch a kernel.
+/// A kernel as launches need it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callable {
     /// Its entry name.

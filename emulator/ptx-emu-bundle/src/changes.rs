@@ -1,4 +1,4 @@
-//! What a launch left in memory: outputs as they are, beside those that were expected.
+//! The memory that a launch left: outputs as they are, beside the expected ones.
 
 use super::{Bundle, BundleError, Compare, Expected, OutputReport};
 use ptx_emu_core::{GlobalMemory, MemoryError};
@@ -8,7 +8,7 @@ pub type Part = (u64, Vec<u8>);
 
 impl Bundle {
     /// Makes outputs of what a launch changed. `after` gives the parts of an allocation (address,
-    /// size) that hold something after the launch. Those that hold the same as before, or are
+    /// size) that hold something after the launch. Ranges that hold the same as before, or are
     /// outputs already, are left out.
     ///
     /// # Errors

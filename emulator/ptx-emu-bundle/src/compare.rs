@@ -100,7 +100,7 @@ pub(super) fn integer_type(name: &str) -> Option<(usize, bool)> {
     Some((1 << bits, signed))
 }
 
-/// When an output is right.
+/// The condition under which an output is right.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compare {
     /// The same bytes.

@@ -38,9 +38,9 @@ pub enum BundleError {
     Field {
         /// Field, such as `memory[2].size`.
         field: String,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// A tensor map that the driver would refuse.

@@ -58,7 +58,7 @@ pub struct Bundle {
     /// The launch may begin before the one before it in its stream has ended. A bundle is run by
     /// itself, so it has no effect but that the kernel may ask for it.
     pub programmatic: bool,
-    /// The whole parameter block. Where tensor maps go, its bytes do not matter.
+    /// The whole parameter block. The bytes at the places of tensor maps do not matter.
     pub params: Vec<u8>,
     /// Device allocations.
     pub memory: Vec<Allocation>,
@@ -81,12 +81,12 @@ pub struct Allocation {
     pub contents: Option<Vec<u8>>,
 }
 
-/// Where the 128 bytes of a tensor map go.
+/// The place of a tensor map's 128 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapPlace {
-    /// Into the parameter block, at this offset.
+    /// The parameter block, at this offset.
     Param(u64),
-    /// Into global memory, at this address.
+    /// Global memory, at this address.
     Global(u64),
 }
 
@@ -99,7 +99,7 @@ pub struct PlacedMap {
     pub map: TensorMap,
 }
 
-/// What the launch must leave in a range of memory.
+/// The bytes that the launch must leave in a range of memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
     /// Address.

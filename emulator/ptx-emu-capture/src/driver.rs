@@ -22,7 +22,7 @@ pub(crate) fn is_recorded(stream: u64) -> bool {
     let mut status = 0u32;
     let to = address_of(&mut status);
     let code = call!(cuStreamIsCapturing(stream => u64, to => u64));
-    // Of the legacy stream it may not be asked while another is recorded.
+    // The legacy stream may not be asked while another is recorded.
     code != SUCCESS || status != 0
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn name(kernel: u64) -> Option<String> {
     found.map(|name| String::from_utf8_lossy(&name).into_owned())
 }
 
-/// Where the driver has a parameter in a kernel's block.
+/// Returns the driver's offset of a parameter in a kernel's block.
 pub(crate) fn parameter_offset(kernel: u64, index: u64) -> Option<u64> {
     let (mut offset, mut size) = (0u64, 0u64);
     let (at, bytes) = (address_of(&mut offset), address_of(&mut size));

@@ -38,7 +38,7 @@ fn loaded(out: u64, image: u64, library: bool, code: Code) -> Code {
     code
 }
 
-/// As [`loaded`], of a file.
+/// Handles a file as [`loaded`] handles an image.
 fn loaded_file(out: u64, path: u64, library: bool, code: Code) -> Code {
     let path = String::from_utf8_lossy(&text(path)).into_owned();
     // PTX need not end with a zero in a file.
@@ -261,7 +261,7 @@ hooks! {
     ) |real| {
         let code = real();
         if code == SUCCESS {
-            // What it does not know stays the bytes that the driver made.
+            // Bytes that it does not know stay as the driver made them.
             let lists = [dims, strides, box_dims, element_strides];
             let _ = encoded(out, element, rank, address, lists, [interleave, swizzle, l2, fill]);
         }
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(get(c"cuGetProcAddress", 11030, 0), Some("cuGetProcAddress"));
         assert_eq!(get(c"cuGetProcAddress", 13000, 0), Some("cuGetProcAddress_v2"));
         assert_eq!(get(c"cuEventCreate", 13000, 0), None);
-        // What the driver does not have, nobody has.
+        // Calls that the driver does not have are refused.
         let mut nothing = 0u64;
         replaced(c"cuMemMap".as_ptr() as u64, (&raw mut nothing) as u64, 13000, 0);
         assert_eq!(nothing, 0);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
-/// Where the arguments of a launch are: a pointer to each, or the driver's list with the block.
+/// The place of a launch's arguments: a pointer to each, or the driver's list with the block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arguments {
     pub(crate) values: u64,
@@ -41,7 +41,7 @@ impl Shape {
         self
     }
 
-    /// That of a `CUlaunchConfig`.
+    /// Reads the arguments of a `CUlaunchConfig`.
     pub(crate) fn read(config: u64) -> Self {
         const ATTRIBUTE: u64 = 72;
         let words = bytes(config, 56);
@@ -158,7 +158,7 @@ fn before(
     })
 }
 
-/// What all memory holds. What cannot be copied is said, and left out.
+/// Returns the contents of all memory. Memory that cannot be copied is reported, and left out.
 fn contents(state: &State) -> Vec<Allocation> {
     let copied = state.memory.iter().filter_map(|(&addr, range)| {
         match driver::copy_down(addr, range.bytes) {
@@ -199,7 +199,7 @@ fn parameters(
     };
     for (index, param) in info.params.iter().enumerate() {
         let from = match given {
-            // Where the driver has parameters depends on the GPU.
+            // The driver's offsets of parameters depend on the GPU.
             Some(buffer) => {
                 let offset = driver::parameter_offset(handle, index as u64);
                 buffer + offset.unwrap_or(param.offset.into())

@@ -9,7 +9,7 @@
 //!
 //! Around a launch the device is waited for and all its memory copied, so launches do not overlap.
 //!
-//! # What is not captured, and is said by name
+//! # Not captured, and reported by name
 //!
 //! * Kernels of modules without PTX for the GPU: cuBLAS and other libraries that ship machine code.
 //! * Launches in a stream that is recorded into a graph, and those of graphs.

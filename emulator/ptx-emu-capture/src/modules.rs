@@ -16,9 +16,9 @@ pub(crate) struct Loaded {
     pub(crate) ptx: Result<String, String>,
     /// Its kernels.
     names: Vec<String>,
-    /// What its variables held before anything ran, once that is known.
+    /// Contents of its variables before anything ran, once they are known.
     initial: Option<BTreeMap<String, Vec<u8>>>,
-    /// What is known of kernels that were launched.
+    /// The kernels that were launched, as far as they are known.
     known: BTreeMap<String, KernelInfo>,
 }
 
@@ -97,7 +97,7 @@ impl Loaded {
         now.filter(|(name, value)| initial.and_then(|all| all.get(name)) != Some(value)).collect()
     }
 
-    /// A kernel's parameters. What the emulator does not model does not matter.
+    /// A kernel's parameters. Instructions that the emulator does not model do not matter.
     pub(crate) fn kernel(&mut self, name: &str) -> Result<KernelInfo, String> {
         if let Some(known) = self.known.get(name) {
             return Ok(known.clone());

@@ -1,4 +1,5 @@
-//! What `ptx-emu capture` asks for, which it passes in an environment variable, and what it is told.
+//! The options of `ptx-emu capture`, which it passes in an environment variable, and the reports to
+//! it.
 
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -11,22 +12,22 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 /// The environment variable.
 const VARIABLE: &str = "PTX_EMU_CAPTURE";
 
-/// What is captured, and where it is written.
+/// The launches that are captured, and the folder that they are written to.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Settings {
     /// The driver's library.
     pub(crate) driver: PathBuf,
-    /// Where bundles are written.
+    /// The folder of the bundles.
     folder: PathBuf,
     /// Parts of the names of kernels; none: all kernels.
     kernels: Vec<String>,
     /// Launches that are captured; `None`: all.
     most: Option<u64>,
-    /// Where `ptx-emu capture` reads what came of the launches.
+    /// The file in which `ptx-emu capture` reads the outcome of the launches.
     report: Option<PathBuf>,
 }
 
-/// Those of the environment; the program ends if they are none.
+/// Returns the settings of the environment; the program ends if they are none.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         let text = std::env::var(VARIABLE).unwrap_or_default();
@@ -39,7 +40,7 @@ pub(crate) fn settings() -> &'static Settings {
 }
 
 impl Settings {
-    /// Where a bundle of that name goes.
+    /// Returns the folder of a bundle.
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -68,7 +69,7 @@ pub(crate) fn complain_once(message: String) {
     }
 }
 
-/// What `ptx-emu capture` counts.
+/// An event that `ptx-emu capture` counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A bundle was written.

@@ -1,4 +1,4 @@
-//! What the program has made.
+//! The objects that the program has made.
 
 use crate::modules::Loaded;
 use ptx_emu_core::tensor_map::TensorMap;

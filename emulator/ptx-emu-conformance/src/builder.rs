@@ -10,8 +10,7 @@ use std::fmt::Write as _;
 const BLOCK: u32 = 128;
 /// Elements of an elementwise probe, unless it says otherwise.
 const COUNT: usize = 512;
-/// What an output holds before the launch, where a probe does not say: no result
-/// is all of this.
+/// The byte of an output before the launch, if a probe does not say: no result is all of this.
 pub(super) const UNTOUCHED: u8 = 0xcb;
 
 /// Names of operand registers.
@@ -74,7 +73,7 @@ impl Set {
         self.kinds(instruction, &kinds, to);
     }
 
-    /// As [`simple`](Self::simple), with values of these kinds.
+    /// Adds a probe as [`simple`](Self::simple) does, with values of these kinds.
     pub(super) fn kinds(&mut self, instruction: &str, kinds: &[Kind], to: &str) {
         let operands = OPERANDS[..kinds.len()].join(", ");
         self.body(instruction, kinds, to, &format!("{instruction} %o, {operands};"));
@@ -86,7 +85,7 @@ impl Set {
         self.counted(name, kinds, to, body, COUNT);
     }
 
-    /// As [`body`](Self::body), with `count` elements, a multiple of 128.
+    /// Adds a probe as [`body`](Self::body) does, with `count` elements, a multiple of 128.
     pub(super) fn counted(
         &mut self,
         name: &str,
@@ -99,7 +98,7 @@ impl Set {
         self.values(name, kinds, &operands(kinds, count, seed), to, body);
     }
 
-    /// As [`body`](Self::body), with these operand columns of equal length, a
+    /// Adds a probe as [`body`](Self::body) does, with these operand columns of equal length, a
     /// multiple of 128.
     pub(super) fn values(
         &mut self,

@@ -77,11 +77,11 @@ pub struct Difference {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stale recording: {field}: required {required}, actual {actual}")]
 pub struct StaleRecording {
-    /// What does not fit.
+    /// The field that does not fit.
     pub field: &'static str,
-    /// As the probe has it.
+    /// The probe's value.
     pub required: String,
-    /// As the recording has it.
+    /// The recording's value.
     pub actual: String,
 }
 

@@ -2,7 +2,7 @@
 
 use ptx_emu_core::num::{bfloat, half};
 
-/// What an output consists of.
+/// The elements of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
     /// Integers or bit patterns of so many bytes (1, 2, 4, 8).
@@ -47,7 +47,7 @@ impl Element {
     }
 }
 
-/// When an output is as good as the recorded one.
+/// The condition under which an output is as good as the recorded one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Comparison {
     /// The same bits.
@@ -60,7 +60,7 @@ pub enum Comparison {
         relative: f64,
         /// Absolute error.
         absolute: f64,
-        /// Where the figures come from.
+        /// The source of the figures.
         reason: &'static str,
     },
 }
@@ -76,7 +76,7 @@ pub struct Mismatch {
     pub actual: u64,
 }
 
-/// What comparing two outputs gave.
+/// The result of comparing two outputs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Compared {
     /// Elements whose bits differ.

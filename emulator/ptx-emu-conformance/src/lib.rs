@@ -18,11 +18,10 @@
 //! | `recording` | the container of a family's outputs |
 //! | `check` | running probes on the emulator and comparing |
 //!
-//! What this can miss: probes show results, not timing. Instructions whose
-//! result depends on the order of threads are probed only if every order
-//! gives the same result. A recording is valid for the device and the driver that its
-//! header names (integer division and `div`, `sqrt` of floats are sequences of instructions
-//! that the driver's compiler chooses).
+//! Limits: probes show results, not timing. Instructions whose result depends on the order of
+//! threads are probed only if every order gives the same result. A recording is valid for the
+//! device and the driver that its header names (integer division and `div`, `sqrt` of floats are
+//! sequences of instructions that the driver's compiler chooses).
 
 mod builder;
 mod check;

@@ -24,7 +24,7 @@ macro_rules! families {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// What it probes, in a few words.
+            /// Returns the subject of its probes, in a few words.
             #[must_use]
             pub const fn summary(self) -> &'static str {
                 match self { $(Self::$variant => $what),* }
@@ -138,7 +138,7 @@ pub struct Probe {
     pub maps: Vec<MapParameter>,
     /// The output buffer before the launch.
     pub output: Vec<u8>,
-    /// What the output's elements are.
+    /// The type of the output's elements.
     pub element: Element,
     /// How outputs are compared.
     pub comparison: Comparison,
@@ -265,7 +265,7 @@ impl Checksum {
         }
     }
 
-    /// Of one slice.
+    /// Returns the hash of one slice.
     pub(super) fn of(bytes: &[u8]) -> u64 {
         let mut sum = Self::default();
         sum.add(bytes);

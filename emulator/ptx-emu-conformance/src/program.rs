@@ -63,7 +63,7 @@ impl Program {
         Self { grid: ctas, cluster: ctas, ..self }
     }
 
-    /// With an input of random bytes.
+    /// Adds an input of random bytes.
     pub(super) fn random(mut self, bytes: usize) -> Self {
         self.inputs.push(random(bytes, self.inputs.len() as u64 + 1));
         self

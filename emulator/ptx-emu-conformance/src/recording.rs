@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a device made of a family's probes.
+/// The results of a family's probes on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
     /// Family.
@@ -24,7 +24,7 @@ pub struct Recording {
     pub probes: Vec<RecordedProbe>,
 }
 
-/// What a device made of a probe.
+/// The result of a probe on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedProbe {
     /// [`Probe::name`].
@@ -59,11 +59,11 @@ pub enum RecordingError {
     Contents {
         /// File.
         path: PathBuf,
-        /// What.
+        /// The field.
         field: String,
-        /// As the header or the reader has it.
+        /// The value of the header or the reader.
         required: String,
-        /// As found.
+        /// The value that was found.
         actual: String,
     },
 }

@@ -1,6 +1,6 @@
 //! Operands: the special values of every format, and bits from a seed.
 
-/// What the values of an operand are.
+/// The kind of an operand's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// Integers of 16 bits.
@@ -379,7 +379,7 @@ pub(super) fn operands(kinds: &[Kind], count: usize, seed: u64) -> Vec<Vec<u64>>
     columns
 }
 
-/// From row `first` on, makes `c` of `a * b + c` the rounded negative product.
+/// Makes `c` of `a * b + c` the rounded negative product, from row `first` on.
 fn cancel(kinds: &[Kind], columns: &mut [Vec<u64>], first: usize) {
     let [a, b, c] = columns else { return };
     for row in first..c.len() {

@@ -138,7 +138,7 @@ fn ptxas_accepts_every_probe() {
     std::fs::remove_dir_all(&folder).expect("removable");
 }
 
-/// What is recorded must come out the same. What is not recorded yet is listed.
+/// Recorded results of hardware are reproduced. Results that are not recorded yet are listed.
 #[test]
 fn golden_recordings_of_hardware_are_reproduced() {
     let mut failures = Vec::new();

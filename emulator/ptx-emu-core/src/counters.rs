@@ -115,7 +115,7 @@ impl Traffic {
     }
 }
 
-/// What the asynchronous units did.
+/// Operations of the asynchronous units.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AsyncCount {
     /// `cp.async`, by lane.

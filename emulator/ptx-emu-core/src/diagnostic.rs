@@ -45,7 +45,7 @@ impl Space {
     }
 }
 
-/// What an access did.
+/// The kind of an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessKind {
     /// A load.
@@ -93,11 +93,11 @@ pub struct Waiter {
     pub lanes: u32,
     /// PTX line.
     pub line: u32,
-    /// What they wait for.
+    /// The reason of the wait.
     pub reason: String,
 }
 
-/// What went wrong.
+/// Kinds of diagnostics, with their details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiagnosticKind {
@@ -149,9 +149,9 @@ pub enum DiagnosticKind {
     BarrierMismatch {
         /// Barrier number.
         barrier: u32,
-        /// What the rule requires.
+        /// The requirement of the rule.
         required: String,
-        /// What happened.
+        /// The actual event.
         actual: String,
     },
     /// Nothing can run any more.
@@ -202,13 +202,13 @@ pub enum DiagnosticKind {
 /// A fault of a kernel, and where it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// What went wrong.
+    /// The kind of the diagnostic.
     pub kind: DiagnosticKind,
     /// Kernel.
     pub kernel: String,
     /// Line of the PTX text, from 1.
     pub line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     pub instruction: String,
     /// The line of source that it comes from, where the module says so (`.loc`).
     pub source: Option<SourceLine>,
@@ -222,21 +222,21 @@ pub struct Diagnostic {
     pub access: Option<Access>,
     /// Schedule that led here; a run with the same one replays it.
     pub schedule: Schedule,
-    /// What it means for the run.
+    /// Its level for the run.
     pub level: Level,
-    /// What else was found in the run, the finding that ended it included if one did.
+    /// Other findings of the run, the finding that ended it included if one did.
     pub others: Vec<Diagnostic>,
 }
 
 impl Diagnostic {
-    /// What is wrong, without the details.
+    /// Returns the kind, without the details.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind.kind()
     }
 
-    /// Kind, level, message, advice and place, as `ptx-emu --json` prints them. What else was found
-    /// in the run is left out.
+    /// Kind, level, message, advice and place, as `ptx-emu --json` prints them. Other findings of
+    /// the run are left out.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
@@ -282,7 +282,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Where an instruction comes from, behind it in a message.
+/// Returns the source of an instruction, as a message has it behind the instruction.
 fn from(source: &Option<SourceLine>) -> String {
     source.as_ref().map_or_else(String::new, |source| format!(" from {source}"))
 }
@@ -419,7 +419,7 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
     }
 }
 
-/// Which instruction of which thread.
+/// An instruction of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Site {
     /// Instruction.

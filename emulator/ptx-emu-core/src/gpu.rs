@@ -110,7 +110,7 @@ impl Gpu {
         }
     }
 
-    /// NVIDIA B300 (288 GB HBM3e), `sm_103a`. Of what is counted, only f64 differs from a B200.
+    /// NVIDIA B300 (288 GB HBM3e), `sm_103a`. Its counted rates differ from a B200's only in f64.
     #[must_use]
     pub const fn b300() -> Self {
         Self { name: "b300", arch: "sm_103a", double_lanes_per_clock: 2.0, ..Self::b200() }

@@ -11,9 +11,9 @@ use std::fmt;
 pub struct Unsupported {
     /// Line of the PTX text, from 1.
     pub line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     pub instruction: String,
-    /// What about it is not modelled.
+    /// The part that is not modelled.
     pub why: String,
 }
 
@@ -68,7 +68,7 @@ pub enum LoadError {
     UnknownSymbol {
         /// Line.
         line: u32,
-        /// That line, trimmed.
+        /// The line, trimmed.
         instruction: String,
         /// The name.
         name: String,
@@ -78,9 +78,9 @@ pub enum LoadError {
     BadOperand {
         /// Line.
         line: u32,
-        /// That line, trimmed.
+        /// The line, trimmed.
         instruction: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A declaration that makes no sense.
@@ -88,13 +88,13 @@ pub enum LoadError {
     BadDeclaration {
         /// Line.
         line: u32,
-        /// What is declared.
+        /// The declared name.
         name: String,
-        /// Which part of the declaration.
+        /// The part of the declaration.
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
 }
@@ -117,7 +117,7 @@ impl LoadError {
     }
 }
 
-/// What other machines say to a target.
+/// Describes the machines that have a target.
 fn others(gpu: &str, target: &str) -> String {
     let others = || Gpu::ALL.into_iter().filter(|other| other.name != gpu);
     let able: Vec<&str> = others().filter(|gpu| gpu.accepts(target)).map(|gpu| gpu.name).collect();

@@ -20,7 +20,7 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// Where the lines of a module's text come from.
+/// The sources of the lines of a module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     files: HashMap<u32, Arc<str>>,

@@ -8,8 +8,8 @@
 //! schedule of the emulator, not a time on hardware. A warp's turn is one span, and a wait
 //! ends with the turn that ended it.
 //!
-//! What it can miss: waits of a part of a warp that begin and end within one
-//! turn. Repeated failing tests (`test_wait`) are shown as running.
+//! Limits: waits of a part of a warp that begin and end within one turn. Repeated failing tests
+//! (`test_wait`) are shown as running.
 
 /// A timeline.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Trace {
     pub kernel: String,
     /// Schedule.
     pub schedule: crate::Schedule,
-    /// What was recorded, in no particular order.
+    /// The records, in no particular order.
     pub records: Vec<Record>,
     /// Records that did not fit the limit.
     pub dropped: u64,
@@ -53,9 +53,9 @@ pub enum Record {
         from: u64,
         /// Step after its last instruction.
         to: u64,
-        /// Where it was before.
+        /// The line before.
         first: Line,
-        /// Where it is afterwards.
+        /// The line afterwards.
         last: Line,
     },
     /// A wait.
@@ -64,17 +64,17 @@ pub enum Record {
         place: Place,
         /// The lanes that wait, a bit for each.
         lanes: u32,
-        /// When it began.
+        /// The begin.
         from: u64,
-        /// When it ended.
+        /// The end.
         to: u64,
         /// Instruction that waits.
         line: Line,
-        /// In a word or two.
+        /// A word or two.
         name: String,
-        /// What it waits for, as it stood when the wait began.
+        /// The reason of the wait, as it stood when the wait began.
         reason: String,
-        /// Who or what ended it.
+        /// The one that ended it.
         ended_by: String,
     },
     /// An asynchronous operation.
@@ -85,30 +85,30 @@ pub enum Record {
         id: u64,
         /// The instruction's name.
         name: &'static str,
-        /// When it was issued.
+        /// The time of issue.
         from: u64,
-        /// When its sources had been read.
+        /// The time when its sources had been read.
         read: Option<u64>,
-        /// When it completed.
+        /// The time of completion.
         to: u64,
         /// Instruction that issued it.
         line: Line,
         /// Bytes that it writes, or reads if that is more.
         bytes: u64,
-        /// It had completed when the launch ended.
+        /// Whether it had completed when the launch ended.
         complete: bool,
     },
     /// A barrier's phase or generation ended.
     Phase {
         /// The CTA, and its first warp.
         place: Place,
-        /// When.
+        /// The time.
         at: u64,
         /// The barrier.
         name: String,
         /// Number of the phase.
         phase: u64,
-        /// Who or what ended it.
+        /// The one that ended it.
         by: String,
     },
 }
@@ -122,7 +122,7 @@ impl Trace {
 }
 
 impl Record {
-    /// Where it happened.
+    /// Returns its place.
     #[must_use]
     pub fn place(&self) -> &Place {
         match self {

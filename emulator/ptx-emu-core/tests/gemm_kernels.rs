@@ -25,7 +25,7 @@ fn every_schedule_and_number_of_threads_gives_the_same() {
     }
 }
 
-/// What the first schedule to notice says about a kernel with `from` replaced by `to`.
+/// Returns the message of the first schedule that notices a kernel with `from` replaced by `to`.
 fn without(kernel: Kernel, from: &str, to: &str) -> String {
     assert!(kernel.text.contains(from), "{from}");
     let text = kernel.text.replacen(from, to, 1);

@@ -9,7 +9,7 @@ use crate::state::{self, State};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 
-/// Where a result goes.
+/// The place of a result.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Out<T>(*mut T);
@@ -95,9 +95,10 @@ impl Text {
 /// A function of the program, with the arguments that it wants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Callback {
-    /// Of `cudaLaunchHostFunc`.
+    /// A function of `cudaLaunchHostFunc`.
     Host { function: extern "C" fn(u64), argument: u64 },
-    /// Of `cudaStreamAddCallback`: the stream and the code of what came before it, too.
+    /// A callback of `cudaStreamAddCallback`: it gets the stream and the code of the work before
+    /// it, too.
     Stream { function: extern "C" fn(u64, Code, u64), stream: u64, argument: u64 },
 }
 
@@ -166,7 +167,7 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// Has launches that wait run when the program ends.
+/// Makes launches that wait run when the program ends.
 pub(crate) fn flush_at_exit() {
     extern "C" fn flush() {
         state::lock().flush();
@@ -227,17 +228,17 @@ pub(crate) mod runtime {
         code
     }
 
-    /// As [`super::driver::call`].
+    /// Calls as [`super::driver::call`] does.
     pub(crate) fn call(name: &str, run: impl FnOnce(&mut State) -> Result<(), Failure>) -> Code {
         remember(answer(name, settled(name, run)))
     }
 
-    /// As [`super::driver::query`].
+    /// Queries as [`super::driver::query`] does.
     pub(crate) fn query(name: &str, run: impl FnOnce(&mut State) -> Result<(), Failure>) -> Code {
         remember(answer(name, run(&mut state::lock())))
     }
 
-    /// As [`super::driver::free`].
+    /// Frees as [`super::driver::free`] does.
     pub(crate) fn free(name: &str, run: impl FnOnce(()) -> Result<(), Failure>) -> Code {
         remember(answer(name, run(())))
     }

@@ -14,7 +14,7 @@ pub(crate) struct Attribute {
     value: [u64; 8],
 }
 
-/// What attributes make of a launch.
+/// The effect of attributes on a launch.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) cluster: Option<[u32; 3]>,
@@ -110,8 +110,8 @@ impl State {
         Ok(block)
     }
 
-    /// As [`launch_with`](Self::launch_with), for the driver's calls: `extra` may have the whole
-    /// parameter block instead.
+    /// Reads a launch as [`launch_with`](Self::launch_with) does, for the driver's calls: `extra`
+    /// may have the whole parameter block instead.
     pub(crate) fn launch_with_extra(
         &mut self,
         kernel: u64,

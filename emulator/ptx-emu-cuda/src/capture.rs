@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Captured {
     folder: PathBuf,
     bundle: Bundle,
-    /// It came to an end.
+    /// Whether it came to an end.
     ended: bool,
 }
 

@@ -59,8 +59,8 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         75 => int(major),
         76 => int(minor),
         81 => int(gpu.shared_per_sm),
-        // What the program allocates in the ordinary way stays its own, and what it shares it
-        // must not use while a launch runs.
+        // Memory that the program allocates in the ordinary way stays its own, and it must not use
+        // shared memory while a launch runs.
         88
         | 89
         | 92

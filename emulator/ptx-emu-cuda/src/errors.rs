@@ -49,9 +49,9 @@ pub(crate) fn describe(code: Code) -> Option<(&'static CStr, &'static CStr, &'st
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
-    /// What it answers.
+    /// The code that the call answers.
     pub(crate) code: Code,
-    /// What is said on standard error; nothing if empty.
+    /// The message on standard error; nothing if empty.
     pub(crate) message: String,
 }
 

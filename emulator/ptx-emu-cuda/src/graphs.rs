@@ -8,7 +8,7 @@ use crate::memory::Direction;
 use crate::modules::unknown;
 use crate::state::{self, State};
 
-/// What a stream or a graph does.
+/// An operation of a stream or a graph.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Launch(Launch),
@@ -24,7 +24,7 @@ pub(crate) enum Operation {
         pattern: Vec<u8>,
     },
     Host(Callback),
-    /// Of an empty node.
+    /// An empty node.
     Nothing,
 }
 
@@ -86,7 +86,7 @@ impl State {
         self.add_node(graph, operation).map(drop)
     }
 
-    /// As [`record`](Self::record); the handle of the operation.
+    /// Adds an operation as [`record`](Self::record) does and returns its handle.
     pub(crate) fn add_node(&mut self, graph: u64, operation: Operation) -> Result<u64, Failure> {
         let node = self.handle();
         let graph = self.graphs.get_mut(&graph).ok_or_else(|| unknown("graph", graph))?;

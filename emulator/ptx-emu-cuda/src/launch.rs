@@ -28,12 +28,12 @@ pub(crate) struct Launch {
     pub(crate) dynamic_shared: u64,
     pub(crate) params: Vec<u8>,
     pub(crate) cooperative: bool,
-    /// It may begin before the one before it in the stream has ended.
+    /// Whether it may begin before the one before it in the stream has ended.
     pub(crate) programmatic: bool,
     pub(crate) stream: u64,
 }
 
-/// What a launch error means to the program.
+/// Returns the failure that a launch error is to the program.
 fn refusal(error: &LaunchError) -> Failure {
     let code = match error {
         LaunchError::BadLaunch { field: "grid" | "block", .. } => INVALID_CONFIGURATION,
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    /// Runs the launches that wait. What goes wrong is said, and makes calls fail from now on.
+    /// Runs the launches that wait. Errors are reported, and make calls fail from then on.
     pub(crate) fn flush(&mut self) {
         let launches = std::mem::take(&mut self.pending);
         if launches.is_empty() || self.failed.is_some() {

@@ -2,13 +2,13 @@
 //! program that was built for them runs its kernels on [`ptx_emu_core`]. `ptx-emu exec` lets programs
 //! find this library instead of theirs.
 //!
-//! # What is modelled
+//! # Modelled
 //!
 //! One device, the machine that `--gpu` names. Launches and copies run in the order of the calls,
 //! whatever their streams, when they are called; a launch whose kernel lets dependent ones begin
-//! (`griddepcontrol.launch_dependents`) runs with the next call, together with the dependent
-//! launch if that is one. What has been begun is therefore over when a call returns, but errors of a
-//! launch are answered as a GPU's driver does: by later calls, all of them, until
+//! (`griddepcontrol.launch_dependents`) runs with the next call, together with the dependent launch
+//! if that is one. Launches that have been begun are therefore over when a call returns, but errors
+//! of a launch are answered as a GPU's driver does: by later calls, all of them, until
 //! `cudaDeviceReset`.
 //!
 //! | | |
@@ -24,7 +24,7 @@
 //! All other functions are exported too: they answer `CUDA_ERROR_NOT_SUPPORTED` and say once on
 //! standard error that they are not modelled. `cuGetProcAddress` does not find them.
 //!
-//! # What differs from a GPU
+//! # Differences from a GPU
 //!
 //! * The elapsed time between two events is NaN: an emulator has no times of a GPU.
 //! * Launches in different streams never overlap. A kernel that waits for one that is launched

@@ -11,7 +11,7 @@ use crate::report;
 use ptx_emu_core::{GlobalMemory, MemoryError};
 use std::collections::BTreeMap;
 
-/// Whose memory an allocation is.
+/// The owner of an allocation's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The device's.
@@ -45,7 +45,7 @@ pub(crate) struct Range {
     words: Vec<u64>,
 }
 
-/// Where a copy says its ends are: the runtime's `cudaMemcpyKind`.
+/// The spaces between which a copy says it moves: the runtime's `cudaMemcpyKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Direction {
     /// Whether each end is on the device; `None`: as its address says.
@@ -77,7 +77,7 @@ impl Direction {
 const PAGE: u64 = 4096;
 /// Pages of memory that the program maps itself, bytes.
 pub(crate) const MAPPED_PAGE: u64 = 2 << 20;
-/// Where addresses are reserved that the program leaves open, and where they end.
+/// The range in which addresses are reserved that the program leaves open.
 const RESERVED_FIRST: u64 = 0x4000_0000_0000;
 const ADDRESSES: u64 = 0x7000_0000_0000;
 
@@ -328,7 +328,7 @@ impl Memory {
         }
     }
 
-    /// What the program gets of device memory; it is told of bytes that were never written.
+    /// Reads device memory for the program; it is told of bytes that were never written.
     fn read_out(&mut self, from: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
         if let Err(error @ MemoryError::Uninitialised { .. }) = self.global.read(from, bytes) {
             self.unwritten += 1;
@@ -398,8 +398,8 @@ impl Memory {
     }
 }
 
-/// What can be allocated: half of the host's free memory, for the emulator keeps books on each
-/// byte.
+/// Returns the bytes that can be allocated: half of the host's free memory, for the emulator keeps
+/// books on each byte.
 pub(crate) fn free_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -17,13 +17,13 @@ use std::collections::HashMap;
 pub(crate) struct Loaded {
     pub(crate) ptx: String,
     pub(crate) names: Vec<String>,
-    /// Variables by name: address and size. Those of constants are of copies.
+    /// Variables by name: address and size. Variables of constants have the addresses of copies.
     variables: Option<HashMap<String, (u64, u64)>>,
     /// Constants that the program may have written: name and address of the copy.
     constants: Vec<(String, u64, u64)>,
     /// Decoded for one kernel each.
     decoded: HashMap<String, Decoded>,
-    /// What the variables held before anything ran.
+    /// Contents of the variables before anything ran.
     initial: HashMap<String, Vec<u8>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Kernel {
     pub(crate) non_portable: bool,
 }
 
-/// What an image is.
+/// The kind of an image.
 enum Image {
     Ptx(String),
     Fatbin(Contents),
@@ -326,7 +326,7 @@ impl State {
         self.kernels.get_mut(&handle).ok_or_else(|| unknown("kernel", handle))
     }
 
-    /// What is known of a kernel, which is decoded for it.
+    /// Returns the properties of a kernel, which is decoded for it.
     pub(crate) fn kernel_info(&mut self, handle: u64) -> Result<KernelInfo, Failure> {
         let Kernel { module, name, .. } = self.kernel(handle)?.clone();
         let gpu = self.gpu();

@@ -1,4 +1,4 @@
-//! What is said on standard error, and to `ptx-emu exec`.
+//! Reports on standard error, and to `ptx-emu exec`.
 
 use crate::settings::Settings;
 use ptx_emu_core::{Diagnostic, Level};
@@ -11,7 +11,7 @@ pub(crate) fn complain(message: impl Display) {
     let _ = writeln!(std::io::stderr(), "ptx-emu: {message}");
 }
 
-/// What `exec` counts.
+/// An event that `exec` counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A launch ran.

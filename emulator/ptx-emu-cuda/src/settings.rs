@@ -1,4 +1,4 @@
-//! What `ptx-emu exec` asks for, which it passes in an environment variable.
+//! The options of `ptx-emu exec`, which it passes in an environment variable.
 
 use crate::report;
 use ptx_emu_core::{Checks, Gpu, Kind, Level, Model, Schedule};
@@ -27,15 +27,15 @@ pub(crate) struct Settings {
     pub(crate) gpu: Option<Gpu>,
     /// Schedule of every launch.
     pub(crate) schedule: Schedule,
-    /// What is looked for.
+    /// The checks.
     pub(crate) checks: Checks,
-    /// Where each launch is written as a bundle.
+    /// The folder to which each launch is written as a bundle.
     pub(crate) capture: Option<PathBuf>,
-    /// Where `exec` reads what came of the launches.
+    /// The file in which `exec` reads the outcome of the launches.
     pub(crate) report: Option<PathBuf>,
 }
 
-/// What is wrong with the variable.
+/// The fault of the variable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{VARIABLE}: {field}: {problem}")]
 struct SettingsError {
@@ -44,7 +44,7 @@ struct SettingsError {
 }
 
 impl Settings {
-    /// Those of the environment; the program ends if they are none.
+    /// Returns the settings of the environment; the program ends if they are none.
     pub(crate) fn from_environment() -> Self {
         let text = std::env::var(VARIABLE).unwrap_or_else(|_| "{}".to_owned());
         Self::parse(&text).unwrap_or_else(|error| {

@@ -15,7 +15,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 /// A fat binary that the program registered when it began.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    /// Where it is.
+    /// The address of the image.
     pub(crate) image: u64,
     /// Its module, once it is loaded.
     pub(crate) module: Option<u64>,
@@ -59,11 +59,11 @@ pub(crate) struct State {
     pub(crate) maps: Vec<([u8; 128], TensorMap)>,
     /// Launches that run when it is known whether the next one overlaps them.
     pub(crate) pending: Vec<Launch>,
-    /// What every call answers since a launch failed.
+    /// The code of every call since a launch failed.
     pub(crate) failed: Option<Code>,
     /// Launches that ran.
     pub(crate) launches: u64,
-    /// Where the barrier of cooperative grids is.
+    /// The address of the barrier of cooperative grids.
     pub(crate) grid_workspace: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Streams and events. What a stream is given runs in the order of the calls, over all streams.
+//! Streams and events. All streams together run their work in the order of the calls.
 
 use crate::errors::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure};
 use crate::graphs::Operation;
@@ -21,7 +21,7 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     pub(crate) flags: u32,
     pub(crate) recorded: bool,
-    /// It was recorded in a stream that was captured in this graph.
+    /// The graph in which the stream that recorded it was captured.
     pub(crate) graph: Option<u64>,
 }
 

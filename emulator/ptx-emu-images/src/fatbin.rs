@@ -29,9 +29,9 @@ pub enum FatbinError {
     Field {
         /// The field.
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// Compressed data that is not.
@@ -39,7 +39,7 @@ pub enum FatbinError {
     Compression {
         /// How it was compressed.
         method: &'static str,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
 }
@@ -48,7 +48,7 @@ fn field(field: &'static str, required: impl ToString, actual: impl ToString) ->
     FatbinError::Field { field, required: required.to_string(), actual: actual.to_string() }
 }
 
-/// What a fat binary holds.
+/// The contents of a fat binary.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Its PTX modules.

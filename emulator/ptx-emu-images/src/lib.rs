@@ -12,7 +12,7 @@ pub fn target(text: &str) -> String {
     syntax::targets(text).unwrap_or_default().into_iter().next().unwrap_or_default()
 }
 
-/// Of several PTX modules, that of the latest architecture of those that a machine accepts.
+/// Chooses among several PTX modules that of the latest architecture which a machine accepts.
 #[must_use]
 pub fn latest(all: Vec<String>, accepts: impl Fn(&str) -> bool) -> Option<String> {
     let number = |target: &str| {

@@ -41,7 +41,7 @@ struct Buffer {
     /// Address on the device.
     addr: u64,
     bytes: u64,
-    /// It begins uninitialised.
+    /// Whether it begins uninitialised.
     output: bool,
 }
 

@@ -5,9 +5,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::ops::Range;
 
-/// An array whose device memory begins uninitialised, as that of cudaMalloc: a kernel that reads
-/// it before it has written it has a finding. What the kernel writes goes to the array, and the
-/// array's other elements stay as they are.
+/// An array whose device memory begins uninitialised, as that of cudaMalloc: a kernel that reads it
+/// before it has written it has a finding. The kernel's results go to the array, and the array's
+/// other elements stay as they are.
 #[pyclass(module = "ptx_emu", frozen)]
 pub struct Output {
     array: Py<PyAny>,
@@ -37,9 +37,9 @@ impl Output {
 
 /// Why an array cannot be a buffer.
 pub struct Unfit {
-    /// What it must be.
+    /// The required value.
     pub required: &'static str,
-    /// What it is.
+    /// The actual value.
     pub actual: String,
 }
 

@@ -123,7 +123,7 @@ fn index(error: PyErr, at: Option<usize>) -> PyErr {
     })
 }
 
-/// What a value is, for messages: its type and a short form of it.
+/// Returns a short form of a value and its type, for messages.
 pub fn shown(value: &Bound<'_, PyAny>) -> String {
     const LONGEST: usize = 60;
     let name =
@@ -182,7 +182,7 @@ pub fn memory(error: &MemoryError) -> PyErr {
     DeviceMemoryError::new_err(error.to_string())
 }
 
-/// A launch that was refused. What the kernel did wrong is for [`found`] to raise.
+/// A launch that was refused. Faults of the kernel are raised by [`found`].
 pub fn launch(error: &RustLaunchError) -> PyErr {
     let (kernel, fields) = match error {
         RustLaunchError::BadLaunch { kernel, field, required, actual } => {

@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 pub struct Unsupported {
     /// Line of the PTX, from 1.
     line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     instruction: String,
-    /// What about it is not modelled.
+    /// The part that is not modelled.
     why: String,
 }
 
@@ -42,7 +42,7 @@ pub struct Parameter {
     name: String,
     /// Type as declared, without the dot: `u64`, `b8[128]`.
     r#type: String,
-    /// It is declared to point somewhere (`.ptr`).
+    /// Whether it is declared to point somewhere (`.ptr`).
     pointer: bool,
     /// Size in bytes.
     bytes: u32,
@@ -72,7 +72,7 @@ pub struct Kernel {
     error: Option<Py<PyAny>>,
     /// Parameters, in order; empty if it does not load for another reason than `unsupported`.
     parameters: Vec<Py<Parameter>>,
-    /// What it reaches and is not modelled.
+    /// Instructions that it reaches and that are not modelled.
     unsupported: Vec<Py<Unsupported>>,
     /// Threads of a CTA that it requires (`.reqntid`).
     reqntid: Option<(u32, u32, u32)>,
@@ -82,7 +82,7 @@ pub struct Kernel {
     cluster: Option<(u32, u32, u32)>,
     /// Bytes of static shared memory.
     static_shared: u32,
-    /// It uses dynamic shared memory.
+    /// Whether it uses dynamic shared memory.
     dynamic_shared: bool,
 }
 
@@ -94,7 +94,7 @@ impl Kernel {
     }
 }
 
-/// What a module holds.
+/// The contents of a module.
 #[pyclass(module = "ptx_emu", frozen, get_all)]
 pub struct Examination {
     /// `.version`: major, minor.

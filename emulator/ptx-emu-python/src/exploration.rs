@@ -17,11 +17,11 @@ use pyo3::prelude::*;
 pub struct Failure {
     /// The schedule; `run` with it goes wrong in the same way.
     schedule: String,
-    /// What went wrong, in one line.
+    /// The fault in one line.
     message: String,
     /// The denied finding, if it was one.
     finding: Option<Py<Finding>>,
-    /// What else was found in that run.
+    /// Other findings of that run.
     others: Vec<Py<Finding>>,
     /// The output that differs, if one does.
     output: Option<Py<OutputReport>>,
@@ -38,14 +38,14 @@ impl Failure {
     }
 }
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[pyclass(module = "ptx_emu", frozen, get_all)]
 pub struct Exploration {
     /// The kernel's name.
     kernel: String,
     /// The machine.
     gpu: &'static str,
-    /// Which orders held.
+    /// The orders that held.
     model: String,
     /// Schedules that went well before the first that did not.
     passed: u64,
@@ -61,7 +61,7 @@ pub struct Exploration {
     lower_bound: Option<Py<LowerBound>>,
     /// Parameters whose memory the kernel changed although their arrays are read-only.
     not_written: Vec<String>,
-    /// What was not looked for, so that `clean` does not mean it.
+    /// Checks that were not made, so that `clean` does not mean them.
     not_looked_for: Vec<&'static str>,
 }
 
@@ -113,8 +113,8 @@ impl Failure {
 ///     seeds: how many schedules besides `eager` and `lazy` are tried.
 ///     allow_different: the arrays' contents may differ between schedules.
 ///
-/// What went wrong is in the result; it does not raise. If nothing did, arrays have what `eager`
-/// left; otherwise they are not written.
+/// Faults are in the result; they do not raise. If nothing did, arrays have what `eager` left;
+/// otherwise they are not written.
 #[pyfunction]
 #[pyo3(
     signature = (ptx, entry, grid, block, args=None, *, seeds=None, allow_different=false, cluster=None,

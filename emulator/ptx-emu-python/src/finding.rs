@@ -25,7 +25,7 @@ impl Finding {
         diagnostics.into_iter().map(|diagnostic| Self::of(py, diagnostic)).collect()
     }
 
-    /// What was found.
+    /// Returns the finding.
     pub fn diagnostic(&self) -> &Diagnostic {
         &self.diagnostic
     }
@@ -45,13 +45,13 @@ impl Finding {
         self.diagnostic.level.to_string()
     }
 
-    /// What is wrong and where, in one line.
+    /// Returns the fault and its place, in one line.
     #[getter]
     fn message(&self) -> String {
         self.diagnostic.to_string()
     }
 
-    /// What to do about it, in one line.
+    /// Returns the advice in one line.
     #[getter]
     fn advice(&self) -> String {
         self.diagnostic.kind().advice()
@@ -75,7 +75,7 @@ impl Finding {
         self.diagnostic.line
     }
 
-    /// That line, trimmed.
+    /// Returns the line, trimmed.
     #[getter]
     fn instruction(&self) -> &str {
         &self.diagnostic.instruction
@@ -135,7 +135,7 @@ impl Finding {
         self.diagnostic.access.as_ref().map(|access| access.space.name())
     }
 
-    /// What that access did: `read`, `write` or `atomic`.
+    /// Returns the kind of that access: `read`, `write` or `atomic`.
     #[getter]
     fn access(&self) -> Option<&'static str> {
         self.diagnostic.access.as_ref().map(|access| match access.kind {

@@ -18,13 +18,13 @@ impl Kind {
         self.kind.name()
     }
 
-    /// What it is, in a few words.
+    /// Returns the title, a few words.
     #[getter]
     fn title(&self) -> &'static str {
         self.kind.title()
     }
 
-    /// What to do about it, in one line.
+    /// Returns the advice in one line.
     #[getter]
     fn advice(&self) -> String {
         self.kind.advice()

@@ -1,4 +1,4 @@
-//! What the functions have in common: PTX, extents, machine, schedule, model and levels.
+//! Options that the functions have in common: PTX, extents, machine, schedule, model and levels.
 
 use crate::error::{bad, file, shown};
 use ptx_emu::experiment::Conditions;
@@ -121,7 +121,7 @@ pub struct Keywords<'a, 'py> {
     pub gpu: Given<'a, 'py>,
     /// Interleaving.
     pub schedule: Given<'a, 'py>,
-    /// Which orders hold.
+    /// The orders that hold.
     pub model: Given<'a, 'py>,
     /// Kinds that are not mentioned.
     pub allow: Given<'a, 'py>,
@@ -135,7 +135,7 @@ pub struct Keywords<'a, 'py> {
     pub instruction_limit: Given<'a, 'py>,
 }
 
-/// What the keywords say.
+/// The values of the keywords.
 pub struct Options {
     gpu: Option<Gpu>,
     /// Schedule, limit and checks.

@@ -12,7 +12,7 @@ pub struct Record {
     values: Map<String, Value>,
 }
 
-/// What a launch did: instructions by family, traffic by memory, asynchronous operations, work of
+/// Counts of a launch: instructions by family, traffic by memory, asynchronous operations, work of
 /// the tensor cores. Equal launches have equal counters.
 #[pyclass(module = "ptx_emu", frozen, extends = Record)]
 pub struct Counters;

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a launch came to.
+/// The result of a launch.
 #[pyclass(module = "ptx_emu", frozen, get_all)]
 pub struct Result {
     /// The kernel's name.
@@ -22,27 +22,27 @@ pub struct Result {
     gpu: &'static str,
     /// The schedule.
     schedule: String,
-    /// Which orders held: `hardware` or `ptx`.
+    /// The orders that held: `hardware` or `ptx`.
     model: String,
     /// Whether the kernel ran to its end. If not, the last finding ended it, and no array was
     /// written.
     finished: bool,
-    /// What was found, the denied findings first: one of each kind and pair of lines.
+    /// The findings, the denied ones first: one of each kind and pair of lines.
     findings: Vec<Py<Finding>>,
     /// Findings beyond `max_findings`.
     findings_left_out: usize,
-    /// What was done; None if the kernel did not finish.
+    /// The counts; None if the kernel did not finish.
     counters: Option<Py<Counters>>,
     /// The least time for it on the machine; None if the kernel did not finish.
     lower_bound: Option<Py<LowerBound>>,
-    /// What the kernel printed.
+    /// The text that the kernel printed.
     printed: String,
     /// Parameters whose memory the kernel changed although their arrays are read-only: the arrays
     /// are as before.
     not_written: Vec<String>,
     /// How a bundle's expected outputs compare; empty for `run`.
     outputs: Vec<Py<OutputReport>>,
-    /// What the run did not look for, so that `clean` does not mean it.
+    /// Checks that the run did not make, so that `clean` does not mean them.
     not_looked_for: Vec<&'static str>,
 }
 
@@ -74,8 +74,8 @@ impl Result {
         self.findings.iter().find(|found| found.get().diagnostic().level == Level::Deny)
     }
 
-    /// The result of a run that ended in some way; a launch that was refused is an error. What is
-    /// not of the run itself is added by the caller.
+    /// The result of a run that ended in some way; a launch that was refused is an error. The
+    /// caller adds everything that is not of the run itself.
     pub fn of(
         py: Python<'_>,
         experiment: &Experiment,

@@ -2,10 +2,10 @@
 //! own, because calls of what is compiled for them are unsafe and its user forbids unsafe code.
 //!
 //! Every x86-64 has vectors of 128 bits, most have 256. A loop over the lanes of a warp or the
-//! elements of a tile is compiled for both: generic over [`Host`], with its body in
-//! [`Host::run`]. What it computes is the same, since Rust neither contracts nor reorders
-//! floating-point operations. The body must be generic too, down to its closures: a closure
-//! that only one copy of the loop calls is inlined there, one that several call may not be.
+//! elements of a tile is compiled for both: generic over [`Host`], with its body in [`Host::run`].
+//! The result is the same, since Rust neither contracts nor reorders floating-point operations. The
+//! body must be generic too, down to its closures: a closure that only one copy of the loop calls
+//! is inlined there, one that several call may not be.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -34,7 +34,7 @@ pub trait Host: Copy + Send + Sync + 'static {
     fn fma_f16x2(self, factors: [&[u32; 32]; 2], c: &[u32; 32]) -> Option<[u32; 32]>;
 }
 
-/// What the target of the compilation has.
+/// The features of the compilation's target.
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
 
@@ -120,7 +120,7 @@ fn look_up_avx2(table: [u8; 16], words: &[u32; 32]) -> [u32; 32] {
     out
 }
 
-/// As `ptx_emu_core::num::half::fma_x2`, which explains the rounding to odd.
+/// Computes as `ptx_emu_core::num::half::fma_x2`, which explains the rounding to odd.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,f16c,fma,lzcnt,movbe,popcnt")]
 #[inline]

@@ -32,7 +32,7 @@ pub struct Experiment {
     pub memory: GlobalMemory,
     /// Ranges of memory that are compared.
     pub outputs: Vec<Watched>,
-    /// What is launched before it, on the same memory.
+    /// A launch before it, on the same memory.
     pub earlier: Option<Earlier>,
 }
 
@@ -86,7 +86,7 @@ pub struct Watched {
     pub addr: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// What must be there afterwards, `bytes` long, where that is known.
+    /// The required bytes afterwards, `bytes` long, if they are known.
     pub expected: Option<(Vec<u8>, Compare)>,
 }
 
@@ -99,14 +99,14 @@ pub struct Conditions {
     pub threads: Option<usize>,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
-    /// What is looked for, and what becomes of it.
+    /// Checks and their levels.
     pub checks: Checks,
 }
 
-/// What one run of an [`Experiment`] left.
+/// The result of one run of an [`Experiment`].
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was done.
+    /// The report of the launch.
     pub report: LaunchReport,
     /// Memory afterwards.
     pub memory: GlobalMemory,
@@ -114,7 +114,7 @@ pub struct Outcome {
     pub outputs: Vec<Contents>,
 }
 
-/// What a [`Watched`] range held after a run.
+/// The bytes of a [`Watched`] range after a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// Its bytes.
@@ -176,9 +176,9 @@ impl Experiment {
         Ok(Outcome { report, memory, outputs })
     }
 
-    /// As [`run_once`](Self::run_once), with a timeline of at most about `limit`
-    /// events; also of a run that goes wrong. The timeline is of this launch alone,
-    /// which begins when the earlier one has ended.
+    /// Runs as [`run_once`](Self::run_once) does, and records a timeline of at most about `limit`
+    /// events; also of a run that goes wrong. The timeline is of this launch alone, which begins
+    /// when the earlier one has ended.
     pub fn run_traced(
         &mut self,
         module: &Module,
@@ -224,7 +224,7 @@ impl Experiment {
         LaunchError::Memory { kernel: self.entry.clone(), source }
     }
 
-    /// What the outputs hold in `memory`.
+    /// Returns the contents of the outputs in `memory`.
     pub(crate) fn contents(&self, memory: &GlobalMemory) -> Result<Vec<Contents>, MemoryError> {
         let one = |watched: &Watched| {
             let bytes = memory.read_raw(watched.addr, watched.bytes)?;

@@ -5,8 +5,8 @@
 //! number of seeds, and stops at the first schedule with a diagnostic, an
 //! unexpected output, or an output that differs from that of `eager`.
 //!
-//! What it can miss: a fault that occurs under none of the seeds, and one in memory
-//! that is not among the experiment's outputs.
+//! Limits: a fault that occurs under none of the seeds, and one in memory that is not among the
+//! experiment's outputs.
 
 use crate::experiment::{Conditions, Contents, Experiment, Outcome};
 use ptx_emu_bundle::OutputReport;
@@ -14,7 +14,7 @@ use ptx_emu_core::{Checks, Counters, Diagnostic, Executed, LaunchError, Level, M
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What to try.
+/// The schedules to try.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExploreOptions {
     /// Seeds besides `eager` and `lazy`: 0, 1, ...
@@ -24,14 +24,14 @@ pub struct ExploreOptions {
     pub allow_different: bool,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
-    /// Schedules tried at once; `None`: as many as the host has cores and
-    /// memory for. What is found does not depend on it.
+    /// Schedules tried at once; `None`: as many as the host has cores and memory for. The result
+    /// does not depend on it.
     pub workers: Option<usize>,
-    /// What is looked for, and what becomes of it.
+    /// Checks and their levels.
     pub checks: Checks,
 }
 
-/// What was found.
+/// The result of an exploration.
 #[derive(Debug)]
 pub struct Exploration {
     /// The first run, `eager`'s; `None` if that went wrong.
@@ -40,7 +40,7 @@ pub struct Exploration {
     pub passed: u64,
     /// The first schedule that went wrong.
     pub failure: Option<Failure>,
-    /// What is no more than a warning, of all that went well: one of each kind and pair of lines.
+    /// Warnings of all runs that went well: one of each kind and pair of lines.
     pub warnings: Vec<Diagnostic>,
     /// Distinct warnings beyond those, at least: each run leaves out some of its own.
     pub warnings_left_out: usize,
@@ -53,7 +53,7 @@ pub struct Exploration {
 /// A schedule that went wrong.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// Which.
+    /// The schedule.
     pub schedule: Schedule,
     /// How.
     pub finding: Finding,
@@ -62,7 +62,7 @@ pub struct Failure {
     pub output: Option<Finding>,
 }
 
-/// What went wrong.
+/// A fault of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
     /// The emulator stopped the kernel.
@@ -74,7 +74,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// What went wrong in a few words, without the place.
+    /// Returns the fault in a few words, without the place.
     #[must_use]
     pub fn summary(&self) -> String {
         let diagnostic = match self {
@@ -168,8 +168,8 @@ pub(crate) fn denied(findings: &mut Vec<Diagnostic>) -> Option<Diagnostic> {
 /// Tries the schedules.
 ///
 /// # Errors
-/// A launch that is refused, or memory that the host does not hold. What the
-/// kernel does wrong is no error but in the result.
+/// A launch that is refused, or memory that the host does not hold. A fault of the kernel is no error
+/// but in the result.
 pub fn explore(
     experiment: &Experiment,
     module: &Module,
@@ -260,8 +260,8 @@ fn distinct(mut all: Vec<(u64, Diagnostic)>, most: usize) -> (Vec<Diagnostic>, u
     (all.into_iter().map(|(_, found)| found).collect(), left_out)
 }
 
-/// What the workers share. Every schedule before the first failure is tried, so
-/// that what is found does not depend on how fast they are.
+/// The state that the workers share. Every schedule before the first failure is tried, so that what
+/// is found does not depend on how fast they are.
 struct Search {
     next: AtomicU64,
     /// Place of the earliest schedule that went wrong so far.
@@ -272,7 +272,7 @@ struct Search {
 struct Found {
     executed: Vec<Executed>,
     most_instructions: u64,
-    /// With the place of their schedule.
+    /// Warnings with the place of their schedule.
     warnings: Vec<(u64, Diagnostic)>,
     /// Most warnings of a run, those that it left out included.
     most_warnings: usize,

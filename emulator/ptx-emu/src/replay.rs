@@ -15,7 +15,7 @@ pub struct ReplayOptions {
     pub schedule: Schedule,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
-    /// What is looked for, and what becomes of it.
+    /// Checks and their levels.
     pub checks: Checks,
 }
 
@@ -32,18 +32,18 @@ impl ReplayOptions {
 pub struct Replay {
     /// Machine.
     pub gpu: Gpu,
-    /// What was done.
+    /// The counts.
     pub counters: Counters,
     /// Expected outputs, in the order of their names.
     pub outputs: Vec<OutputReport>,
-    /// What was found that did not end the run, the denied ones first.
+    /// Findings that did not end the run, the denied ones first.
     pub findings: Vec<Diagnostic>,
     /// Findings beyond those.
     pub findings_left_out: usize,
 }
 
 impl Replay {
-    /// What a run of a bundle's experiment came to.
+    /// Makes the result of a run of a bundle's experiment.
     #[must_use]
     pub fn new(experiment: Experiment, outcome: Outcome) -> Self {
         Self {
@@ -73,7 +73,7 @@ pub fn load(experiment: &Experiment) -> Result<Module, BundleError> {
         .map_err(|source: LoadError| BundleError::Load { path: PathBuf::from(PTX_FILE), source })
 }
 
-/// What the emulator does with a [`Bundle`].
+/// Runs of a [`Bundle`] on the emulator.
 pub trait RunBundle {
     /// The launch with its memory filled and its tensor maps placed, on `gpu` or
     /// else the machine that the module's target names.
@@ -89,7 +89,7 @@ pub trait RunBundle {
     /// are no error but in the result.
     fn replay(&self, options: &ReplayOptions) -> Result<Replay, BundleError>;
 
-    /// As [`replay`](Self::replay), with a timeline of at most about `limit`
+    /// Replays as [`replay`](Self::replay) does, and records a timeline of at most about `limit`
     /// events; also of a launch that goes wrong.
     ///
     /// # Errors

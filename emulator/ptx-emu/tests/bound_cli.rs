@@ -12,7 +12,7 @@ const PTX: &str = include_str!("data/bound/steps.ptx");
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/bound/steps.sass");
 const OPCODES: &str = include_str!("data/bound/opcodes.txt");
 
-/// Where each of 32 threads of `kept` writes ten numbers.
+/// The address to which each of 32 threads of `kept` writes ten numbers.
 const OUT: u64 = 0x7000_0000_0000;
 
 /// A launch of `kept`, in a new folder.
@@ -106,8 +106,8 @@ fn of_the_tools() {
     assert_eq!(json(&fresh), json(&recorded));
 }
 
-/// `opcodes.txt` has the opcodes of our kernels that were compiled. Those of MXFP4 and bf16 are left out to save
-/// time: they are the same source with other types.
+/// `opcodes.txt` has the opcodes of our kernels that were compiled. Kernels of MXFP4 and bf16 are left out to
+/// save time: they are the same source with other types.
 #[test]
 fn opcodes_of_our_kernels_are_recorded() {
     let Some((_, _, nvdisasm)) = tools() else { return };

@@ -100,7 +100,7 @@ fn launches_are_captured_and_replay_equal() {
     let out = replay(&bundles);
     assert_eq!(out.status.code(), Some(0), "{}{}", text(&out.stdout), text(&out.stderr));
     let read = |name: &str| Bundle::read(&bundles.join(name)).expect("a bundle");
-    // What `cuLaunchKernel` was given.
+    // The arguments of `cuLaunchKernel`.
     let first = read("0000-scale");
     assert_eq!((first.grid, first.block), ([2, 1, 1], [32, 1, 1]));
     assert_eq!(first.expected.len(), 1, "{:?}", first.expected.keys());

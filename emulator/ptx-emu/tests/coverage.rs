@@ -30,7 +30,7 @@ $far:
 .visible .entry other() { ret; }
 ";
 
-/// What 64 threads of `k` leave.
+/// The coverage of 64 threads of `k`.
 const PLAIN_INFO: &str = "\
 TN:
 SF:PTX
@@ -284,7 +284,8 @@ fn a_folder_that_cannot_be_written_is_an_error() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(FOLDER), "{output:?}");
 }
 
-/// What a list of reasons says of [`PLAIN`] after 16 threads, of which none goes far and all store.
+/// Returns the report of a list of reasons for [`PLAIN`] after 16 threads, of which none goes far
+/// and all store.
 fn explained(scratch: &Scratch, list: &str) -> (String, Option<i32>) {
     std::fs::write(scratch.path("list.txt"), list).expect("writable");
     let output = scratch.run("coverage reached k.ptx --explained list.txt");

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 const SM_100A: &str = "arch=compute_100a,code=compute_100a";
 const SM_90A: &str = "arch=compute_90a,code=compute_90a";
 
-/// Where programs are compiled.
+/// The folder in which programs are compiled.
 fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exec");
     std::fs::create_dir_all(&folder).expect("a folder");

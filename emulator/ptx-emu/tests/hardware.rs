@@ -1,5 +1,5 @@
-//! `ptx-emu replay --on cuda:0`. Where there is no GPU, the library that stands in for the driver is
-//! in its place, so that all but the kernel's own run is that of a GPU.
+//! `ptx-emu replay --on cuda:0`. If there is no GPU, the library that stands in for the driver is in
+//! its place, so that all but the kernel's own run is that of a GPU.
 #![cfg(target_os = "linux")]
 
 // The library that stands in for the driver is built because this names it.

@@ -50,7 +50,7 @@ fn table(mutants: &Mutants) -> String {
     mutants.mutants.iter().map(line).collect()
 }
 
-/// What is needed in none of the kernels here.
+/// Synchronisation that none of the kernels here needs.
 const EVERYWHERE: &str = "
 * | remove  | fence.mbarrier_init.release.cluster; | the CTA barrier behind it orders the initialisation for its CTA
 * | relaxed | *mbarrier.arrive.expect_tx*          | the loading thread has written nothing that its arrival would publish
@@ -342,7 +342,7 @@ fn a_wrong_list_is_noticed() {
     let options = MutateOptions { seeds: 3, equivalents, ..MutateOptions::default() };
     let found = mutate(&experiment, &options).expect("it runs");
     assert_eq!((found.contradicted().count(), found.passes(95)), (1, false));
-    // What is expected counts like what `eager` gives.
+    // An expected result counts like the result under `eager`.
     let mut expecting = experiment;
     let bytes = (0..64u32).rev().flat_map(u32::to_le_bytes).collect();
     expecting.outputs[0].expected = Some((bytes, Compare::Exact));
@@ -366,7 +366,7 @@ fn waits_are_for_the_barriers_that_they_name() {
     check(&Case::new(&body), 8, EVERYWHERE);
 }
 
-/// Which ones are left out depends on the text alone.
+/// Some of many mutants are left out: the choice depends on the text alone.
 #[test]
 fn some_of_many() {
     let body = format!(
@@ -414,7 +414,7 @@ fn several_launches() {
     assert!(matches!(error, MutateError::NoLaunch), "{error}");
 }
 
-/// What an earlier launch makes is waited for; without the wait it is missing.
+/// An earlier launch is waited for; without the wait its result is missing.
 #[test]
 fn an_earlier_launch() {
     let before = ".version 9.0

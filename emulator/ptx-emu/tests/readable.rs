@@ -5,8 +5,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// As nvcc writes it with `-lineinfo`: a template of C++, `.loc` lines, the names of files at the
-/// end.
+/// A kernel as nvcc writes it with `-lineinfo`: a template of C++, `.loc` lines, the names of files
+/// at the end.
 const LINEINFO: &str = "\
 .version 9.0
 .target sm_100a

@@ -304,13 +304,13 @@ fn what_a_launch_left_is_written() {
     assert_eq!(left.expected["close"].compare, wrong.expected["close"].compare);
     assert_eq!((&left.memory, &left.params), (&wrong.memory, &wrong.params));
     assert_eq!(replay(&out, &[]).status.code(), Some(0));
-    // What is there is not replaced.
+    // A file that exists is not replaced.
     let again = replay(&folder, &["--out", out_text]);
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("cannot be written"));
     std::fs::remove_dir_all(&folder).expect("removable");
     std::fs::remove_dir_all(&out).expect("removable");
-    // Of several bundles each has a folder of its own.
+    // Each of several bundles has a folder of its own.
     bundle().write(&folder.join("0-twice")).expect("writable");
     bundle().write(&folder.join("1-twice")).expect("writable");
     assert_eq!(replay(&folder, &["--out", out_text]).status.code(), Some(0));

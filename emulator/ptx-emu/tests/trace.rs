@@ -85,7 +85,7 @@ fn text<'v>(event: &'v Value, field: &str) -> &'v str {
     event[field].as_str().unwrap_or_else(|| panic!("{field} of {event}"))
 }
 
-/// What the format requires: order, B and E in pairs, every wait with its cause.
+/// Checks the rules of the format: order, B and E in pairs, every wait with its cause.
 fn check(trace: &Value) {
     let mut last = 0;
     let mut open: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();

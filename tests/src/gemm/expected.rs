@@ -16,7 +16,7 @@ pub struct Expected {
     shape: GemmShape,
     /// The oracle's sums, and their magnitudes.
     pub reference: Reference,
-    /// What the result is; in NVFP4 with its scale.
+    /// The result; in NVFP4 with its scale.
     pub output: Output,
     /// Elements or codes, and scales, where nothing is rounded before the result is.
     exact: Option<[Vec<u8>; 2]>,
@@ -55,7 +55,7 @@ fn without_negative_zero(byte: u8) -> u8 {
     pack::pair(low, high)
 }
 
-/// What a result differs in, or that it is right.
+/// The first difference of a result, or none.
 type Comparison = Result<(), String>;
 
 /// The first place where two parts of a result differ.

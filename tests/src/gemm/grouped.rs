@@ -41,7 +41,7 @@ pub struct GroupedCase {
     pub generator: Generator,
     /// Seed of the inputs.
     pub seed: u64,
-    /// What the result is.
+    /// The type of the result.
     pub result: ResultKind,
     /// Factor of the result.
     pub alpha: f32,
@@ -51,7 +51,7 @@ pub struct GroupedCase {
     pub vectors: [bool; 3],
     /// Whether column factors and biases are each group's own.
     pub own_vectors: bool,
-    /// What becomes of each value.
+    /// The activation function of the epilogue.
     pub activation: Activation,
     /// Whether the product is gated.
     pub gated: bool,
@@ -59,11 +59,11 @@ pub struct GroupedCase {
     pub magnitude: bool,
     /// Whether launches read the counts while kernels before them still run.
     pub settled: bool,
-    /// What is not left to the plan.
+    /// Choices that are taken from the plan.
     pub overrides: GemmOverrides,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug)]
 pub struct GroupedResult {
     /// Elements, or codes.
@@ -87,7 +87,7 @@ struct GroupedInputs<F> {
     activations: GemmActivations<F>,
     experts: Vec<BlockScaled<F>>,
     ups: Vec<BlockScaled<F>>,
-    /// For each group.
+    /// The options of each group.
     options: Vec<GemmOptions>,
     factors: [Vec<f32>; 2],
 }

@@ -24,12 +24,12 @@ pub struct MixedOperands {
     /// Elements or codes; scales.
     pub out: [Option<DeviceBuffer>; 2],
     vectors: [Option<DeviceBuffer>; 5],
-    /// Of the largest magnitude, if it is asked for.
+    /// The largest magnitude, if it is asked for.
     magnitude: Option<DeviceBuffer>,
 }
 
 impl MixedOperands {
-    /// Those of a dense case of one matrix, with a result that is poisoned.
+    /// Makes the buffers of a dense case of one matrix, with a poisoned result.
     ///
     /// # Errors
     /// As repacking and uploading.
@@ -89,7 +89,7 @@ impl MixedOperands {
         })
     }
 
-    /// For a launch.
+    /// Returns the product for a launch.
     ///
     /// # Panics
     /// If a case was made without operands.

@@ -73,10 +73,10 @@ pub fn refused<T>(what: &str, result: Result<T>) -> String {
     }
 }
 
-/// What activations are, beside weights of any format.
+/// The type of activations, beside weights of any format.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ActivationType {
-    /// In the weights' format, with scales in this layout.
+    /// Blocks in the weights' format, with scales in this layout.
     Blocks(ScaleLayout),
     /// 16-bit floats.
     Halves(HalfType),
@@ -94,7 +94,7 @@ pub const LINEAR: ActivationType = ActivationType::Blocks(ScaleLayout::Linear);
 pub const BLOCKED: ActivationType = ActivationType::Blocks(ScaleLayout::Blocked128x4);
 
 impl ActivationType {
-    /// As the host library names them, beside weights in `format`.
+    /// Returns the host library's name of the type, beside weights in `format`.
     #[must_use]
     pub fn kind(self, format: Format) -> ActivationKind {
         match self {
@@ -143,8 +143,8 @@ impl ActivationType {
         }
     }
 
-    /// Those that sm_90a's kernels for weights in `format` and operands of this type take: in turn by
-    /// `index`.
+    /// Returns a type of activations for sm_90a's kernels that take weights in `format` and operands
+    /// of this type: `index` chooses among all such types in turn.
     #[must_use]
     pub fn of_operand(format: Format, operand: Operand, index: usize) -> Self {
         match (format, operand) {
@@ -160,7 +160,7 @@ impl ActivationType {
         }
     }
 
-    /// Those that are multiplied in this type, without anything before.
+    /// Returns the activations that are multiplied in this type without a launch before.
     #[must_use]
     pub fn as_they_are(operand: Operand) -> Self {
         operand.half().map_or(Self::Fp8(None), Self::Halves)
@@ -197,11 +197,11 @@ pub fn blocks<F: BlockFormat>(
 /// How the two matrices of a gated product come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GatedForm {
-    /// As two tensors.
+    /// Two tensors.
     Pair,
-    /// As one tensor, the gate's rows first.
+    /// One tensor, the gate's rows first.
     Stacked,
-    /// As one tensor, whose even rows are the gate.
+    /// One tensor, whose even rows are the gate.
     Interleaved,
 }
 
@@ -262,7 +262,7 @@ pub struct Case {
     pub spread: i16,
     /// Scales of the tensors over the generator's: activations, weights.
     pub tensor_scales: [f32; 2],
-    /// What the result is.
+    /// The type of the result.
     pub result: ResultKind,
     /// The scale of a result in NVFP4 over the one that its largest magnitude asks for.
     pub result_scale: f32,
@@ -270,17 +270,17 @@ pub struct Case {
     pub alpha: f32,
     /// Whether there are row factors, column factors, a bias.
     pub vectors: [bool; 3],
-    /// What becomes of each value.
+    /// The activation function of the epilogue.
     pub activation: Activation,
     /// The other half, where the product is gated.
     pub gated: Option<Gated>,
     /// Whether the largest magnitude of the results is asked for.
     pub magnitude: bool,
-    /// Where activations and their scales are.
+    /// Placement of activations and of their scales.
     pub activations_at: [Placement; 2],
-    /// Where the result and its scales are.
+    /// Placement of the result and of its scales.
     pub result_at: [Placement; 2],
-    /// What is not left to the plan. A kernel's name is for devices that have it.
+    /// Choices that are taken from the plan. A kernel's name is for devices that have it.
     pub overrides: GemmOverrides,
 }
 
@@ -391,10 +391,9 @@ impl Case {
         Self { gated, ..case }
     }
 
-    /// Whether no sum is rounded before the result is, whatever the order: each is a multiple
-    /// of 1/4 that f32 holds. Those of the contest's inputs are for any K of its shapes: only
-    /// operands whose signs are all alike come near 2^22. What an activation or a gate makes of
-    /// them is rounded.
+    /// Whether no sum is rounded before the result is, whatever the order: each is a multiple of
+    /// 1/4 that f32 holds. The contest's inputs are exact for any K of its shapes: only operands
+    /// whose signs are all alike come near 2^22. Results of an activation or a gate are rounded.
     #[must_use]
     pub fn exact(&self) -> bool {
         // Folded weights and sums of e4m3 products are rounded.

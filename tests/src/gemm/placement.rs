@@ -1,16 +1,16 @@
-//! Where the matrices of a batch are in a buffer, with poison around them.
+//! Placement of a batch's matrices in a buffer, with poison around them.
 
-/// What is between matrices, and behind the last: NaN in every float type and every scale type.
+/// The byte between matrices, and behind the last: NaN in every float type and every scale type.
 pub const POISON: u8 = 0xff;
 /// Bytes of poison behind the last matrix.
 pub const GUARD: usize = 48;
 
-/// Where the matrices of an operand are.
+/// The placement of an operand's matrices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Placement {
     /// One after the other; no stride is given.
     Dense,
-    /// With so many elements, or bytes of scales, of padding between them.
+    /// Matrices with so many elements, or bytes of scales, of padding between them.
     Padded(usize),
     /// One for all entries.
     Shared,
@@ -19,7 +19,7 @@ pub enum Placement {
 /// One buffer of an operand: elements or codes, or scales.
 #[derive(Debug, Clone, Copy)]
 pub struct Part {
-    /// Where its matrices are.
+    /// The placement of its matrices.
     pub placement: Placement,
     /// How many there are.
     pub batch: usize,

@@ -29,7 +29,7 @@ fn tensor_of(kernel: &str) -> TensorFamily {
     TensorFamily::Tcgen05
 }
 
-/// What the plan says of the operands' places.
+/// Returns the plan's line about the operands' placement.
 fn weights_are(plan: &GemmPlan) -> Option<&String> {
     plan.why.iter().find(|reason| reason.starts_with("weights are the "))
 }
@@ -105,7 +105,8 @@ impl Case {
         results
     }
 
-    /// What is expected on a target; `known` is what was found before.
+    /// Computes the expected result of a target; `known` caches the results that were computed
+    /// before.
     fn expected_once<'a, F: BlockFormat>(
         &self,
         known: &'a mut Vec<(Arch, Expected)>,
@@ -241,7 +242,8 @@ impl Case {
         })
     }
 
-    /// Where activations, their scales, the result and its scales are.
+    /// Returns the buffers of activations, their scales, the result and its scales, each at its
+    /// placement.
     fn parts<F: BlockFormat>(&self, inputs: &Inputs<F>, output: Output) -> [Part; 4] {
         let GemmShape { m, n, l: batch, .. } = self.shape;
         let [codes, scales] = inputs.activation_bytes().map(|part| part.len() / batch);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 
-/// What the steps are called, and the filter that names them.
+/// The name of the steps, and the filter for them.
 pub const NAME: &str = "nvfp4-candle";
 
 /// Its manifest.

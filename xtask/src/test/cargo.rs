@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Has cargo start each test program in an environment where it takes the flags of [`TIMED`]: the
-/// time of a test is an unstable feature of the test harness. What cargo compiles is no other.
+/// A runner that starts each test program in an environment where it takes the flags of [`TIMED`]:
+/// the time of a test is an unstable feature of the test harness. Cargo compiles the same with it.
 const RUNNER: &str = r#"target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]"#;
-/// Has a test program say how long each test took.
+/// Flags with which a test program reports how long each test took.
 const TIMED: [&str; 2] = ["-Zunstable-options", "--report-time"];
 
 /// Tells tests where the real model is.
@@ -36,7 +36,7 @@ impl Cargo {
         tests
             .args(["test", "--release"])
             .env("NVFP4_KERNELS_DIR", run::kernels())
-            // What this machine was tuned for is no part of what is tested.
+            // A tuning table of this machine is no part of the test.
             .env("NVFP4_TUNE", "off");
         for (name, folder) in &self.variables {
             tests.env(name, folder);

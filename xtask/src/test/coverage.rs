@@ -15,12 +15,13 @@ const AIM: u32 = 97;
 /// Why others are not reached, from the root.
 const EXPLAINED: &str = "kernels-gpu/unreached.txt";
 
-/// Where test programs note what they reach.
+/// The folder in which test programs note the instructions that they reach.
 fn folder() -> PathBuf {
     run::target().join("coverage")
 }
 
-/// Has the tests' processes note what they reach. What earlier ones noted is removed.
+/// Makes the tests' processes note the instructions that they reach. Notes of earlier runs are
+/// removed.
 pub fn begin(cargo: &mut Cargo) -> Result<()> {
     let folder = folder();
     if folder.exists() {

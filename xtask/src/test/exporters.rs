@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 /// The environments, each with a file of requirements: transformers has a different version in each.
 const ENVIRONMENTS: [&str; 3] = ["modelopt", "llmcompressor", "torchao"];
-/// What all of them have, PyTorch above all, is installed once.
+/// The packages that all of them have, PyTorch above all, are installed once.
 const COMMON: &str = "common";
-/// What the suite's last line begins with.
+/// The beginning of the suite's last line.
 const TOTALS: &str = "exporters:";
 /// Packages whose versions the table names.
 const NAMED: [&str; 6] =
@@ -24,7 +24,7 @@ fn suite() -> PathBuf {
     run::root().join("tests/exporters")
 }
 
-/// Where the environments and the checkpoints are.
+/// The folder of the environments and the checkpoints.
 fn work() -> PathBuf {
     run::target().join("exporters")
 }

@@ -46,7 +46,7 @@ pub struct Options {
     /// what is written here; installs 6 GB of Python packages in target/exporters
     #[arg(long, conflicts_with_all = ["quick", "filter"])]
     exporters: bool,
-    /// At the end, say for each kernel which share of its instructions the tests reached on the
+    /// Say at the end for each kernel which share of its instructions the tests reached on the
     /// emulator, and list the others; with a filter, of kernels that were launched. The launches on
     /// a GPU do not count
     #[arg(long, conflicts_with = "exporters")]
@@ -57,7 +57,7 @@ pub struct Options {
     filter: Option<String>,
 }
 
-/// What is wrong with the arguments.
+/// A fault of the arguments.
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
     /// The filter names nothing.
@@ -70,7 +70,7 @@ enum UsageError {
     },
 }
 
-/// What came of everything so far.
+/// The results so far.
 #[derive(Default)]
 pub struct Tally {
     passed: usize,
@@ -168,7 +168,7 @@ fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
     Ok(tally)
 }
 
-/// What finds most mistakes in the least time.
+/// Runs the tests that find most mistakes in the least time.
 fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
     let mut tally = Tally::default();
     lint::each(|name, result| tally.step(&format!("lint {name}"), result))?;

@@ -10,7 +10,7 @@ use std::process::Command;
 /// Tells the tests where it is.
 pub const VARIABLE: &str = "PTX_EMU_NVCC";
 
-/// What it is made of, in versions that fit each other. ptxas comes in the package of nvcc.
+/// The packages of nvcc, in versions that fit each other. ptxas comes in the package of nvcc.
 const PACKAGES: [&str; 5] = [
     ptxas::PACKAGE,
     "nvidia-nvvm==13.0.88",

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the steps are called, and the filter that names them.
+/// The name of the steps, and the filter for them.
 pub const NAME: &str = "ptx-emu-python";
 /// Prints the version, if virtual environments can be made.
 const PROBE: &str = "import sys, venv, ensurepip; print(*sys.version_info[:2], sep='.')";
@@ -21,7 +21,7 @@ fn package() -> PathBuf {
     run::root().join("emulator").join(NAME)
 }
 
-/// Where the environment and the wheel go.
+/// The folder of the environment and the wheel.
 fn work() -> PathBuf {
     run::target().join("python")
 }

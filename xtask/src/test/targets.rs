@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// What `cargo metadata` says of the workspace.
+/// The parts of `cargo metadata` that are used.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -44,7 +44,7 @@ pub struct Target {
     source: PathBuf,
 }
 
-/// What a filter names of a target, from most to least.
+/// The parts of a target that a filter names, from most to least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
     /// Its package.
@@ -64,7 +64,7 @@ pub struct Needed {
     pub named: Named,
 }
 
-/// What one run of cargo tests.
+/// The tests of one run of cargo.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
     /// Cargo's arguments.
@@ -79,7 +79,7 @@ impl Target {
         self.kind == Kind::Integration
     }
 
-    /// What names it to cargo in its package.
+    /// Returns the arguments that select it in its package.
     fn arguments(&self) -> Vec<String> {
         match self.kind {
             Kind::Library => vec!["--lib".to_owned()],
@@ -159,8 +159,8 @@ fn names(filter: &str, file: &Path) -> bool {
     stem.is_some_and(|stem| stem.contains(last)) || text.lines().any(named)
 }
 
-/// Those that have tests which `filter` names: all of a package, files of integration tests, and
-/// those in whose source such a test stands.
+/// Returns the targets whose tests `filter` names: all of a package, files of integration tests,
+/// and those in whose source such a test stands.
 pub fn needed(filter: &str) -> Result<Vec<Needed>> {
     let named = |target: &Target| {
         if target.package == filter {

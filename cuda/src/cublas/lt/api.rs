@@ -198,7 +198,8 @@ impl Api {
         })
     }
 
-    /// What an algorithm may need: our workspace, and addresses that are multiples of `alignment`.
+    /// Describes the resources of an algorithm: our workspace, and addresses that are multiples of
+    /// `alignment`.
     fn preference(&self, alignment: u32) -> Result<Owned, CublasError> {
         let preference =
             self.created("cublasLtMatmulPreferenceCreate", self.destroy_preference, |made| {

@@ -46,7 +46,7 @@ fn registers(set: &mut Set) {
     set.program(program.random(512));
 }
 
-/// Without an earlier grid to depend on, the wait is over at once.
+/// A grid without an earlier one to depend on: the wait is over at once.
 fn grids(set: &mut Set) {
     let body = format!(
         "    griddepcontrol.wait; mad.lo.u32 %r3, %cta, 100, %me; {}\n    \

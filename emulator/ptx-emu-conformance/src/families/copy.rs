@@ -57,7 +57,7 @@ fn plain(set: &mut Set, name: &str, copy: &str, size: u32) {
     set.program(program(name, body));
 }
 
-/// What a thread sees of its copies after waiting for all but some of its groups.
+/// Copies that a thread sees after waiting for all but some of its groups.
 fn groups(set: &mut Set) {
     for kept in 0..=2 {
         let mut body = places(4);

@@ -28,7 +28,7 @@ pub(super) fn probes(set: &mut Set) {
     }
 }
 
-/// Which of several NaN operands a result is.
+/// The choice among several NaN operands.
 fn nans(set: &mut Set) {
     const VALUES: [u64; 8] = [
         0x3ff0_0000_0000_0000,

@@ -1,4 +1,4 @@
-//! Which products are complete behind one warp's `wgmma.wait_group`: one thread of the warpgroup
+//! Products that are complete behind one warp's `wgmma.wait_group`: one thread of the warpgroup
 //! releases the operands right behind it, and another warp overwrites them, while the other warps
 //! of the warpgroup are late.
 
@@ -18,7 +18,7 @@ const SUMS: u32 = 128;
 /// Products on the same operands.
 const STEPS: u32 = 8;
 
-/// When warps are late.
+/// The time at which warps are late.
 #[derive(Debug, Clone, Copy)]
 enum Late {
     No,

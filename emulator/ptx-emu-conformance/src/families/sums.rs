@@ -121,7 +121,7 @@ fn small_terms(
     sums
 }
 
-/// As [`small_terms`], with the first so many small terms by column.
+/// Adds probes as [`small_terms`] does, with the first so many small terms by column.
 fn many_terms(form: &Form, name: &'static str, around: &[(usize, f64, f64)], c: f64) -> Sums {
     let mut sums = small_terms(form, name, 0, around, c);
     let second = form.factors(0, 0).map_or(1.0, |(_, second)| second);

@@ -35,7 +35,7 @@ const SWIZZLES: [Swizzle; 4] = [Swizzle::None, Swizzle::B32, Swizzle::B64, Swizz
 pub(super) struct Tile {
     pub(super) map: TensorMap,
     pub(super) coordinates: Vec<i64>,
-    /// Where the box is in shared memory.
+    /// Place of the box in shared memory.
     pub(super) at: u32,
 }
 

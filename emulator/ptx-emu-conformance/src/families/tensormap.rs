@@ -144,7 +144,7 @@ fn edited_and_used(set: &mut Set, place: &str) {
              fence.proxy.tensormap::generic.acquire.gpu [%d5], 128;\n"
         )
     };
-    // What is in the map's place in the end depends on addresses: it is cleared.
+    // The final bytes in the map's place depend on addresses: they are cleared.
     let clear = "    bar.sync 0; setp.ge.u32 %p2, %me, 32; @%p2 bra END; \
                  mad.wide.u32 %d6, %me, 4, %d5; st.global.b32 [%d6], 0;\nEND:\n";
     let body = format!("{prepare}{}{clear}", load_code(&Tile::new(right, &[8, 3]), "%d5"));

@@ -114,7 +114,7 @@ fn votes(set: &mut Set) {
     set.body("vote.sync of warps that agree", &[Kind::Int32], "b32", body);
 }
 
-/// What lanes see after some have left.
+/// Exchanges of lanes after some have left.
 fn divergence(set: &mut Set) {
     let body = "rem.u32 %r0, %i, 32; setp.gt.u32 %p0, %r0, 20; @%p0 bra $done; \
                 bar.warp.sync 0x001fffff; activemask.b32 %r1; $done: mov.b32 %o, 9; \

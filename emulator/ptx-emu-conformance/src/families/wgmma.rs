@@ -322,7 +322,7 @@ fn transposed(set: &mut Set) {
         for swizzle in [16, 32, 64, 128] {
             for (leading, stride) in [(512, 2048), (2048, 512), (1024, 4096), (4096, 1024)] {
                 let tile = Tile { leading, stride, transposed: true, ..Tile::k_major(swizzle) };
-                // What either reading of the distances needs must be there.
+                // The bytes that either reading of the distances needs must be there.
                 let product = Product::new(32, d, ty, ty);
                 let name = format!("swizzle {swizzle}, leading {leading}, stride {stride}");
                 if ty == "f16" && d == "f32" && fits(&tile, 32) {

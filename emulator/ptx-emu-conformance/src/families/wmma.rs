@@ -56,7 +56,7 @@ fn floats(set: &mut Set, shape: [usize; 3], ty: &'static str, [c, d]: [&'static 
 #[derive(Clone, Copy)]
 struct Product {
     shape: [usize; 3],
-    /// Of the operands, of `C` and of `D`.
+    /// Types of the operands, of `C` and of `D`.
     types: [&'static str; 3],
     layouts: [&'static str; 4],
     operation: &'static str,

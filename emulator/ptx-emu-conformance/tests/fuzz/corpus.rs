@@ -49,7 +49,7 @@ pub fn corpus() -> Vec<Program> {
     let mut programs = Vec::new();
     let kept =
         ["tests/data/ptx", "emulator/ptx-emu-core/tests/data", "emulator/ptx-emu-core/benches"];
-    // Where they were built.
+    // The folders in which they were built.
     let built = ["target/kernels/sm_90a", "target/kernels/sm_100a"];
     let files = |folder: &str| ptx_files(&repository().join(folder));
     assert!(kept.iter().all(|folder| !files(folder).is_empty()), "a folder without programs");

@@ -63,7 +63,7 @@ impl Gemm {
         Self::with_text(kernel, kernel.text, &gpu, columns, k)
     }
 
-    /// With another text of the kernel.
+    /// Assembles the kernel from another text.
     pub fn with_text(kernel: Kernel, text: &str, gpu: &Gpu, columns: usize, k: usize) -> Self {
         let module = Module::load(text, gpu).expect("a module");
         let mut memory = GlobalMemory::new();

@@ -7,20 +7,20 @@ use std::str::FromStr;
 /// How a run goes on behind a finding, and the levels it has.
 #[derive(Clone, Copy)]
 enum Class {
-    /// It does not.
+    /// The run does not go on.
     Fatal,
-    /// It does; denied by both models.
+    /// The run goes on; both models deny the finding.
     Denied,
-    /// It does; both models warn.
+    /// The run goes on; both models warn.
     Warned,
-    /// It does; denied by the model of PTX, of the level by that of hardware.
+    /// The run goes on; the model of PTX denies the finding, the model of hardware has this level.
     Hardware(Level),
 }
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal $class:expr;)+) => {
-        /// What is wrong, without the details. Every kind has a name that does not change, and
-        /// a page that explains it.
+        /// The kind of a finding, without the details. Every kind has a name that does not change,
+        /// and a page that explains it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Kind {
@@ -47,7 +47,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What to do about it, in one line.
+            /// Returns the advice in one line.
             #[must_use]
             pub fn advice(self) -> String {
                 let (_, mending) = self.page().split_once("\n## Mending\n").unwrap_or_default();

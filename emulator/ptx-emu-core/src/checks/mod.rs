@@ -1,5 +1,4 @@
-//! What is looked for, and what becomes of it: models of memory, kinds of findings and their
-//! levels.
+//! Checks and their consequences: models of memory, kinds of findings and their levels.
 
 mod kind;
 
@@ -9,13 +8,14 @@ use crate::Schedule;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which orders are taken to hold.
+/// The orders that are taken to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Model {
-    /// What PTX ISA promises, and no more.
+    /// The promises of PTX ISA, and no more.
     #[default]
     Ptx,
-    /// What the hardware of today is known to order besides, which published kernels rely on:
+    /// The orders that the hardware of today is known to keep besides, which published kernels rely
+    /// on:
     /// - a `tcgen05.cp` comes after the earlier `tcgen05.mma` of its thread;
     /// - commits of one thread report in the order in which they were issued;
     /// - what releases or acquires orders `tcgen05` operations as their fences do;
@@ -50,8 +50,8 @@ impl FromStr for Model {
     }
 }
 
-/// What a run without findings did not look for, in words. `schedule`: the one that was tried;
-/// `None`: many were.
+/// Lists in words the checks that a run without findings did not make. `schedule`: the one that was
+/// tried; `None`: many were.
 #[must_use]
 pub fn not_looked_for(schedule: Option<Schedule>, model: Model) -> Vec<&'static str> {
     let mut what = match schedule {
@@ -68,12 +68,12 @@ pub fn not_looked_for(schedule: Option<Schedule>, model: Model) -> Vec<&'static 
     what
 }
 
-/// What a finding of some kind means for a run.
+/// The consequence of a kind of finding for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// It is not mentioned.
+    /// The finding is not mentioned.
     Allow,
-    /// It is mentioned, but the run is right.
+    /// The finding is mentioned, but the run is right.
     Warn,
     /// The run is wrong.
     Deny,
@@ -92,7 +92,7 @@ impl fmt::Display for Level {
 /// How a launch is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checks {
-    /// Which orders hold.
+    /// The orders that hold.
     pub model: Model,
     /// Levels that differ from those of the model.
     levels: [Option<Level>; Kind::COUNT],
@@ -129,7 +129,7 @@ impl Checks {
         self
     }
 
-    /// What a finding of a kind means.
+    /// Returns the level of a kind.
     #[must_use]
     pub fn level(&self, kind: Kind) -> Level {
         if kind.is_fatal() {

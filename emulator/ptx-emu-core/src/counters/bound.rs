@@ -7,8 +7,7 @@ use serde::Serialize;
 /// One limit of the machine and the time it alone would force.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// Which one: `dram`, `l2`, `issue`, `integer`, `float`, `half`, `double`,
-    /// `shared`, `tensor`.
+    /// Its name: `dram`, `l2`, `issue`, `integer`, `float`, `half`, `double`, `shared`, `tensor`.
     pub name: &'static str,
     /// Seconds.
     pub seconds: f64,
@@ -47,10 +46,9 @@ impl Counters {
     /// and every distinct sector crosses DRAM once. The cold-cache case is
     /// meant; data already in L2 may beat the `dram` part.
     ///
-    /// What runs is machine code, not PTX. The assembler drops moves,
-    /// conversions and predicate arithmetic where it can and fuses integer
-    /// operations in pairs (three-input add and logic, multiply-add), so those
-    /// families do not count and integer operations count half.
+    /// The machine runs machine code, not PTX. The assembler drops moves, conversions and predicate
+    /// arithmetic where it can and fuses integer operations in pairs (three-input add and logic,
+    /// multiply-add), so those families do not count and integer operations count half.
     ///
     /// `shared` is the bandwidth of shared memory, which instructions, asynchronous copies and the
     /// operands of tensor cores use together: 128 bytes per clock and SM.

@@ -18,14 +18,13 @@ pub struct LevelBytes {
 pub struct Levels {
     /// Distinct 32-byte sectors of global memory: what DRAM moves at least.
     pub dram: LevelBytes,
-    /// What is asked of L2 at most: the sectors of each instruction and copy, as if
-    /// L1 kept nothing.
+    /// Requests to L2 at most: the sectors of each instruction and copy, as if L1 kept nothing.
     pub l2: LevelBytes,
     /// Shared memory: loads, stores, copies, operands of tensor cores as each warp
     /// takes them.
     pub shared: LevelBytes,
-    /// What crosses to the shared memory of other CTAs: accesses, copies,
-    /// multicast; `written` counts everything.
+    /// Traffic to the shared memory of other CTAs: accesses, copies, multicast; `written` counts
+    /// everything.
     pub cluster_shared: LevelBytes,
     /// Tensor memory: `tcgen05.ld`, `st` and `cp`.
     pub tensor_memory: LevelBytes,

@@ -1,9 +1,9 @@
-//! What is known of a function while it is decoded.
+//! Facts about a function while it is decoded.
 
 use super::scope::Scopes;
 use crate::load_error::{LoadError, Unsupported};
 
-/// What decoding a function needs besides the module.
+/// Inputs of decoding a function besides the module.
 pub(crate) struct FunctionBuilder {
     pub(crate) scopes: Scopes,
     pub(crate) is_entry: bool,
@@ -14,7 +14,7 @@ pub(crate) struct FunctionBuilder {
     pub(crate) takes_over: bool,
     /// Row of the carry flag, once something used it.
     pub(crate) carry: Option<u32>,
-    /// What is not modelled.
+    /// Instructions that are not modelled.
     pub(crate) unsupported: Vec<Unsupported>,
     /// First error other than something unsupported.
     pub(crate) error: Option<LoadError>,

@@ -55,8 +55,8 @@ impl Decode<'_> {
         }
     }
 
-    /// Where a name is, as an address `offset` bytes on. The base is a 64-bit
-    /// constant row for variables of module lifetime.
+    /// Finds the place of a name, as an address `offset` bytes on. The base is a 64-bit constant
+    /// row for variables of module lifetime.
     pub(crate) fn place(&mut self, name: &str, offset: i64) -> Decoded<Place> {
         let found = self.function.scopes.find(name);
         let symbol = match found {

@@ -32,7 +32,7 @@ impl Reg {
     }
 }
 
-/// What a name in a function stands for.
+/// The meaning of a name in a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Name {
     Reg(Reg),
@@ -163,7 +163,7 @@ impl Scopes {
         reg
     }
 
-    /// What a name means here, innermost scope first.
+    /// Returns the meaning of a name here, innermost scope first.
     pub(crate) fn find(&mut self, name: &str) -> Option<Name> {
         for depth in (0..self.open.len()).rev() {
             if let Some(found) = self.open[depth].names.get(name) {

@@ -8,14 +8,14 @@ use crate::machine::code::Op;
 use crate::machine::regs::{Bits, LANES, Regs, Scalar, Slot};
 use ptx_emu_simd::{Host, Plain};
 
-/// What makes instructions of such shapes, for a host's vectors.
+/// Makes instructions of such shapes, for a host's vectors.
 pub(crate) struct On<'d, 'a, H> {
     decode: &'d mut Decode<'a>,
     host: H,
 }
 
 impl<'a> Decode<'a> {
-    /// For a host's vectors.
+    /// Selects a host's vectors.
     pub(crate) fn on<H: Host>(&mut self, host: H) -> On<'_, 'a, H> {
         On { decode: self, host }
     }

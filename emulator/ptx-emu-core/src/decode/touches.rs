@@ -9,7 +9,7 @@ use crate::syntax::ast::{Instruction, Operand};
 /// Opcodes whose first operand is no destination, unless that is an address.
 const NO_DESTINATION: [&str; 7] = ["st", "red", "bar", "barrier", "nanosleep", "call", "cp"];
 
-/// The registers of an instruction. Those of `wgmma` are its own matter.
+/// The registers of an instruction. The registers of `wgmma` are handled with that instruction.
 pub(crate) fn touches(scopes: &mut Scopes, instruction: &Instruction) -> Touches {
     let opcode = instruction.opcode.as_str();
     if opcode == "wgmma" {

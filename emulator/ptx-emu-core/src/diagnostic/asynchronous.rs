@@ -1,4 +1,4 @@
-//! What can go wrong around asynchronous operations.
+//! Diagnostics of asynchronous operations.
 
 use super::{TensorFault, from};
 use crate::readable::instruction;
@@ -9,11 +9,11 @@ use std::fmt;
 /// An instruction elsewhere that a diagnostic is about too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperationSite {
-    /// What it does.
+    /// Name of the operation.
     pub name: &'static str,
     /// Line of the PTX text, from 1.
     pub line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     pub instruction: String,
     /// The line of source that it comes from, where the module says so.
     pub source: Option<SourceLine>,
@@ -122,7 +122,7 @@ impl fmt::Display for MbarrierFault {
     }
 }
 
-/// What went wrong with an asynchronous unit.
+/// A fault of an asynchronous unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncFault {
@@ -147,7 +147,7 @@ pub enum AsyncFault {
         operation: &'static str,
         /// First such byte.
         address: u64,
-        /// It writes.
+        /// Whether the access writes.
         write: bool,
         /// The generic access is a read; otherwise it is a write.
         read_before: bool,
@@ -163,7 +163,7 @@ pub enum AsyncFault {
     /// Shared memory written through the async proxy that was read through the generic proxy
     /// before, without a proxy fence between.
     UnfencedRead {
-        /// What writes it.
+        /// The operation that writes it.
         operation: &'static str,
         /// First byte that it writes.
         address: u64,
@@ -179,7 +179,7 @@ pub enum AsyncFault {
     },
     /// `barrier.cluster.arrive` and `.wait` out of turn.
     ClusterBarrier {
-        /// What the rule requires.
+        /// The requirement of the rule.
         required: &'static str,
     },
     /// Shared or tensor memory of another CTA of the cluster is used, and nothing that this
@@ -201,18 +201,18 @@ pub enum AsyncFault {
     },
     /// A CTA exits while an operation still uses its shared memory.
     LeftInFlight {
-        /// It reads there; otherwise it writes, or reports to an mbarrier.
+        /// Whether it reads there; otherwise it writes, or reports to an mbarrier.
         source: bool,
         /// The operation.
         operation: OperationSite,
     },
     /// An operand that the instruction cannot use.
     Operand {
-        /// Which.
+        /// The operand.
         operand: &'static str,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// 128 bytes that are no tensor map.
@@ -225,9 +225,9 @@ pub enum AsyncFault {
     Tensor(TensorFault),
     /// `setmaxnreg` misused.
     MaxRegisters {
-        /// What the rule requires.
+        /// The requirement of the rule.
         required: String,
-        /// What happened.
+        /// The actual event.
         actual: String,
     },
 }

@@ -4,7 +4,7 @@ use super::{AsyncFault, DiagnosticKind, MbarrierFault, TensorFault};
 use crate::checks::Kind;
 
 impl DiagnosticKind {
-    /// What is wrong, without the details.
+    /// Returns the kind, without the details.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {

@@ -36,13 +36,13 @@ impl fmt::Display for RaceAccess {
     }
 }
 
-/// What would have ordered two accesses that race.
+/// The order that two racing accesses lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingOrder {
-    /// They are of one CTA.
+    /// A barrier of the CTA that both belong to.
     CtaBarrier,
-    /// They are of two CTAs of a cluster.
+    /// A barrier of the cluster, whose CTAs are two.
     ClusterBarrier,
     /// The earlier one is of an asynchronous operation.
     Completion,
@@ -84,7 +84,7 @@ pub struct RaceSite {
     pub kind: RaceAccess,
     /// Line of the PTX text, from 1.
     pub line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     pub instruction: String,
     /// The line of source that it comes from, where the module says so.
     pub source: Option<SourceLine>,
@@ -104,7 +104,7 @@ pub struct DataRace {
     /// First `.shared` address that both touch; in tensor memory, the address of
     /// the first column, and of the first of the 16 lanes that it was looked for in.
     pub address: u64,
-    /// It is in tensor memory.
+    /// Whether it is in tensor memory.
     pub tensor: bool,
     /// How the later access was made.
     pub kind: RaceAccess,
@@ -112,7 +112,7 @@ pub struct DataRace {
     pub unchanged: bool,
     /// The earlier access.
     pub earlier: RaceSite,
-    /// What is missing.
+    /// The missing order.
     pub missing: MissingOrder,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong around `wgmma` and `tcgen05`.
+//! Diagnostics of `wgmma` and `tcgen05`.
 
 use super::OperationSite;
 use crate::tensor::TensorError;
@@ -12,7 +12,7 @@ pub enum TensorFault {
     Descriptor {
         /// Operand that it is for.
         operand: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: TensorError,
     },
     /// A leading dimension offset that the instruction has no use for, and that is none of the
@@ -20,12 +20,12 @@ pub enum TensorFault {
     LeadingOffset {
         /// Operand that it is for.
         operand: &'static str,
-        /// What is wrong.
+        /// The fault.
         error: TensorError,
     },
     /// An operand tile reaches outside the shared memory of its CTA.
     OutOfBounds {
-        /// Which operand.
+        /// The operand.
         operand: &'static str,
         /// Address of the first such chunk of 16 bytes.
         address: u32,
@@ -34,14 +34,14 @@ pub enum TensorFault {
     },
     /// An operand tile holds bytes that were never written.
     UninitialisedTile {
-        /// Which operand.
+        /// The operand.
         operand: &'static str,
         /// Address of the first such byte.
         address: u32,
     },
     /// A cell of tensor memory that was never written is read.
     UninitialisedCell {
-        /// What reads it.
+        /// The operand that reads it.
         operand: &'static str,
         /// Its lane.
         lane: u32,
@@ -50,7 +50,7 @@ pub enum TensorFault {
     },
     /// Columns of tensor memory that the CTA has not allocated.
     Unallocated {
-        /// What is there.
+        /// The operand that is there.
         operand: &'static str,
         /// First column of the operand.
         column: u32,
@@ -85,11 +85,11 @@ pub enum TensorFault {
     },
     /// Registers that an asynchronous instruction still uses.
     RegistersInFlight {
-        /// They are those of a load; otherwise of a product.
+        /// Whether they are the registers of a load; otherwise of a product.
         loaded: bool,
         /// The instruction.
         operation: OperationSite,
-        /// What has to be waited for.
+        /// The instruction that has to be waited for.
         wait: &'static str,
     },
     /// No `wgmma.fence` since registers of a `wgmma` were written otherwise.

@@ -6,8 +6,7 @@
 //! no effect, but the range of a prefetch is checked. Every executing lane issues a separate
 //! operation.
 //!
-//! What it can miss: reductions combine all bytes at once; see also
-//! `machine::units`.
+//! Limits: reductions combine all bytes at once; see also `machine::units`.
 
 use super::cp_async::{commit, wait};
 use super::mbarrier::{SharedOperand, semantics, shared_operand};
@@ -25,7 +24,7 @@ use crate::tensor_map::{ElementType, ReduceOp, Reduction};
 /// Alignment of addresses and sizes, bytes.
 const ALIGN: u64 = 16;
 
-/// After `cp.async.bulk`.
+/// Decodes the rest of `cp.async.bulk`.
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     if d.has("commit_group") {
         return Ok(commit(GroupKind::Bulk));
@@ -44,7 +43,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     copy(d, None)
 }
 
-/// After `cp.reduce`.
+/// Decodes the rest of `cp.reduce`.
 pub(super) fn reduce(d: &mut Decode<'_>) -> Decoded<Op> {
     if !d.has("async") || !d.has("bulk") {
         return Err(Reject::unsupported("cp.reduce without .async.bulk"));
@@ -199,7 +198,7 @@ impl Bulk {
     }
 }
 
-/// Where a copy goes from and to.
+/// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Load,

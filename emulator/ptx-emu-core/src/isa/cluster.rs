@@ -7,8 +7,7 @@
 //! the rules of `machine::units::registers`; as with the assembler, it has no effect in a
 //! kernel that does not limit its number of registers.
 //!
-//! What it can miss: `.mmio` and global forms of `st.async` are not modelled,
-//! nor is `multimem`.
+//! Limits: `.mmio` and global forms of `st.async` are not modelled, nor is `multimem`.
 
 use super::bulk::reduce_op;
 use super::mbarrier::{self, shared_operand};

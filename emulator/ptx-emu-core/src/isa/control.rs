@@ -1,9 +1,8 @@
 //! Control flow: PTX ISA 9.7.12 (`bra`, `brx.idx`, `call`, `ret`, `exit`) and
 //! 9.7.19 (`trap`, `brkpt`).
 //!
-//! `.uni` is only a hint: a branch with it that diverges is executed like one
-//! without it. Of the functions that a module only declares, those of
-//! `system_call` are modelled.
+//! `.uni` is only a hint: a branch with it that diverges is executed like one without it. The
+//! functions of `system_call` are the only modelled ones among those that a module only declares.
 
 use super::Instructions;
 use super::system_call;

@@ -1,9 +1,8 @@
 //! `cvt` and `cvt.pack`: PTX ISA 9.7.9.21, 9.7.9.22.
 //!
-//! All scalar conversions, to tf32, the packed halves, and the 8-, 6- and 4-bit
-//! pairs and quads. Missing: s2f6x2 and scaled conversions of PTX 9.1. What
-//! numerics leave open is said in [`num::cvt`](crate::num::cvt) and
-//! [`num::narrow`](crate::num::narrow).
+//! All scalar conversions, to tf32, the packed halves, and the 8-, 6- and 4-bit pairs and quads.
+//! Missing: s2f6x2 and scaled conversions of PTX 9.1. Open points of the numerics are listed in
+//! [`num::cvt`](crate::num::cvt) and [`num::narrow`](crate::num::narrow).
 
 use super::Instructions;
 use super::float::rounding;

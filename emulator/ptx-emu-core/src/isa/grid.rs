@@ -8,8 +8,7 @@
 //! response is 16 bytes of the emulator's own: `%ctaid` of the cluster's first
 //! CTA and, in the last word, whether there was one.
 //!
-//! What it can miss: a request behind one that was seen to fail is answered,
-//! where PTX leaves it undefined.
+//! Limits: a request behind one that was seen to fail is answered, though PTX leaves it undefined.
 
 use super::Instructions;
 use super::bulk::Bulk;
@@ -24,7 +23,7 @@ use crate::machine::units::{
     At, Awaited, Piece, Poll, Reach, Signal, Source, Target, Touch, Transfer, lanes,
 };
 
-/// What concerns other clusters and grids.
+/// Instructions that concern other clusters and grids.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
     accepts: |ins| matches!(ins.opcode.as_str(), "griddepcontrol" | "clusterlaunchcontrol"),
     decode: |d| Ok((Family::Cluster, decode(d)?)),
@@ -32,8 +31,7 @@ pub(super) const INSTRUCTIONS: Instructions = Instructions {
 
 /// Bytes of a response.
 const RESPONSE: u32 = 16;
-/// What `get_first_ctaid` gives when nothing was cancelled: PTX leaves it
-/// undefined.
+/// The result of `get_first_ctaid` when nothing was cancelled: PTX leaves it undefined.
 const NO_CTA: u32 = 0xcbcb_cbcb;
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {

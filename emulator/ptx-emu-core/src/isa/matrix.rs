@@ -36,7 +36,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     }
 }
 
-/// Where the bytes of a register are in the rows of a matrix.
+/// Places of a register's bytes in the rows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// Four consecutive bytes of a row: `m8n8` and `m8n16`.

@@ -8,9 +8,8 @@
 //! PTX allows. Its time limit has no other meaning. `test_wait` never waits; a
 //! failing one lets other warps run.
 //!
-//! What it can miss: semantics and scopes are accepted and order nothing
-//! (memory is sequentially consistent here); remote arrivals are visible at
-//! once; see also `machine::units::mbarrier`.
+//! Limits: semantics and scopes are accepted and order nothing (memory is sequentially consistent
+//! here); remote arrivals are visible at once; see also `machine::units::mbarrier`.
 
 use super::Instructions;
 use super::mem;
@@ -213,7 +212,7 @@ fn arrive(d: &mut Decode<'_>, drop: bool, relaxed: bool, wide: bool) -> Decoded<
     })))
 }
 
-/// What a wait asks, by lane.
+/// The phase that a wait asks for, by lane.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     Parity(Slot),

@@ -287,7 +287,7 @@ fn store_op(
     }))
 }
 
-/// Where element `k` of a loaded vector goes.
+/// Writes element `k` of a loaded vector to its destination.
 fn scatter(
     regs: &mut Regs,
     mask: u32,
@@ -375,7 +375,7 @@ struct Load {
     space: AddressSpace,
     ty: Type,
     bytes: usize,
-    /// Where the elements at these bytes go.
+    /// Destinations of the elements at these bytes.
     places: Vec<(Destination, usize)>,
     order: Semantics,
 }

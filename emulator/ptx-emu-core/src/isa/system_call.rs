@@ -2,10 +2,9 @@
 //! (device-side `printf`) and `__assertfail` (device-side `assert`), as the CUDA
 //! C++ Programming Guide describes them.
 //!
-//! The output is collected, cluster after cluster and lane after lane, and is part
-//! of the launch's report; the result is the number of arguments, -1
-//! for a null format. A failed assertion is a diagnostic. What it can miss: the
-//! buffer never overflows here.
+//! The output is collected, cluster after cluster and lane after lane, and is part of the launch's
+//! report; the result is the number of arguments, -1 for a null format. A failed assertion is a
+//! diagnostic. Limits: the buffer never overflows here.
 
 use crate::decode::{Decoded, Reject};
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};

@@ -15,10 +15,10 @@
 //! Targets: sm_100, sm_101, sm_103 and sm_110 with suffix `a` or `f`; `shift` and
 //! `.scale_vec` with `a` only.
 //!
-//! Not modelled: `mma.ws`, `mma.sp`, `.ashift`, `ld.red`. What it can miss: orders between
-//! `cp` and `cp`, `mma` and `mma` of one thread that PTX does not promise; CTAs of
-//! different clusters that compete for the columns of an SM; scale factors that differ
-//! between the copies in the quarters of the lanes.
+//! Not modelled: `mma.ws`, `mma.sp`, `.ashift`, `ld.red`. Limits: orders between `cp` and `cp`,
+//! `mma` and `mma` of one thread that PTX does not promise; CTAs of different clusters that compete
+//! for the columns of an SM; scale factors that differ between the copies in the quarters of the
+//! lanes.
 
 use super::Instructions;
 use super::mbarrier::{self, SharedOperand, shared_operand};
@@ -264,7 +264,7 @@ impl Commit {
 }
 
 impl Reach {
-    /// What a generic operand reaches.
+    /// Returns the state space that a generic operand reaches.
     const fn wider(self) -> Self {
         match self {
             Self::Own => Self::Cluster,

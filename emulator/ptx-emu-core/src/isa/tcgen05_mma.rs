@@ -5,8 +5,8 @@
 //! `cta_group::2` one CTA's thread issues for both, and the descriptors name the same
 //! offsets in both shared memories.
 //!
-//! Not modelled: `.ws`, `.sp`, `.ashift`. What it can miss: alignment rules of addresses
-//! in tensor memory beyond those of the layouts; see also `tensor` for the sums.
+//! Not modelled: `.ws`, `.sp`, `.ashift`. Limits: alignment rules of addresses in tensor memory
+//! beyond those of the layouts; see also `tensor` for the sums.
 
 use super::mem::Address;
 use super::tcgen05::{cta_group, issue_ordered, target_suffix};

@@ -7,8 +7,8 @@
 //! `fence.proxy.alias` has no effect. `cp_fenceproxy` is executed by a whole warp,
 //! with the addresses of its first lane.
 //!
-//! What it can miss: release fences of the tensormap proxy, scopes, maps that
-//! are replaced in global memory and used without `cp_fenceproxy`.
+//! Limits: release fences of the tensormap proxy, scopes, maps that are replaced in global memory
+//! and used without `cp_fenceproxy`.
 
 use super::mbarrier::{self, SharedOperand, semantics, shared_operand};
 use super::{Instructions, first_modifier};
@@ -47,7 +47,7 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
     Err(Reject::unsupported("no known operation"))
 }
 
-/// Where a map that is edited is.
+/// The place of a map that is edited.
 #[derive(Debug, Clone, Copy)]
 enum MapPlace {
     Shared(SharedOperand),

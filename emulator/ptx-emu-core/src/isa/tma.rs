@@ -8,8 +8,7 @@
 //! checked. im2col modes are not modelled. Every executing lane issues a separate
 //! operation.
 //!
-//! What it can miss: see `tensor_map` and `machine::units`; maps that another
-//! cluster edits meanwhile.
+//! Limits: see `tensor_map` and `machine::units`; maps that another cluster edits meanwhile.
 
 use super::bulk::{Bulk, Report, reduce_op};
 use super::mbarrier::shared_operand;
@@ -145,7 +144,7 @@ fn mode(d: &mut Decode<'_>, rows4: &str) -> Decoded<bool> {
     }
 }
 
-/// After `cp.async.bulk.tensor`: a load or a store.
+/// Decodes the rest of `cp.async.bulk.tensor`: a load or a store.
 pub(super) fn copy(d: &mut Decode<'_>) -> Decoded<Op> {
     d.module.async_proxy = true;
     let rank = rank(d)?;
@@ -238,7 +237,7 @@ fn check_global(cx: &Context<'_>, transfer: &Transfer, kind: AccessKind, lane: u
     Ok(())
 }
 
-/// After `cp.reduce.async.bulk.tensor`.
+/// Decodes the rest of `cp.reduce.async.bulk.tensor`.
 pub(super) fn reduce(d: &mut Decode<'_>) -> Decoded<Op> {
     d.module.async_proxy = true;
     d.function.global_sync = true;

@@ -2,11 +2,10 @@
 //! 9.7.13.7 (`vote.sync`, `match.sync`, `activemask`, `redux.sync`), 9.7.13.8
 //! (`elect.sync`).
 //!
-//! A `.sync` instruction waits until all live lanes of the executing lane's
-//! member mask are at it. Lanes of one warp may use different masks at once.
-//! Lanes that have exited are not waited for. What is read from a lane that does not
-//! take part is undefined, and reported where something depends on it. The forms without `.sync` do not exist on `sm_70` and
-//! later.
+//! A `.sync` instruction waits until all live lanes of the executing lane's member mask are at it. Lanes of one warp
+//! may use different masks at once. Lanes that have exited are not waited for. Values that are read from a lane that
+//! does not take part are undefined, and reported if something depends on them. The forms without `.sync` do not
+//! exist on `sm_70` and later.
 
 use super::Instructions;
 use crate::Family;
@@ -17,7 +16,7 @@ use crate::machine::code::{Effect, Op};
 use crate::machine::regs::{FULL, LANES, POISONED, Slot, map_row};
 use crate::num::{MinMaxFlags, single};
 
-/// What lanes of a warp tell one another.
+/// Exchanges between the lanes of a warp.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
     accepts: |ins| {
         matches!(ins.opcode.as_str(), "shfl" | "vote" | "match" | "redux" | "elect" | "activemask")

@@ -9,9 +9,8 @@
 //! in flight is reported, and so is a product whose registers were written since the
 //! last `wgmma.fence`; the latter by instruction order, not by value.
 //!
-//! Not modelled: `.sp`, `.b1`. What it can miss: sums of f16, bf16 and tf32 may differ
-//! from hardware as `tensor` says; a `wgmma.fence` that is executed in only some of the
-//! lanes' histories.
+//! Not modelled: `.sp`, `.b1`. Limits: sums of f16, bf16 and tf32 may differ from hardware as
+//! `tensor` says; a `wgmma.fence` that is executed in only some of the lanes' histories.
 
 use super::Instructions;
 use super::mma::{sources, sync_aligned, targets};
@@ -86,7 +85,7 @@ pub(super) fn aligned(run: impl Fn(&mut Context<'_>) -> Exec + Send + Sync + 'st
     Op::Poll { aligned: true, run: Box::new(move |cx, _| run(cx).map(|()| Poll::Done)) }
 }
 
-/// What a form multiplies.
+/// The operands of a form.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     n: usize,

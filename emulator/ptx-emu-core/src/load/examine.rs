@@ -1,4 +1,4 @@
-//! Which kernels of a module run on a machine, and what keeps the others from it.
+//! The kernels of a module that run on a machine, and the obstacles of the others.
 
 use super::function::Obstacles;
 use super::reach::Graph;
@@ -8,7 +8,7 @@ use crate::machine::module::{KernelInfo, Module, Symbol, Text};
 use crate::syntax::{self, Outline, ast};
 use std::collections::{HashMap, HashSet};
 
-/// What a module holds.
+/// The contents of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Examination {
@@ -20,7 +20,7 @@ pub struct Examination {
     pub entries: Vec<Examined>,
 }
 
-/// What a kernel needs, or why it cannot be loaded.
+/// The needs of a kernel, or the reason why it cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Examined {

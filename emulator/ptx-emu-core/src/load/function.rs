@@ -12,19 +12,19 @@ use crate::machine::regs::{FrameSize, Pred};
 use crate::syntax::{Type, ast};
 use std::collections::HashMap;
 
-/// What keeps a function from running.
+/// The reasons why a function cannot run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Obstacles {
     /// Its parameters are wrong: it was not decoded.
     pub(super) signature: Option<LoadError>,
-    /// What is not modelled.
+    /// Instructions that are not modelled.
     pub(super) unsupported: Vec<Unsupported>,
     /// The first error other than something unsupported.
     pub(super) error: Option<LoadError>,
 }
 
 impl Obstacles {
-    /// Those of several functions: what is not modelled, or an error.
+    /// Joins the obstacles of several functions: instructions that are not modelled, or an error.
     pub(super) fn of_all(all: Vec<Self>) -> Result<Vec<Unsupported>, LoadError> {
         if let Some(error) = all.iter().find_map(|one| one.signature.clone()) {
             return Err(error);
@@ -132,7 +132,7 @@ pub(super) fn decode_all(
 struct Formals {
     /// The scope in which they are.
     scopes: Scopes,
-    /// What a launch must know of a kernel.
+    /// A kernel's properties that a launch needs.
     info: Option<KernelInfo>,
     params: Vec<Passed>,
     returns: Vec<Passed>,

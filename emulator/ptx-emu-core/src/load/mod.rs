@@ -24,8 +24,8 @@ impl Module {
         Ok(module)
     }
 
-    /// As [`load`](Self::load), with one kernel alone: the bodies of functions that it does not
-    /// reach are not even read.
+    /// Loads one kernel alone, as [`load`](Self::load) does: the bodies of functions that it does
+    /// not reach are not even read.
     ///
     /// # Errors
     /// As [`load`](Self::load), but of the kernel's part of the module.
@@ -36,7 +36,7 @@ impl Module {
         Ok(module)
     }
 
-    /// What of a module a kernel reaches.
+    /// Returns the part of a module that a kernel reaches.
     fn reached(outline: syntax::Outline<'_>, entry: &str) -> Result<ast::Module, LoadError> {
         let names = examine::names(&outline.module);
         if !names.iter().any(|name| name == entry) {
@@ -58,8 +58,8 @@ impl Module {
         }
     }
 
-    /// As [`decode`](Self::decode), with what keeps each function from running besides the module:
-    /// a kernel that reaches such a function must not run.
+    /// Decodes as [`decode`](Self::decode) does, and collects the obstacles of each function
+    /// besides the module: a kernel that reaches such a function must not run.
     fn decode_each(
         tree: &ast::Module,
         text: Text,

@@ -1,4 +1,4 @@
-//! What a kernel reaches in a module: the functions that it may call, by name.
+//! The reach of a kernel in a module: the functions that it may call, by name.
 
 use crate::syntax::ast::{Block, Init, Item, Module, Operand, Statement};
 use crate::syntax::{Outline, SyntaxError};
@@ -60,12 +60,12 @@ pub(super) fn read_reached(mut outline: Outline<'_>, entry: &str) -> Result<Modu
     Ok(module)
 }
 
-/// Which functions a module's functions name.
+/// The functions that a module's functions name.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
-    /// By function or alias.
+    /// Names by function or alias.
     named: HashMap<String, Vec<String>>,
-    /// What variables hold the addresses of.
+    /// Functions whose addresses variables hold.
     held: Vec<String>,
     /// Functions whose bodies are not PTX.
     broken: HashMap<String, SyntaxError>,
@@ -74,7 +74,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// That of what some kernels reach, whose bodies are read.
+    /// Reads the graph of the functions that some kernels reach.
     pub(super) fn read(outline: &mut Outline<'_>, entries: &[String]) -> Self {
         let mut graph = Self::default();
         let mut places: HashMap<String, Vec<usize>> = HashMap::new();
@@ -167,7 +167,7 @@ pub(super) struct Used {
     pub(super) watched: bool,
 }
 
-/// Which of them are.
+/// Returns the functions and variables in use.
 pub(super) fn used(module: &Module) -> Used {
     fn look(body: &Block, used: &mut Used) {
         for statement in &body.statements {

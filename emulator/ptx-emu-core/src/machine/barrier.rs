@@ -72,7 +72,7 @@ impl Barriers {
         self.barriers.iter().map(|barrier| barrier.generation).sum()
     }
 
-    /// What a barrier waits for, for a deadlock report.
+    /// Describes the wait of a barrier, for a deadlock report.
     pub(crate) fn describe(&self, id: u8) -> String {
         let barrier = &self.barriers[usize::from(id)];
         let expected = barrier.expected.unwrap_or(self.live);

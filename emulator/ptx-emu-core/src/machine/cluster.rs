@@ -248,7 +248,7 @@ impl Cluster {
         }
         self.quiet += 1;
         if self.quiet.is_multiple_of(QUIET) && self.units.busy() {
-            // What is in flight may be what the warps look for.
+            // An operation in flight may be the one that the warps look for.
             self.with_units(env, stats, |units, context| units.force(context, &[]))?;
             return Ok(Progress::Worked);
         }

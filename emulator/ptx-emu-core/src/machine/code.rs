@@ -123,7 +123,7 @@ pub(crate) struct CallSite {
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionCode {
     pub(crate) name: String,
-    /// It has a body.
+    /// Whether it has a body.
     pub(crate) defined: bool,
     /// First instruction in the module's code.
     pub(crate) start: usize,
@@ -135,13 +135,13 @@ pub(crate) struct FunctionCode {
     /// Functions it may call; `None` in place of a list when it calls through
     /// a pointer.
     pub(crate) calls: Vec<usize>,
-    /// It calls through a pointer, so it may reach every function.
+    /// Whether it calls through a pointer, so that it may reach every function.
     pub(crate) calls_any: bool,
     /// Shared variables it names.
     pub(crate) shared: Vec<usize>,
-    /// It communicates through global memory while running: atomics, volatile
-    /// or ordered accesses.
+    /// Whether it communicates through global memory while running: atomics, volatile or ordered
+    /// accesses.
     pub(crate) global_sync: bool,
-    /// It asks for clusters of its grid that have not begun.
+    /// Whether it asks for clusters of its grid that have not begun.
     pub(crate) takes_over: bool,
 }

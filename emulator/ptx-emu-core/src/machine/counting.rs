@@ -1,15 +1,15 @@
 //! How often launches executed each instruction: in counts that a module keeps, and in the
 //! process's [`journal`].
 //!
-//! What it costs: the machine counts executions anyway. Where they are kept, each launch adds its
-//! counts up.
+//! Costs: the machine counts executions anyway. A module that keeps counts adds those of each
+//! launch.
 
 use super::journal::{self, Journal};
 use super::module::Module;
 use crate::sources::SourceLine;
 use std::sync::Mutex;
 
-/// What a module keeps of its launches.
+/// The counts that a module keeps of its launches.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     /// Threads that executed each instruction, over all launches.
@@ -37,8 +37,8 @@ pub struct Executed {
     pub warps: u64,
     /// Threads, the guard true.
     pub threads: u64,
-    /// Those of them that are the first of their warp. No two of them can be one warp's execution, however
-    /// warps diverge.
+    /// Executions by the first lane of a warp. No two of them can be one warp's execution, however warps
+    /// diverge.
     pub first_lanes: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct FunctionExecutions {
 struct Written<'m> {
     /// Function.
     name: &'m str,
-    /// Where in the code they are, in the order of the text.
+    /// Indices in the code, in the order of the text.
     code: &'m [usize],
 }
 
@@ -120,8 +120,8 @@ impl Module {
         })
     }
 
-    /// Where in the decoded code the instructions of a function's text are, in their order. Empty for
-    /// a function without instructions or that the module lacks.
+    /// Indices in the decoded code of the instructions of a function's text, in their order. Empty
+    /// for a function without instructions or that the module lacks.
     #[must_use]
     pub fn written(&self, function: &str) -> &[usize] {
         let mut functions = self.written_functions();

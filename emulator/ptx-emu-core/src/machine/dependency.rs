@@ -23,7 +23,7 @@ pub struct Step<'a> {
     /// The launch. Schedule, checks and host threads are those of the first step of
     /// launches that overlap.
     pub launch: Launch<'a>,
-    /// It may begin before the one before it has ended: the launch attribute
+    /// Whether it may begin before the one before it has ended: the launch attribute
     /// `PROGRAMMATIC_STREAM_SERIALIZATION`.
     pub programmatic: bool,
 }
@@ -63,7 +63,7 @@ impl Advance {
         self.ended.load(Relaxed) == self.clusters
     }
 
-    /// For a deadlock report.
+    /// Describes the dependency, for a deadlock report.
     pub(crate) fn describe(&self) -> String {
         let ended = self.ended.load(Relaxed);
         format!("the grid before to end ({ended} of {} clusters have)", self.clusters)

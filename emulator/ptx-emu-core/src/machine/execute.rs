@@ -16,9 +16,9 @@ use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 pub(super) enum Stop {
     /// Its turn is over.
     Turn,
-    /// It waits, or met or passed another fragment, or split.
+    /// The fragment waits, or met or passed another fragment, or split.
     Switch,
-    /// It looked for something that has not come: others should run.
+    /// The fragment looked for something that has not come: others should run.
     Yield,
     /// All its lanes exited.
     Done,
@@ -202,8 +202,8 @@ fn control(
             cx.race_met();
             if whole && same == mask && group & live & !mask == 0 {
                 fragment.pc += 1;
-                // What the lanes do next is what the barrier is for: the random
-                // schedule chooses anew here.
+                // The barrier decides what the lanes do next, so the random schedule chooses anew
+                // here.
                 let random = matches!(cx.env.schedule, Schedule::Random(_));
                 return Ok(random.then_some(Stop::Yield));
             }

@@ -13,8 +13,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// What makes a finding another one: kind, line, and the line of the other instruction that it is
-/// about.
+/// The identity of a finding: kind, line, and the line of the other instruction that it is about.
 type Key = (Kind, u32, u32);
 
 fn key(found: &Diagnostic) -> Key {
@@ -37,7 +36,7 @@ impl Findings {
         *self.0.get_mut() = Found::default();
     }
 
-    /// Whether there is a finding of a kind at a line already. Those that cost much to describe
+    /// Whether there is a finding of a kind at a line already. Findings that cost much to describe
     /// need not be described again.
     pub(crate) fn has(&self, kind: Kind, line: u32, other: u32) -> bool {
         self.0.borrow().seen.contains(&(kind, line, other))

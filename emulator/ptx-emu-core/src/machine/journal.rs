@@ -1,5 +1,5 @@
-//! What a process reached, appended to a file while it runs: a process need not end well, and the
-//! modules that a test program keeps are never dropped.
+//! The reached instructions of a process, appended to a file while it runs: a process need not end
+//! well, and the modules that a test program keeps are never dropped.
 //!
 //! A line of the file is a JSON object: a function, how many instructions it has, and ranges of
 //! those that a launch was the first of the process to reach.
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// The environment variable that names a folder: what launches reach is noted in files there.
 pub const FOLDER: &str = "PTX_EMU_COVERAGE";
 
-/// What files of the journal are called.
+/// Extension of the journal's files.
 pub const EXTENSION: &str = "reached";
 
 /// A function by target, name and text.
@@ -64,7 +64,7 @@ pub(super) fn is_kept() -> bool {
     folder().is_some()
 }
 
-/// Which instructions of a function the process has reached, as all its modules share it.
+/// Instructions of a function that the process has reached, shared by all its modules.
 type Seen = Arc<Mutex<Vec<bool>>>;
 
 #[derive(Debug, Default)]

@@ -40,7 +40,7 @@ pub struct Launch<'a> {
     pub threads: Option<usize>,
     /// Warp instructions that one cluster may run; `None`: any number.
     pub instruction_limit: Option<u64>,
-    /// What is looked for, and what becomes of it.
+    /// Checks and their consequences.
     pub checks: Checks,
 }
 
@@ -53,11 +53,11 @@ pub enum LaunchError {
     BadLaunch {
         /// Kernel asked for.
         kernel: String,
-        /// Which part of the request.
+        /// The part of the request.
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// The module's variables could not be placed.
@@ -68,7 +68,8 @@ pub enum LaunchError {
         /// Why.
         source: MemoryError,
     },
-    /// What it reached cannot be noted where [`journal::FOLDER`](crate::journal::FOLDER) says.
+    /// The reached instructions cannot be noted in the folder that
+    /// [`journal::FOLDER`](crate::journal::FOLDER) names.
     #[error("launch of `{kernel}`: {why}")]
     Coverage {
         /// Kernel asked for.
@@ -81,25 +82,25 @@ pub enum LaunchError {
     Diagnostic(Box<Diagnostic>),
 }
 
-/// What a finished launch leaves besides memory.
+/// The result of a finished launch besides memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchReport {
-    /// What was done.
+    /// The counted operations.
     pub counters: Counters,
-    /// What was found that did not end the run, the denied ones first: at most
-    /// [`Checks::most`], one of each kind and pair of lines.
+    /// Findings that did not end the run, the denied ones first: at most [`Checks::most`], one of
+    /// each kind and pair of lines.
     pub findings: Vec<Diagnostic>,
     /// Findings beyond that.
     pub findings_left_out: usize,
-    /// What the kernel printed with `vprintf`, in the order of the clusters.
+    /// The text that the kernel printed with `vprintf`, in the order of the clusters.
     pub printed: String,
     /// Executions of each decoded instruction; [`Module::written`] says where those of a function
     /// are.
     pub executed: Vec<Executed>,
 }
 
-/// What all warps of a launch see.
+/// The environment that all warps of a launch share.
 pub(crate) struct Env<'a> {
     pub(crate) module: &'a Module,
     pub(crate) code: &'a [Instr],
@@ -139,7 +140,7 @@ pub(crate) struct Env<'a> {
     pub(crate) advance: Arc<Advance>,
     /// The grid that this one depends on, if that may still run.
     pub(crate) before: Option<Arc<Advance>>,
-    /// Where a timeline goes, if one is recorded.
+    /// The recorder of a timeline, if one is recorded.
     pub(crate) trace: Option<Tracer>,
 }
 
@@ -217,8 +218,8 @@ impl Module {
         self.launch_recording(memory, launch, None)
     }
 
-    /// As [`launch`](Self::launch), on one host thread, with a timeline of at
-    /// most about `limit` events; also of a launch that goes wrong.
+    /// Launches on one host thread, as [`launch`](Self::launch) does, and records a timeline of at
+    /// most about `limit` events, also of a launch that goes wrong.
     pub fn launch_traced(
         &self,
         memory: &mut GlobalMemory,
@@ -281,7 +282,7 @@ impl Module {
         Ok(Prepared { checked, globals, shared, shared_bytes })
     }
 
-    /// What the warps of a launch see.
+    /// Returns the environment of a launch's warps.
     pub(super) fn env<'a>(
         &'a self,
         memory: &'a GlobalMemory,

@@ -48,7 +48,7 @@ pub(crate) mod window {
     pub(crate) const CONST: u64 = 4 << 56;
     /// Functions: not memory; `mov` of a function name gives such a value.
     pub(crate) const FUNCTION: u64 = 5 << 56;
-    /// Which window.
+    /// Returns the window of an address.
     pub(crate) const fn tag(address: u64) -> u64 {
         address & (0xff << 56)
     }

@@ -3,12 +3,12 @@
 //! conversions `d i u o x X c s p f F e E g G a A %`. Anything else is printed as it
 //! stands, as CUDA does.
 //!
-//! What it can miss: width and precision given by arguments (`*`), which CUDA
-//! supports, are not; `%a` is printed like `%e`.
+//! Limits: width and precision given by arguments (`*`), which CUDA supports, are not supported;
+//! `%a` is printed like `%e`.
 
 use crate::diagnostic::Exec;
 
-/// What an argument must be.
+/// The required type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// 32 bits.

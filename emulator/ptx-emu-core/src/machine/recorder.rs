@@ -6,7 +6,7 @@ use crate::trace::{Line, Place, Record, Trace};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where the recorders of a launch's clusters put their records.
+/// The log into which the recorders of a launch's clusters put their records.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracer(Arc<Mutex<Log>>);
 
@@ -45,7 +45,7 @@ impl Tracer {
     }
 }
 
-/// Who is doing what is being recorded.
+/// The actor of the recorded events.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Actor {
     /// A warp of the cluster, at an instruction.
@@ -80,7 +80,7 @@ struct OpenOperation {
     bytes: u64,
 }
 
-/// Records one cluster. What is open when it is dropped ended with the launch.
+/// Records one cluster. Operations that are open when it is dropped ended with the launch.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     tracer: Tracer,
@@ -94,9 +94,9 @@ pub(crate) struct Recorder {
     operations: BTreeMap<OpId, OpenOperation>,
     /// Phases of mbarriers that ended, when and by whom.
     ended: Vec<(At, u64, u64, Actor)>,
-    /// Who ended the latest phase of an mbarrier.
+    /// The one that ended the latest phase of each mbarrier.
     phases: BTreeMap<(u32, u32), String>,
-    /// What completed last of a warp's operations of a kind.
+    /// The operation of a kind that completed last, by warp.
     groups: BTreeMap<(usize, u8), String>,
     /// Generations of CTA barriers, by rank, that were seen.
     pub(crate) generations: Vec<[u64; 16]>,
@@ -114,7 +114,7 @@ fn place_of(place: &Place) -> String {
 }
 
 impl Recorder {
-    /// For a cluster of these CTAs.
+    /// Makes a recorder for a cluster of these CTAs.
     pub(crate) fn new(tracer: Tracer, ctas: &[[u32; 3]], warps_per_cta: usize) -> Self {
         let places: Vec<Place> = ctas
             .iter()
@@ -214,12 +214,12 @@ impl Recorder {
         });
     }
 
-    /// Who ended the latest phase of an mbarrier.
+    /// Names the one that ended the latest phase of an mbarrier.
     pub(crate) fn phase_ended_by(&self, at: At) -> Option<String> {
         self.phases.get(&(at.rank, at.offset)).cloned()
     }
 
-    /// What completed last of a warp's operations of a kind.
+    /// Names the warp's operation of a kind that completed last.
     pub(crate) fn group_ended_by(&self, warp: usize, kind: GroupKind) -> Option<String> {
         self.groups.get(&(warp, kind as u8)).cloned()
     }

@@ -18,7 +18,7 @@ pub(crate) const LANES: usize = 32;
 /// All lanes.
 pub(crate) const FULL: u32 = u32::MAX;
 
-/// What a register without a value holds.
+/// The bits of a register without a value.
 pub(crate) const POISONED: u32 = u32::from_le_bytes([POISON; 4]);
 const POISON_ROW: [u32; LANES] = [POISONED; LANES];
 
@@ -327,9 +327,9 @@ pub(crate) trait Scalar: Copy + Send + Sync + 'static {
     const WIDTH: u32;
     /// Whether an immediate of it is a floating-point one.
     const FLOAT: bool;
-    /// From the low bits of a register.
+    /// Converts the low bits of a register.
     fn get(bits: Self::Bits) -> Self;
-    /// To a register, zero-extended.
+    /// Converts to a register, zero-extended.
     fn bits(self) -> Self::Bits;
 }
 

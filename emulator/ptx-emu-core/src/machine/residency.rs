@@ -1,4 +1,4 @@
-//! Which clusters of a grid are live, and which of them runs.
+//! The live clusters of a grid, and the one that runs.
 //!
 //! A kernel whose CTAs cannot look at each other while they run (no atomics, no
 //! volatile or ordered accesses to global memory) is run cluster by cluster, on
@@ -14,8 +14,8 @@
 //!
 //! Grids that overlap (`dependency`) share the machine.
 //!
-//! What it can miss: threads that spin with weak loads, which PTX does not
-//! promise to end, hang where clusters run one by one.
+//! Limits: threads that spin with weak loads, which PTX does not promise to end, hang if clusters
+//! run one by one.
 
 use super::Stats;
 use super::cluster::{Cluster, Progress};
@@ -78,16 +78,16 @@ fn share(env: &Env<'_>) -> u64 {
     (1 << 32) / clusters
 }
 
-/// What grids leave that ran.
+/// The results of grids that ran.
 pub(super) struct Ended {
-    /// What each did.
+    /// The counts of each.
     pub(super) stats: Vec<Stats>,
-    /// What ended them early, with other findings.
+    /// The diagnostic that ended them early, with other findings.
     pub(super) fault: Option<Box<Diagnostic>>,
 }
 
-/// What a run went wrong with that a diagnostic ends in the cluster that began at a place: the
-/// first finding up to there that is denied, with the others.
+/// Returns the diagnostic of a run that ends in the cluster that began at `place`: the first
+/// finding up to there that is denied, with the others.
 fn with_others(diagnostic: Box<Diagnostic>, env: &Env<'_>, place: u64) -> Box<Diagnostic> {
     let (mut all, _) = env.collected.finish(place, env.checks.most);
     all.push(*diagnostic);
@@ -108,7 +108,7 @@ struct Residents<'a> {
     /// Ended ones of each grid, their memory to be used again.
     #[expect(clippy::vec_box, reason = "they come from the queue of live ones and go back")]
     spare: Vec<Vec<Box<Cluster>>>,
-    /// What a cluster of each grid takes, and what is left of the machine.
+    /// The share of the machine that a cluster of each grid takes, and the rest.
     shares: Vec<u64>,
     room: u64,
     /// Grids that do not fit, whose clusters take over others.

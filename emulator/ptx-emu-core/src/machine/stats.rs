@@ -23,7 +23,7 @@ pub(crate) struct Stats {
     pub(crate) ctas: u64,
     pub(crate) clusters: u64,
     pub(crate) threads: u64,
-    /// What `vprintf` printed, and the cluster that did.
+    /// The text that `vprintf` printed, and the cluster that did.
     pub(crate) printed: Vec<(u64, String)>,
 }
 
@@ -64,7 +64,7 @@ impl Stats {
         self.printed.extend_from_slice(&other.printed);
     }
 
-    /// What was printed, cluster after cluster.
+    /// Returns the printed text, cluster after cluster.
     pub(crate) fn printed(&mut self) -> String {
         self.printed.sort_by_key(|(cluster, _)| *cluster);
         self.printed.iter().map(|(_, text)| text.as_str()).collect()

@@ -46,19 +46,19 @@ pub(crate) struct Frame {
 /// Why a fragment does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// It can run.
+    /// The fragment can run.
     Ready,
-    /// At an `.aligned` instruction, for all live lanes.
+    /// Waiting at an `.aligned` instruction, for all live lanes.
     Aligned,
-    /// At a `.sync` instruction, for these lanes.
+    /// Waiting at a `.sync` instruction, for these lanes.
     Members(u32),
-    /// At `bar.warp.sync`, for these lanes.
+    /// Waiting at `bar.warp.sync`, for these lanes.
     Warp(u32),
-    /// For the rest of its warp to go ahead, see `parting`.
+    /// Waiting for the rest of its warp to go ahead, see `parting`.
     Held,
-    /// Behind a CTA barrier, for its generation to end.
+    /// Waiting behind a CTA barrier, for its generation to end.
     Barrier { id: u8, generation: u64, target: Option<RedTarget> },
-    /// At an instruction that waits for an asynchronous unit.
+    /// Waiting at an instruction for an asynchronous unit.
     Unit(Awaited),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Fragment {
     pub(crate) wait: Wait,
     /// Its wait was ended although nothing came.
     pub(super) expired: bool,
-    /// When it ran last, in turns of its warp.
+    /// The time of its last run, in turns of its warp.
     ran: u64,
 }
 
@@ -363,8 +363,8 @@ impl Warp {
         Some((starved, starved != first))
     }
 
-    /// What is wrong with a warp that can never run again: a fragment that
-    /// waits for lanes of its own warp.
+    /// Returns the fault of a warp that can never run again: a fragment that waits for lanes of its
+    /// own warp.
     pub(crate) fn stuck(&self, code: &[Instr]) -> Option<AtFault> {
         let live = self.live();
         self.fragments.iter().find_map(|fragment| {

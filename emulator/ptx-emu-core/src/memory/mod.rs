@@ -16,7 +16,7 @@ pub use global::GlobalMemory;
 pub(crate) use local::Local;
 pub(crate) use plain::Plain;
 
-/// What an uninitialised byte reads as when a read does not stop at it.
+/// The value of an uninitialised byte when a read does not stop at it.
 pub(crate) const POISON: u8 = 0xCB;
 
 /// [`POISON`] in every byte of a word.

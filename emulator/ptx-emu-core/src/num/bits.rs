@@ -4,7 +4,7 @@
 //! `popc`, `clz` and `brev` are the host's `count_ones`, `leading_zeros` and
 //! `reverse_bits`.
 
-/// What an out-of-range operand means to `shf`, `bmsk` and `szext`.
+/// The meaning of an out-of-range operand of `shf`, `bmsk` and `szext`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShiftMode {
     /// `.clamp`
@@ -45,9 +45,9 @@ shifts! {
 
 macro_rules! fields {
     ($($ty:ty, $signed:ty, $count:expr, $bfe:ident, $bfe_signed:ident, $bfi:ident, $bfind:ident, $bfind_signed:ident;)*) => {$(
-        /// `bfe` of an unsigned value: `len` bits from `pos`, zero-extended. Of a
-        /// 32-bit value only the low eight bits of `pos` and `len` count, of a 64-bit
-        /// value all of them, as an H200 has it; PTX limits both to 255. Section
+        /// `bfe` of an unsigned value: `len` bits from `pos`, zero-extended. As on an H200, a
+        /// 32-bit value takes only the low eight bits of `pos` and `len`, a 64-bit value all of
+        /// them; PTX limits both to 255. Section
         /// 9.7.1.19.
         #[inline]
         pub const fn $bfe(a: $ty, pos: u32, len: u32) -> $ty {

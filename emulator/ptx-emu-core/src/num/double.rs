@@ -1,8 +1,8 @@
 //! f64 arithmetic: PTX ISA sections 9.7.3.3 to 9.7.3.17.
 //!
-//! NaN: a NaN operand, made quiet, else `0xfff8000000000000` for an invalid operation.
-//! Of several NaN operands it is what an H200 takes: the first one of a division, else
-//! `b`, then `c`, then `a`. f64 has neither `.ftz` nor `.sat`.
+//! NaN: a NaN operand, made quiet, else `0xfff8000000000000` for an invalid operation. Several NaN
+//! operands follow an H200: the first one of a division, else `b`, then `c`, then `a`. f64 has
+//! neither `.ftz` nor `.sat`.
 
 use rustc_apfloat::ieee::Double;
 use rustc_apfloat::{Float, Round, StatusAnd};

@@ -49,9 +49,8 @@ fn narrow(x: f32) -> u32 {
     let mag = bits & 0x7fff_ffff;
     // 4 |x|; from 2^16 on the first product overflows, as it must in f16.
     let scaled = (f32::from_bits(mag) * f32::from_bits(239 << 23)) * f32::from_bits(17 << 23);
-    // Added to 4 |x|, 2^15 times the leading bit of x, or of f16's smallest normal
-    // number, rounds to the last place of f16. What is then in the significand carries
-    // into the exponent field by itself.
+    // Added to 4 |x|, 2^15 times the leading bit of x, or of f16's smallest normal number, rounds
+    // to the last place of f16. The significand then carries into the exponent field by itself.
     let lead = ((mag & 0x7f80_0000) as i32).max(113 << 23) as u32;
     let sum = (f32::from_bits(lead.wrapping_add(15 << 23)) + scaled).to_bits();
     let code = (sum >> 13 & 0x7c00) + (sum & 0x0fff);

@@ -1,8 +1,7 @@
 //! Integer arithmetic: PTX ISA sections 9.7.1 and 9.7.2.
 //!
-//! Addition, subtraction and low products wrap and are the host's `wrapping_*`; here is
-//! what is not one host operation. Where a function has a name for each type, the
-//! suffix is the PTX type.
+//! Addition, subtraction and low products wrap and are the host's `wrapping_*`; here is what is not
+//! one host operation. If a function has a name for each type, the suffix is the PTX type.
 
 macro_rules! mul_hi {
     ($($name:ident, $ty:ty, $wide:ty;)*) => {$(

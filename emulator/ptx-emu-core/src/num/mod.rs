@@ -18,10 +18,9 @@
 //! | [`minifloat`] | 5.2.3 | e4m3, e5m2, e3m2, e2m3, e2m1, ue8m0 |
 //! | [`int`], [`bits`], [`packed`] | 9.7.1, 9.7.2, 9.7.8 | integers, bit fields, 8- and 16-bit vectors |
 //!
-//! # What is modelled
+//! # Modelled
 //!
-//! Where PTX leaves a result open, it is what recordings of an H200 show
-//! (`tests/data/conformance`):
+//! Results that PTX leaves open follow recordings of an H200 (`tests/data/conformance`):
 //!
 //! * Rounding is exact: one rounding of the infinitely precise result.
 //! * f32, f16 and bf16 results that are NaN are the canonical NaN (`0x7fffffff`,
@@ -42,14 +41,14 @@
 //! * `.sat` clamps to `[+0, 1]`, NaN to `+0`; `.relu` clamps to `[+0, inf]` and keeps
 //!   NaN.
 //!
-//! # What it can miss
+//! # Limits
 //!
 //! PTX bounds the error of `.approx` results; those of [`approx`] are inside, and need
 //! not be the hardware's in the last places. Other devices than an H200 may differ
 //! where PTX leaves a result open.
 
-/// What f16 and bf16 have alike: `min` and `max` of packed halves, and operations whose other
-/// operand and result are f32, by the module's `min`, `max` and `to_f32`.
+/// Functions that f16 and bf16 have alike: `min` and `max` of packed halves, and operations whose
+/// other operand and result are f32, by the module's `min`, `max` and `to_f32`.
 macro_rules! both_half_formats {
     ($name:literal) => {
         #[doc = concat!("`min.", $name, "x2`.")]

@@ -4,7 +4,7 @@
 //! The operand written first goes to the upper half of the destination, so it is the
 //! argument `hi` here, or the first element of an array.
 //!
-//! # What it can miss
+//! # Limits
 //!
 //! PTX gives the random bits of `.rs` for f16x2 and bf16x2 exactly. For four results
 //! it says which bits of `rbits` belong to which pair of operands, not how a pair
@@ -122,14 +122,14 @@ pub fn pair_from_f32(format: Minifloat, hi: f32, lo: f32, relu: bool) -> u16 {
     pack_codes(format, format.from_f32(hi, relu), format.from_f32(lo, relu))
 }
 
-/// As [`pair_from_f32`], from the halves of an f16x2.
+/// Converts the halves of an f16x2 as [`pair_from_f32`] does.
 #[inline]
 pub fn pair_from_f16x2(format: Minifloat, x: u32, relu: bool) -> u16 {
     let (lo, hi) = halves(x);
     pair_from_f32(format, half::to_f32(hi), half::to_f32(lo), relu)
 }
 
-/// As [`pair_from_f32`], from the halves of a bf16x2.
+/// Converts the halves of a bf16x2 as [`pair_from_f32`] does.
 #[inline]
 pub fn pair_from_bf16x2(format: Minifloat, x: u32, relu: bool) -> u16 {
     let (lo, hi) = halves(x);

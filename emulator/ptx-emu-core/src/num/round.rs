@@ -248,7 +248,7 @@ pub(super) fn add_odd_f64(a: f64, b: f64) -> f64 {
     f64::from_bits((bits - (lost & rounded_away)) | lost)
 }
 
-/// As [`add_odd_f64`], in f32.
+/// Adds in f32 as [`add_odd_f64`] does.
 #[inline(always)]
 pub(super) fn add_odd_f32(a: f32, b: f32) -> f32 {
     let sum = a + b;

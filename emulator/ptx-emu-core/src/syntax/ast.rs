@@ -49,7 +49,7 @@ pub enum Item {
         name: String,
         /// Function it stands for.
         target: String,
-        /// Where.
+        /// Its position.
         pos: Pos,
     },
 }
@@ -98,7 +98,7 @@ pub type TypeName = String;
 /// A variable or parameter in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variable {
-    /// Where its name stands.
+    /// Position of its name.
     pub pos: Pos,
     /// Linkage.
     pub linkage: Linkage,
@@ -161,7 +161,7 @@ pub enum Init {
 /// `.entry` or `.func`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Function {
-    /// Where its name stands.
+    /// Position of its name.
     pub pos: Pos,
     /// True for `.entry`.
     pub is_entry: bool,
@@ -185,7 +185,7 @@ pub struct Function {
 /// `.pragma "nounroll"`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Directive {
-    /// Where.
+    /// Its position.
     pub pos: Pos,
     /// Name without its dot.
     pub name: String,
@@ -217,7 +217,7 @@ pub enum Statement {
     Label {
         /// Name.
         name: String,
-        /// Where.
+        /// Its position.
         pos: Pos,
     },
     /// An instruction.
@@ -234,7 +234,7 @@ pub enum Statement {
         name: String,
         /// Labels.
         targets: Vec<String>,
-        /// Where.
+        /// Its position.
         pos: Pos,
     },
     /// `name: .calltargets f, g;`
@@ -243,7 +243,7 @@ pub enum Statement {
         name: String,
         /// Functions.
         targets: Vec<String>,
-        /// Where.
+        /// Its position.
         pos: Pos,
     },
     /// `name: .callprototype (ret) _ (params);`
@@ -254,7 +254,7 @@ pub enum Statement {
         returns: Vec<Variable>,
         /// Parameters.
         params: Vec<Variable>,
-        /// Where.
+        /// Its position.
         pos: Pos,
     },
 }
@@ -262,7 +262,7 @@ pub enum Statement {
 /// `.loc file line column`; what function it was inlined into is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
-    /// Where.
+    /// Its position.
     pub pos: Pos,
     /// Number of the source file, see [`Module::files`].
     pub file: u32,
@@ -273,7 +273,7 @@ pub struct Location {
 /// Register declaration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegDecl {
-    /// Where.
+    /// Its position.
     pub pos: Pos,
     /// `.v2`/`.v4` vector registers, else 1.
     pub vector: u32,
@@ -286,15 +286,14 @@ pub struct RegDecl {
 /// An instruction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction {
-    /// Where its opcode stands.
+    /// Position of its opcode.
     pub pos: Pos,
     /// `@p` or `@!p`.
     pub guard: Option<Guard>,
     /// Opcode up to the first dot, e.g. `cp`, `tcgen05`, `ld`.
     pub opcode: String,
-    /// What follows, split at dots, without them and in source order:
-    /// `cp.async.bulk.shared::cta.global` gives `async`, `bulk`,
-    /// `shared::cta`, `global`.
+    /// The modifiers, split at dots, without them and in source order:
+    /// `cp.async.bulk.shared::cta.global` gives `async`, `bulk`, `shared::cta`, `global`.
     pub modifiers: Vec<String>,
     /// Operands in source order. For `call` see [`Operand::Call`].
     pub operands: Vec<Operand>,
@@ -359,7 +358,7 @@ pub enum Operand {
         base: Option<String>,
         /// Byte offset, or the absolute address.
         offset: i64,
-        /// What follows the first comma inside the brackets.
+        /// The operands behind the first comma inside the brackets.
         rest: Vec<Operand>,
     },
     /// `name[index]` used as a value or address outside brackets.

@@ -6,9 +6,9 @@ use super::ast::Pos;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{pos}: {kind}")]
 pub struct SyntaxError {
-    /// Where.
+    /// Its position.
     pub pos: Pos,
-    /// What.
+    /// The kind of the error.
     pub kind: SyntaxErrorKind,
 }
 
@@ -19,9 +19,9 @@ pub enum SyntaxErrorKind {
     /// Another token was needed.
     #[error("expected {expected}, found {found}")]
     Unexpected {
-        /// What would have been accepted.
+        /// The text that would have been accepted.
         expected: String,
-        /// What stands there.
+        /// The text that stands there.
         found: String,
     },
     /// A directive that the PTX ISA does not have at this place.
@@ -29,7 +29,7 @@ pub enum SyntaxErrorKind {
     UnknownDirective {
         /// Name without its dot.
         name: String,
-        /// Where it was met, e.g. "in a function body".
+        /// The place where it was met, e.g. "in a function body".
         place: &'static str,
     },
     /// A character outside PTX's alphabet.
@@ -52,13 +52,13 @@ pub enum SyntaxErrorKind {
     BadNumber {
         /// Its text.
         found: String,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
     /// A constant outside the range of the place where it stands.
     #[error("{what} must be {required}, found {actual}")]
     OutOfRange {
-        /// Which constant.
+        /// The constant.
         what: &'static str,
         /// Allowed values.
         required: &'static str,
@@ -71,9 +71,9 @@ pub enum SyntaxErrorKind {
     ConstantType {
         /// Operator, or the place that needs an integer.
         operator: &'static str,
-        /// What it takes.
+        /// The required value.
         required: &'static str,
-        /// What it was given.
+        /// The actual value.
         actual: &'static str,
     },
     /// Division by zero in a constant expression.

@@ -5,9 +5,8 @@
 //! unknown instruction is reported there, together with all others, and never as a syntax
 //! error.
 //!
-//! Where the assembler of NVIDIA's toolkit and PTX ISA 4 differ, text that
-//! either accepts is accepted (`[%rd-4]` for example), and constant expressions
-//! have the values that the assembler gives them.
+//! Text that either NVIDIA's assembler or PTX ISA 4 accepts is accepted (`[%rd-4]` for example),
+//! and constant expressions have the values that the assembler gives them.
 //!
 //! Parsing takes time linear in the text and recurses at most [`MAX_DEPTH`]
 //! levels.

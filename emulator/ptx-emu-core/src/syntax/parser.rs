@@ -30,7 +30,7 @@ pub(super) struct Parser<'a> {
     numbered_variables: u32,
     /// `.file` directives so far.
     files: Vec<(u32, String)>,
-    /// Where the bodies of functions begin, in order, if they are not read.
+    /// Beginnings of the functions' bodies, in order, if they are not read.
     skipped: Option<Vec<Option<Place<'a>>>>,
 }
 

@@ -40,7 +40,7 @@ pub(crate) enum Type {
     E3m2x4,
 }
 
-/// What the bits of a type mean.
+/// The meaning of a type's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pred,

@@ -12,10 +12,9 @@
 //!    f16, bf16 and tf32, 13 for the 8-bit types of `wgmma`. The accumulator is cut like
 //!    the products. Terms and their order are alike, the whole K of the instruction is
 //!    one sum, and nothing is rounded in between.
-//! 3. What is left is added exactly. An f32 result is cut towards zero to 24 significant
-//!    bits (14 after 8-bit types), an f16 result rounded to nearest even. Results beyond
-//!    the type are infinite. A sum of zero is +0, also of zeros that are all negative and
-//!    of one too small for the type.
+//! 3. The rest is added exactly. An f32 result is cut towards zero to 24 significant bits (14 after
+//!    8-bit types), an f16 result rounded to nearest even. Results beyond the type are infinite. A
+//!    sum of zero is +0, also of zeros that are all negative and of one too small for the type.
 //! 4. NaN, infinity times zero, and infinities of both signs give the canonical NaN.
 //!
 //! `mma.sync` of 8-bit types is not an instruction of this hardware. ptxas makes two of
@@ -23,9 +22,9 @@
 //! of elements 2 and 3 onto that, and adds the accumulator with an ordinary addition
 //! ([`Adder::split`]).
 //!
-//! What this can miss: machines other than the H200 are taken to add f16, bf16 and tf32
-//! in `mma.sync` the same way; `tcgen05` and the forms of sm_120a are not modelled here
-//! but by [`product`](super::product).
+//! Limits: machines other than the H200 are taken to add f16, bf16 and tf32 in `mma.sync` the same
+//! way; `tcgen05` and the forms of sm_120a are not modelled here but by
+//! [`product`](super::product).
 
 use super::element::Element;
 use super::product::{Addend, FloatColumns, FloatRows, STEP, Sums, WIDTH, for_rows, round_f16};
@@ -64,7 +63,7 @@ const fn least(element: Element) -> i32 {
 }
 
 impl Adder {
-    /// That of f16, bf16 and tf32 operands, and of 8-bit ones in `wgmma`. `half`:
+    /// Returns the adder of f16, bf16 and tf32 operands, and of 8-bit ones in `wgmma`. `half`:
     /// accumulators are f16.
     #[must_use]
     pub const fn new(a: Element, b: Element, half: bool) -> Self {
@@ -73,7 +72,7 @@ impl Adder {
         Self { kept, digits, least: [least(a), least(b)], half }
     }
 
-    /// That of f16 products which stand for products of 8-bit types.
+    /// Returns the adder of f16 products which stand for products of 8-bit types.
     #[must_use]
     pub const fn as_f16(half: bool) -> Self {
         Self::new(Element::F16, Element::F16, half)
@@ -106,7 +105,7 @@ impl Adder {
         terms.fold(cut(c * down), |total, (a, b)| total + cut(a * b * down)) * up
     }
 
-    /// What a sum becomes in the accumulator's type.
+    /// Rounds a sum to the accumulator's type.
     #[must_use]
     pub fn result(&self, sum: f64) -> f64 {
         if self.half { half_value(result_f16(sum)) } else { truncate_f32(sum, self.digits).into() }
@@ -199,8 +198,8 @@ impl Adder {
         }
     }
 
-    /// As [`sum`](Self::sum) for a whole tile, without branches. What is not a number
-    /// spoils its own cell only.
+    /// Computes [`sum`](Self::sum) for a whole tile, without branches. A NaN or an infinity spoils
+    /// its own cell only.
     #[inline(always)]
     fn tile<H: Host>(
         &self,

@@ -4,13 +4,13 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {field}: required {required}, actual {actual}")]
 pub struct TensorError {
-    /// Which descriptor or operand.
+    /// The descriptor or operand.
     pub what: &'static str,
     /// Field of it.
     pub field: &'static str,
-    /// What the field must be.
+    /// The required value of the field.
     pub required: String,
-    /// What it is.
+    /// The actual value.
     pub actual: String,
 }
 

@@ -1,11 +1,10 @@
 //! Elements of a matrix in the registers of a warp or warpgroup: PTX ISA 9.7.14.5
 //! (`mma.sync`), 9.7.15.5 (`wgmma`), 9.7.14.3 (block scales of `mma.sync`).
 //!
-//! All shapes but `m8n8k4` of f16 follow one rule. A register holds `E` elements of
-//! consecutive k, lowest bits first; lane `l` has row `l / 4` (of `A`, or column of
-//! `B`) and k from `E * (l % 4)`. The next register of `A` is 8 rows down if the
-//! matrix has 16 rows, and the one after that `4 E` further along K. Those of `wmma` with 32 rows go
-//! on downwards first, too.
+//! All shapes but `m8n8k4` of f16 follow one rule. A register holds `E` elements of consecutive k,
+//! lowest bits first; lane `l` has row `l / 4` (of `A`, or column of `B`) and k from `E * (l % 4)`.
+//! The next register of `A` is 8 rows down if the matrix has 16 rows, and the one after that `4 E`
+//! further along K. `wmma` with 32 rows goes on downwards first, too.
 
 /// Row (or column of `B`) and k, or row and column of `D`.
 pub type Place = (usize, usize);

@@ -31,7 +31,7 @@
 //! Integers are exact modulo 2^32, or clamped once at the end with `.satfinite`.
 //! f64 is a chain of fused multiply-adds, `k` ascending, from `C`.
 //!
-//! # What it can miss
+//! # Limits
 //!
 //! Blackwell aligns the products of an instruction to the largest exponent and cuts the
 //! bits that fall off, as Hopper does, so its results differ from the second model. Per

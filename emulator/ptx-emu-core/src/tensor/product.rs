@@ -171,7 +171,7 @@ impl FloatColumns {
     }
 }
 
-/// What becomes of the old accumulator.
+/// The use of the old accumulator.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Addend {
     /// `D = A * B`; the old value is not looked at.

@@ -77,7 +77,7 @@ impl Swizzle {
     }
 }
 
-/// Which dimension of an operand is contiguous.
+/// The contiguous dimension of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Major {
     /// K: "row" `A`, "column" `B`.
@@ -86,7 +86,7 @@ pub enum Major {
     Mn,
 }
 
-/// Whose descriptor format it is.
+/// The generation of a descriptor format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Generation {
     /// `wgmma`
@@ -213,9 +213,9 @@ impl SharedDescriptor {
     ///
     /// # Errors
     ///
-    /// What `read` returns, or [`GatherError::Operand`] for operands that no
-    /// instruction has: K-major with 32-byte atoms, MN-major with packed 4-bit
-    /// types, rows that are not whole chunks.
+    /// Gathers the bytes that `read` returns, or returns [`GatherError::Operand`] for operands that
+    /// no instruction has: K-major with 32-byte atoms, MN-major with packed 4-bit types, rows that
+    /// are not whole chunks.
     pub fn gather<E>(
         &self,
         operand: &Operand,
@@ -268,7 +268,7 @@ impl Generation {
     }
 }
 
-/// What of a tile an instruction takes.
+/// The part of a tile that an instruction takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// Type of the elements.

@@ -168,9 +168,9 @@ pub struct ScaleByte {
     pub byte: u32,
 }
 
-/// Where scale `index` along K of row `row` (a row of `A` or a column of `B`) is.
-/// `groups` is the number of 32-row groups staged: rows, rounded up to 128, / 32.
-/// An instruction whose scale id is `id` finds its `index`-th scale at `index + id`.
+/// Returns the place of scale `index` along K of row `row` (a row of `A` or a column of `B`).
+/// `groups` is the number of 32-row groups staged: rows, rounded up to 128, / 32. An instruction
+/// whose scale id is `id` finds its `index`-th scale at `index + id`.
 #[inline(always)]
 #[must_use]
 pub const fn scale(groups: u32, row: u32, index: u32) -> ScaleByte {
@@ -178,9 +178,9 @@ pub const fn scale(groups: u32, row: u32, index: u32) -> ScaleByte {
     ScaleByte { cell: Cell { lane: row % 32, column }, byte: index % 4 }
 }
 
-/// Where the scales of `B` are with `cta_group::2` and M = 128: the first half of the
-/// columns serves lanes 0 to 63, the second lanes 64 to 127. Derived, not covered by
-/// golden data; `n` is the N of the instruction.
+/// Returns the place of the scales of `B` with `cta_group::2` and M = 128: the first half of the
+/// columns serves lanes 0 to 63, the second lanes 64 to 127. Derived, not covered by golden data;
+/// `n` is the N of the instruction.
 #[must_use]
 pub const fn scale_halves(n: u32, column: u32, index: u32) -> ScaleByte {
     let half = column / (n / 2);

@@ -1,4 +1,4 @@
-//! What `cuTensorMapEncodeTiled` accepts.
+//! The rules of `cuTensorMapEncodeTiled`.
 //!
 //! The rules are those of `cuda.h`, except where a driver behaves differently: it
 //! does not require `32B` swizzle with `32B` interleave, nor strides as

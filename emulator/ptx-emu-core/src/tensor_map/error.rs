@@ -9,9 +9,9 @@ pub enum TensorMapError {
     Field {
         /// Argument, with its index in a list: `box[1]`.
         field: String,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// 128 bytes that are not a tensor map.
@@ -23,9 +23,9 @@ pub enum TensorMapError {
         bit: u32,
         /// Number of bits.
         width: u32,
-        /// What they must be.
+        /// The required value.
         required: &'static str,
-        /// What they are.
+        /// The actual value.
         actual: u64,
     },
 }
@@ -46,9 +46,9 @@ impl TensorMapError {
 pub struct ReplaceError {
     /// Field, as the instruction names it.
     pub field: &'static str,
-    /// What the operand must be.
+    /// The required value of the operand.
     pub required: String,
-    /// What it is.
+    /// The actual value.
     pub actual: String,
 }
 
@@ -64,15 +64,15 @@ pub enum TileError {
     Field {
         /// Operand or field.
         field: String,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// A map whose copies are not modelled.
     #[error("not modelled: {what}")]
     Unsupported {
-        /// What the map or the copy asks for.
+        /// The feature that the map or the copy asks for.
         what: &'static str,
     },
 }

@@ -17,7 +17,7 @@
 //! | `runs` | the byte runs of a tile |
 //! | `reduce` | reductions, conversions of loaded elements |
 //!
-//! # What is modelled
+//! # Modelled
 //!
 //! Everything below was recorded on an H200 (driver 580) unless it says
 //! otherwise.
@@ -34,7 +34,7 @@
 //! * `TFLOAT32` loads round elements of the tensor, not those that fill, to nearest
 //!   even; `_FTZ` types flush subnormals in additions only.
 //!
-//! # What it can miss
+//! # Limits
 //!
 //! * The sub-byte types and the `128B_ATOM_*` swizzles follow the
 //!   documentation; an H200 refuses them. Their place in the 128 bytes is this

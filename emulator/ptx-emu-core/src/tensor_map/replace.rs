@@ -137,8 +137,7 @@ impl ReplaceField {
 ///
 /// # Errors
 ///
-/// An ordinal or an immediate that does not exist. What the edited map is good
-/// for is not checked.
+/// An ordinal or an immediate that does not exist. The use of the edited map is not checked.
 pub fn replace(
     map: &mut [u8; TENSOR_MAP_BYTES],
     field: ReplaceField,

@@ -33,8 +33,7 @@ impl Swizzle {
         }
     }
 
-    /// Where the byte lies that would be at `address` without swizzle. Its own
-    /// inverse.
+    /// Returns the place of the byte that would be at `address` without swizzle. Its own inverse.
     #[must_use]
     pub const fn apply(self, address: u32) -> u32 {
         let row = address >> 7;

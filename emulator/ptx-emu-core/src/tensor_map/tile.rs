@@ -11,7 +11,7 @@ const STORE_GRANULE: i64 = 16;
 /// Dimensions above the innermost one.
 pub(super) const OUTER: usize = MAX_RANK - 1;
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Load,
@@ -284,8 +284,8 @@ impl Tile {
         self.rows() * self.pitch
     }
 
-    /// What a load writes where a run has no global address, repeated from any
-    /// even address on.
+    /// Returns the bytes that a load writes if a run has no global address, repeated from any even
+    /// address on.
     #[must_use]
     pub fn fill_pattern(&self) -> [u8; 2] {
         self.map.fill.pattern()

@@ -208,8 +208,7 @@ enumeration! {
 }
 
 enumeration! {
-    /// What a load puts where the box leaves the tensor
-    /// (`CUtensorMapFloatOOBfill`).
+    /// The fill of a load outside the tensor (`CUtensorMapFloatOOBfill`).
     Fill, "oob" {
         /// Zeros.
         Zero = "NONE",

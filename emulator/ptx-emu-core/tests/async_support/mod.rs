@@ -1,5 +1,5 @@
-//! What the tests of asynchronous units share: kernels as PTX text, launched
-//! under every kind of schedule.
+//! Helpers that the tests of asynchronous units share: kernels as PTX text, launched under every
+//! kind of schedule.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -36,7 +36,7 @@ pub struct Case {
     pub map: Option<ptx_emu_core::tensor_map::TensorMap>,
     /// Instruction limit of a cluster.
     pub limit: u64,
-    /// For `sm_100a` and a B200 instead.
+    /// Whether the kernel is for `sm_100a` and a B200.
     pub sm100: bool,
     pub model: Model,
 }

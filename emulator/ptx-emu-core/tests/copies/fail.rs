@@ -225,7 +225,7 @@ fn misused_mbarriers() {
         ),
         "phase 0 asked too late: the object is in phase 2",
     );
-    // What is right.
+    // The correct program.
     alone(&format!(
         "mbarrier.arrive.shared::cta.b64 %d1, [%b]; mbarrier.arrive.shared::cta.b64 _, [%b];
         mbarrier.test_wait.shared::cta.b64 %p1, [%b], %d1; {two}

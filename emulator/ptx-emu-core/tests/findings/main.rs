@@ -1,4 +1,4 @@
-//! What is a finding, and what real programs rely on that is none.
+//! Findings, and behaviour that real programs rely on, which is none.
 
 #[path = "../async_support/mod.rs"]
 mod async_support;

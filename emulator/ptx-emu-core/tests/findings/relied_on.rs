@@ -1,6 +1,6 @@
-//! What real kernels rely on and a checker must not call wrong: one test a point, numbered as
-//! the points of `requirements` go on. Each is right on hardware; a twin that is not shows that
-//! the point is still looked at.
+//! Behaviour that real kernels rely on and a checker must not call wrong: one test a point,
+//! numbered as the points of `requirements` go on. Each is right on hardware; a twin that is not
+//! shows that the point is still looked at.
 
 use crate::async_support::{Case, barriers, schedules, wait};
 use crate::tensor_cores::copy_in;
@@ -67,7 +67,7 @@ fn p17_registers_of_a_load_are_used_before_its_wait() {
         store("%r4")
     );
     by(&with_columns(128, FENCED, &twice), Model::Hardware).gives_words(0..128);
-    // What the wait is for: nobody else may use the memory before it.
+    // The wait has a purpose: nobody else may use the memory before it.
     let early = with_columns(128, FENCED, &format!("{STORE} {LOAD} {}", store("%r3")));
     for model in MODELS {
         let found = finding(&early, model);

@@ -1,5 +1,5 @@
-//! What real kernels silently rely on, one test a point: behaviour that 67 Hopper
-//! and Blackwell kernels of other projects take for granted.
+//! Behaviour that real kernels silently rely on, one test a point: 67 Hopper and Blackwell kernels
+//! of other projects take it for granted.
 
 use crate::async_support::{Case, barriers, wait};
 use ptx_emu_core::tensor_map::{ElementType, Swizzle, TensorMap};

@@ -30,7 +30,7 @@ fn vector(register: &str, count: usize) -> String {
     format!("{{{}}}", list(register, count))
 }
 
-/// What a form looks like in a kernel.
+/// The text of a form in a kernel.
 struct Form<'a> {
     text: &'a str,
     parts: Vec<&'a str>,
@@ -248,7 +248,7 @@ impl<'a> Form<'a> {
 
     /// A module with one such instruction.
     fn module(&self) -> String {
-        // What sm_100a has not is sm_90a's.
+        // Instructions that sm_100a lacks are sm_90a's.
         let target = if self.parts[0] == "wgmma" { "sm_90a" } else { "sm_100a" };
         let text = self.text;
         let operands = self.operands();

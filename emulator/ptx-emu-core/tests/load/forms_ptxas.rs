@@ -1,6 +1,6 @@
-//! What ptxas accepts for a target (`ptxas_accepts.json`), the emulator loads for it,
-//! but for what it says it does not model; tensor-core instructions that ptxas refuses
-//! for a target, it refuses too.
+//! The emulator loads everything that ptxas accepts for a target (`ptxas_accepts.json`), except
+//! what it lists as not modelled; tensor-core instructions that ptxas refuses for a target, it
+//! refuses too.
 
 use ptx_emu_core::{Gpu, Module};
 use serde_json::Value;

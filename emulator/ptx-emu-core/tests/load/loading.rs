@@ -1,4 +1,4 @@
-//! What is read of a module when one kernel of it is loaded, and how fast.
+//! The parts of a module that are read when one kernel of it is loaded, and how fast.
 
 use ptx_emu_core::{
     Checks, GlobalMemory, Gpu, Launch, LoadError, Module, Schedule, entry_names, examine,

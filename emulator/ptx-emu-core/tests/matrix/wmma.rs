@@ -118,7 +118,7 @@ impl Matrix {
         Self { ty, rows, columns, row_major, stride: length, codes }
     }
 
-    /// With 32 bytes more from one row to the next.
+    /// Adds 32 bytes of padding from one row to the next.
     fn padded(mut self) -> Self {
         self.stride += 256 / self.ty.bits();
         self
@@ -201,7 +201,7 @@ struct Product {
     /// Before the types of `wmma.mma`: an operation; behind the shape: rounding.
     operation: &'static str,
     behind: &'static str,
-    /// Behind the types.
+    /// The text behind the types.
     last: &'static str,
     /// State space, with its dot, and instructions before the loads and behind the store.
     space: &'static str,
@@ -212,7 +212,7 @@ struct Product {
     strides: bool,
 }
 
-/// Where `B` and `C` are in the input.
+/// Places of `B` and `C` in the input.
 const PLACES: [usize; 3] = [0, 2048, 4096];
 
 impl Product {
@@ -440,7 +440,7 @@ fn shared_and_generic_addresses() {
 
 #[test]
 fn what_is_done_to_all_of_a_fragment_is_done_to_the_matrix() {
-    // Of f16 several registers have the same elements in the small matrices.
+    // Several f16 registers have the same elements in the small matrices.
     for shape in WIDE {
         let mut product = Product::new(shape, [F16, F16, F32, F32], [true; 4], 13);
         for register in 0..8 {
@@ -502,7 +502,7 @@ fn a_sum_is_cut_as_sm90_does() {
     product.check_with(|_, _| 0.0);
 }
 
-/// What a launch of a product under a model says.
+/// Returns the diagnostic of a product's launch under a model.
 fn diagnostic(product: &Product, model: Model) -> Option<DiagnosticKind> {
     let module = Module::load(&kernel(&product.body()), &Gpu::h200()).expect("it loads");
     let mut memory = GlobalMemory::new();

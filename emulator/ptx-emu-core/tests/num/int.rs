@@ -5,7 +5,7 @@ use ptx_emu_core::num::bits::{self, PrmtMode, ShiftMode};
 use ptx_emu_core::num::compare::{self, FloatCmp, IntCmp, TestOp};
 use ptx_emu_core::num::{bfloat, half, int, packed};
 
-/// What counts of a position or length: PTX takes the low eight bits, and hardware
+/// Returns the part of a position or length that counts: PTX takes the low eight bits, and hardware
 /// does for 32-bit values, but takes all of it for 64-bit ones.
 fn field_extent(msb: u32, extent: u32) -> u64 {
     u64::from(if msb == 31 { extent & 0xff } else { extent })

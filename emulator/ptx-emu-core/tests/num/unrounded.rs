@@ -233,7 +233,7 @@ fn approximations_have_the_documented_special_cases() {
     assert_eq!(approx::rcp_f64(3.0).to_bits() as u32, 0);
     assert_eq!(approx::rsqrt_f64(4.0, true), 0.5);
     assert_eq!(approx::rsqrt_f64(2.0, false), 1.0 / 2f64.sqrt());
-    // What makes it a NaN is in the lower half, which is not read.
+    // The bits that make it a NaN are in the lower half, which is not read.
     assert_eq!(approx::rcp_f64(f64::from_bits(0x7ff0_0000_0000_0001)), 0.0);
     assert_eq!(approx::rcp_f64(f64::NAN).to_bits(), 0x7fff_ffff << 32);
 }

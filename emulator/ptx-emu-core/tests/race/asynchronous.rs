@@ -78,7 +78,7 @@ fn mbarriers_must_be_initialised_before_others_use_them() {
                 assert_eq!(race.kind, RaceAccess::StrongWrite, "{diagnostic}");
                 assert_eq!(race.earlier.kind, RaceAccess::Write, "{diagnostic}");
             }
-            // Where the arrival does come first it finds no object.
+            // An arrival that does come first finds no object.
             other => assert!(matches!(other, DiagnosticKind::Async(_)), "{diagnostic}"),
         }
     }

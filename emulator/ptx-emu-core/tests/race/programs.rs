@@ -59,8 +59,8 @@ impl Step {
     }
 }
 
-/// Where a program is: the next step of each warp, and who has arrived at each
-/// barrier (bit of the warp) and waits for it.
+/// The state of a program: the next step of each warp, and who has arrived at each barrier (bit of
+/// the warp) and waits for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     next: Vec<usize>,
@@ -68,7 +68,7 @@ struct State {
     waiting: Vec<Option<u8>>,
 }
 
-/// What the walk over all interleavings finds; `None` for a program that
+/// Walks over all interleavings and returns whether one has a race; `None` for a program that
 /// misuses barriers or can hang.
 fn has_race(program: &[Vec<Step>]) -> Option<bool> {
     let warps = program.len();

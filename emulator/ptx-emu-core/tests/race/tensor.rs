@@ -45,7 +45,7 @@ fn races(case: &Case) -> Vec<DataRace> {
                 assert!(race.tensor && race.to_string().contains("tensor memory address"));
                 found.push(*race);
             }
-            // Where they meet in flight, or a phase is missed.
+            // The operations meet in flight, or a phase is missed.
             DiagnosticKind::Async(_) | DiagnosticKind::Deadlock { .. } => {}
             _ => panic!("{schedule}: {diagnostic}"),
         }

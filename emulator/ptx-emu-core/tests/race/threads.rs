@@ -57,8 +57,8 @@ fn twins(warps: u32, body: &str, sync: &str, parts: &[&str]) {
 fn a_read_behind_a_write_needs_a_barrier() {
     let body = "st.shared.u32 [%r2], %tid; {} xor.b32 %r5, %r2, 128; @%p1 ld.shared.u32 %r9, [%r5];
         @%p2 bra END; END:";
-    // Where the write comes last it is what races with the read; where the
-    // reader would come first it finds memory uninitialised.
+    // A write that comes last races with the read; a reader that comes first finds memory
+    // uninitialised.
     let body = format!("st.shared.u32 [%r2], 0; bar.sync 0; {body}");
     twins(2, &body, "bar.sync 0;", &["data race", "shared address 0x48", "no CTA barrier"]);
 }

@@ -1,4 +1,4 @@
-//! What the machine tests share: kernels as PTX text, launched on small data.
+//! Helpers that the machine tests share: kernels as PTX text, launched on small data.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

@@ -1,4 +1,4 @@
-//! What a report of a data race says.
+//! The text of a data race's report.
 
 use ptx_emu_core::{DataRace, Diagnostic, DiagnosticKind, Schedule};
 

@@ -1,4 +1,4 @@
-//! What the parser says about text that is not PTX.
+//! The parser's errors for text that is not PTX.
 
 use ptx_emu_core::syntax::{MAX_DEPTH, SyntaxErrorKind, parse};
 

@@ -29,7 +29,7 @@ fn swizzled(swizzle: Swizzle, address: usize) -> usize {
     address ^ (address >> shift & field)
 }
 
-/// Where element (`row`, `k`) of a tile is, in bytes: the canonical layouts in
+/// Returns the place of element (`row`, `k`) of a tile in bytes: the canonical layouts in
 /// coordinates of elements, `((T, w, m), (8, k))` and so on.
 fn place(desc: &SharedDescriptor, major: Major, bytes: usize, row: usize, k: usize) -> usize {
     let (leading, stride) = (desc.leading as usize, desc.stride as usize);
@@ -321,7 +321,7 @@ fn instruction_descriptors_that_are_invalid() {
     }
     let error = InstructionDescriptor::decode(Kind::F16, 3, 0x0402_0010).expect_err("groups");
     assert_eq!(error.to_string(), "tcgen05.mma: cta_group: required 1 or 2, actual 3");
-    // What the reserved bits do not forbid: negation, transposes, sparsity.
+    // The reserved bits do not forbid negation, transposes, sparsity.
     let all = InstructionDescriptor::decode(Kind::F16, 1, 0x0402_0010 | 0xe007).expect("valid");
     assert!(all.negate_a && all.negate_b && all.sparse && all.a_major == Major::Mn);
     assert_eq!((all.sparsity, all.b_major, all.max_shift), (3, Major::K, 0));

@@ -1,5 +1,5 @@
-//! What the tests of `wgmma` and `tcgen05` share: numbers, operand tiles in shared
-//! memory and the product, written from the PTX ISA and not from the emulator.
+//! Helpers that the tests of `wgmma` and `tcgen05` share: numbers, operand tiles in shared memory
+//! and the product, written from the PTX ISA and not from the emulator.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -76,7 +76,7 @@ impl Ty {
         matches!(self, Self::S8 | Self::U8)
     }
 
-    /// What a code stands for.
+    /// Returns the value of a code.
     pub fn value(self, code: u32) -> f64 {
         match self {
             Self::F16 => f16::from_bits(code as u16).to_f64(),
@@ -97,7 +97,7 @@ impl Ty {
         }
     }
 
-    /// What a code of up to 8 bits stands for.
+    /// Returns the value of a code of up to 8 bits.
     fn narrow(self, code: u32) -> f64 {
         let (e, m, bias) = minifloat(self);
         let exponent = (code >> m & ((1 << e) - 1)) as i32;
@@ -178,7 +178,7 @@ fn round_f16(x: f64) -> u16 {
     let around = [near.to_bits().wrapping_sub(1), near.to_bits(), near.to_bits().wrapping_add(1)];
     let distance = |bits: u16| {
         let value = f16::from_bits(bits);
-        // Where the next number after the largest would be.
+        // An infinity stands for the next number after the largest.
         let value = if value.is_infinite() { 65536f64.copysign(x) } else { value.to_f64() };
         (value - x).abs()
     };
@@ -218,14 +218,14 @@ pub type Width = u32;
 /// 128-byte swizzle of 32-byte atoms.
 pub const ATOM32: Width = 1;
 
-/// Where a tile is in shared memory. Offsets in bytes.
+/// The place of a tile in shared memory. Offsets in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     pub mn_major: bool,
     pub width: Width,
-    /// Of the tile; a multiple of 1024.
+    /// Offset of the tile; a multiple of 1024.
     pub start: u32,
-    /// Of the instruction's first chunk from there.
+    /// Offset of the instruction's first chunk from there.
     pub inside: u32,
     pub leading: u32,
     pub stride: u32,

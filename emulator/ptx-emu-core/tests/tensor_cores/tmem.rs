@@ -33,7 +33,7 @@ impl Tmem {
     }
 }
 
-/// What is in memory, and what is executed.
+/// The contents of memory, and the executed text.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// `cta_group`: as many CTAs.

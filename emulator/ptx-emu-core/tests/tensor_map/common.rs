@@ -1,5 +1,4 @@
-//! What the tests of tile copies share: the recorded buffers, and copies between
-//! slices.
+//! Helpers that the tests of tile copies share: the recorded buffers, and copies between slices.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 

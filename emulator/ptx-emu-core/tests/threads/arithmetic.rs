@@ -1,6 +1,6 @@
-//! Register instructions: each spelling is decoded to the right operation, with
-//! the right operand order and width. What the operations compute is tested
-//! with the numerics; here expectations are written in plain Rust.
+//! Register instructions: each spelling is decoded to the right operation, with the right operand
+//! order and width. The operations' results are tested with the numerics; here expectations are
+//! written in plain Rust.
 
 use crate::support::{Run, check, kernel, load_error};
 

@@ -1,4 +1,4 @@
-//! What single threads and warps do: arithmetic, memory, control flow, exchanges.
+//! The behaviour of single threads and warps: arithmetic, memory, control flow, exchanges.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -263,7 +263,7 @@ fn results_do_not_depend_on_host_threads_or_schedule() {
         for schedule in SCHEDULES {
             let (other, other_report) = run(threads, schedule);
             assert_eq!(bytes, other, "{threads:?} {schedule}");
-            // Where lanes of a warp part, it issues more instructions.
+            // A warp whose lanes part issues more instructions.
             let (_, alone) = run(Some(1), schedule);
             assert_eq!(alone, other_report, "{threads:?} {schedule}");
             let bytes = |report: &LaunchReport| report.counters.shared.bytes_read;

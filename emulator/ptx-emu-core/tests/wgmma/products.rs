@@ -84,8 +84,8 @@ impl Product {
         (a, b)
     }
 
-    /// What Hopper makes of products and an accumulator: all are cut at so many bits
-    /// below the largest exponent, and an f32 sum is cut once more.
+    /// Adds products and an accumulator as Hopper does: all are cut at so many bits below the
+    /// largest exponent, and an f32 sum is cut once more.
     fn aligned(&self, terms: &[(f64, f64)], c: f64) -> u32 {
         // Operands are finite, a sum of f16 before may not be.
         if !c.is_finite() {

@@ -230,7 +230,7 @@ exports! { driver;
     }
 
     query cuCtxGetApiVersion(_context: u64, version: Out<u32>) |_state| {
-        // Of contexts since CUDA 4.
+        // The version of contexts since CUDA 4.
         version.set(3020)
     }
 

@@ -315,7 +315,7 @@ exports! { driver;
         pool.set(crate::state::PRIMARY)
     }
 
-    // What a pool keeps does not show.
+    // Memory that a pool keeps does not show.
     query cuMemPoolSetAttribute(_pool: u64, _attribute: i32, _value: u64) |_state| {
         Ok(())
     }

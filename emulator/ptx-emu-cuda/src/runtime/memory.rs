@@ -325,7 +325,7 @@ exports! { runtime;
         pool.set(crate::state::PRIMARY)
     }
 
-    // What a pool keeps does not show.
+    // Memory that a pool keeps does not show.
     query cudaMemPoolSetAttribute(_pool: u64, _attribute: i32, _value: u64) |_state| {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What code that nvcc writes calls before `main`: fat binaries, kernels and variables.
+//! Calls that nvcc's code makes before `main`: fat binaries, kernels and variables.
 
 use crate::abi::{Text, runtime};
 use crate::errors::{Failure, INVALID_DEVICE_FUNCTION, INVALID_SYMBOL};

@@ -4,26 +4,27 @@ use super::blocks::Graph;
 use crate::{Executed, Issued};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What ptxas may do with an instruction.
+/// The freedom of ptxas with an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It has an effect: it is executed as often as PTX says.
+    /// The instruction has an effect: it is executed as often as PTX says.
     Effect,
-    /// It has none: ptxas might take it out of a loop, but not repeat its line elsewhere.
+    /// The instruction has none: ptxas might take it out of a loop, but not repeat its line
+    /// elsewhere.
     Value,
 }
 
-/// What an instruction of PTX becomes: one machine instruction of these opcodes.
+/// The machine code of a PTX instruction: one machine instruction of these opcodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Becomes {
     kind: Kind,
     opcodes: &'static [&'static str],
 }
 
-/// Which machine instruction a PTX opcode becomes; `None`: it is no anchor.
+/// Returns the machine instruction that a PTX opcode becomes; `None` if it is no anchor.
 ///
-/// What polls is none, because a poll that fails is no work that a launch must do: waits for mbarriers,
-/// strong loads, atomics with a result.
+/// Polls are no anchors, because a poll that fails is no work that a launch must do: waits for
+/// mbarriers, strong loads, atomics with a result.
 fn becomes(opcode: &str) -> Option<Becomes> {
     let has = |part: &str| opcode.split('.').any(|one| one == part);
     let begins = |start: &str| opcode.starts_with(start);
@@ -70,7 +71,7 @@ pub struct Anchor {
     pub executed: Executed,
     /// Blocks, and how many copies of the instruction each has.
     pub copies: Vec<(usize, u64)>,
-    /// Those of the blocks that execute no more often than the line.
+    /// Blocks that execute no more often than the line.
     pub at_most: Vec<usize>,
 }
 
@@ -95,9 +96,9 @@ fn opcode_of(line: &str) -> (&str, bool) {
 
 /// The anchors of a kernel: those with an effect, and those without.
 ///
-/// A line with several instructions is none, and neither is one whose machine instruction is not
-/// there: ptxas merges loads and stores. Where it merged some instruction with an effect, others of the same
-/// opcodes may stand for it, and then no block is said to execute no more often than they.
+/// A line with several instructions is none, and neither is one whose machine instruction is not there:
+/// ptxas merges loads and stores. If it merged some instruction with an effect, others of the same opcodes
+/// may stand for it, and then no block is said to execute no more often than they.
 #[must_use]
 pub fn anchors(ptx: &str, issued: &[Issued], graph: &Graph<'_>) -> (Vec<Anchor>, Vec<Anchor>) {
     let lines: Vec<&str> = ptx.lines().collect();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
     "instruction at {address:#06x} of the disassembly: required a known target, actual `{actual}`"
 )]
 pub struct GraphError {
-    /// Where.
+    /// The address of its first instruction.
     pub address: u64,
     /// Its text.
     pub actual: String,
@@ -18,11 +18,11 @@ pub struct GraphError {
 /// Instructions that are executed one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block<'a> {
-    /// They.
+    /// The instructions.
     pub instructions: &'a [Instruction],
     /// Threads may end in it.
     pub exits: bool,
-    /// It ends in a trap.
+    /// Whether it ends in a trap.
     pub traps: bool,
 }
 
@@ -31,22 +31,22 @@ pub struct Block<'a> {
 pub struct Graph<'a> {
     /// Blocks in the order of the code.
     pub blocks: Vec<Block<'a>>,
-    /// From and to, each pair once.
+    /// Edges from and to, each pair once.
     pub edges: Vec<(usize, usize)>,
 }
 
-/// Where threads go behind an instruction.
+/// The successors of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
-    /// To the next one.
+    /// The next one.
     Next,
-    /// To its targets, and to the next one if it is conditional.
+    /// Its targets, and the next one if it is conditional.
     Jump { conditional: bool },
-    /// To its targets and the next one.
+    /// Its targets and the next one.
     Maybe,
-    /// To its target, and from a return to the next one.
+    /// Its target, and from a return the next one.
     Call,
-    /// Behind some call, or nowhere.
+    /// The instruction behind some call, or none.
     Return,
     /// Nowhere; to the next one if it is conditional.
     End { conditional: bool },

@@ -10,7 +10,7 @@ const ANY: u64 = u64::MAX;
 /// Rounds after which bounds stay as they are; they hold at any time.
 const ROUNDS: usize = 2000;
 
-/// What is known of a count.
+/// The bounds of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Interval {
     lo: u64,
@@ -33,7 +33,7 @@ impl Interval {
     }
 }
 
-/// What began.
+/// The blocks that began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entered {
     /// Warps of the launch.
@@ -49,11 +49,11 @@ pub struct Entered {
      most {at_most}: it is not the code of the PTX that ran"
 )]
 pub struct Contradiction {
-    /// Where the block begins.
+    /// The address of the block's begin.
     pub address: u64,
-    /// By some of what is known.
+    /// The lower bound, by some of the known counts.
     pub at_least: u64,
-    /// By the rest.
+    /// The upper bound, by the others.
     pub at_most: u64,
 }
 
@@ -148,7 +148,7 @@ fn open(anchors: &[Anchor], warps: &[u64], graph: &Graph<'_>) -> Vec<Open> {
     found.into_iter().map(|(_, open)| open).collect()
 }
 
-/// What is known so far of some of the threads.
+/// The known counts of some of the threads.
 struct Known<'g> {
     graph: &'g Graph<'g>,
     /// Edges into each block, and out of it.

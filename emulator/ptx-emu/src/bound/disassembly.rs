@@ -1,5 +1,5 @@
-//! What nvdisasm prints with `-c -gp`: instructions, labels, and the line of PTX that each
-//! instruction comes from.
+//! The text of `nvdisasm -c -gp`: instructions, labels, and the line of PTX that each instruction
+//! comes from.
 
 /// Text that is no disassembly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -7,9 +7,9 @@
 pub struct DisassemblyError {
     /// Line of the text, from 1.
     pub line: usize,
-    /// What should stand there.
+    /// The text that should stand there.
     pub required: &'static str,
-    /// What stands there.
+    /// The text that stands there.
     pub actual: String,
 }
 

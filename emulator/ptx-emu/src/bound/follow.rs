@@ -1,4 +1,4 @@
-//! Which blocks execute at least as often as others, by the shape of the code.
+//! Blocks that execute at least as often as others, by the shape of the code.
 
 use super::blocks::Graph;
 

@@ -16,13 +16,13 @@
 //!    were not executed, because the launch ended well.
 //!
 //! A block counts as often as its interval's lower end says, with all its instructions: those without a
-//! line, and those whose predicate is false, which take a slot all the same. Where copies of a line
-//! leave open which of them ran, the cheapest is assumed to have run.
+//! line, and those whose predicate is false, which take a slot all the same. If copies of a line leave
+//! open which of them ran, the cheapest is assumed to have run.
 //!
-//! What is left out: dependences and latencies, memory, barriers, polls that fail (lines that wait are no
-//! anchors), divergence of warps, functions that the kernel calls if ptxas did not put them in
-//! its section, and the time that a launch takes to begin and end. Work is spread evenly over the SMs
-//! that have a CTA. [`pipes`] has the rates and their sources.
+//! The bound leaves out dependences and latencies, memory, barriers, polls that fail (lines that wait are
+//! no anchors), divergence of warps, functions that the kernel calls if ptxas did not put them in its
+//! section, and the time that a launch takes to begin and end. Work is spread evenly over the SMs that
+//! have a CTA. [`pipes`] has the rates and their sources.
 
 pub mod anchor;
 pub mod blocks;
@@ -51,7 +51,7 @@ pub enum BoundError {
     Kernel {
         /// Kernel of the launch.
         required: String,
-        /// What the disassembly has.
+        /// The value in the disassembly.
         actual: String,
     },
     /// A branch to nowhere.
@@ -68,7 +68,7 @@ pub enum BoundError {
     Contradiction(#[from] Contradiction),
 }
 
-/// What ran: a launch on the emulator.
+/// The launch that ran on the emulator.
 #[derive(Debug, Clone, Copy)]
 pub struct Launched<'a> {
     /// The module's text.
@@ -86,7 +86,7 @@ pub struct Launched<'a> {
 /// One resource and the time that it alone would take.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// Which.
+    /// The resource.
     pub resource: Resource,
     /// Clocks of an SM.
     pub clocks: f64,
@@ -97,7 +97,7 @@ pub struct Limit {
 /// How often a block of machine code was executed, at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BlockCount {
-    /// Where it begins in its section.
+    /// The address of its begin in its section.
     pub address: u64,
     /// Its instructions.
     pub instructions: usize,
@@ -198,7 +198,7 @@ fn on_machine(
     })
 }
 
-/// What each block costs.
+/// Returns the cost of each block.
 fn costs(machine: &Machine, graph: &Graph<'_>) -> Result<Vec<pipes::Cost>, UnknownOpcode> {
     let of_block = |instructions: &[Instruction]| {
         let mut sum = pipes::Cost::default();

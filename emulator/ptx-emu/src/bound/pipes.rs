@@ -1,8 +1,8 @@
-//! Which pipe executes an instruction, and for how long.
+//! The pipe that executes an instruction, and its time there.
 //!
 //! An SM has four schedulers, each with its own pipes; the unit of memory instructions is the SM's. Costs are clocks
-//! of a scheduler's pipe for one warp. Where sources differ or say nothing, the shorter cost stands here, so that
-//! the bound stays one.
+//! of a scheduler's pipe for one warp. If sources differ or say nothing, the shorter cost stands here, so that the
+//! bound stays one.
 //!
 //! | resource | cost | source |
 //! |---|---|---|
@@ -30,7 +30,7 @@ use super::disassembly::Instruction;
 use crate::Gpu;
 use serde::Serialize;
 
-/// What can be the limit.
+/// A resource that can be the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -136,7 +136,7 @@ pub(super) const TABLE: &[(Pipe, &str)] = &[
     "instruction at {address:#06x} of the disassembly: required an opcode with a known pipe, actual `{actual}`"
 )]
 pub struct UnknownOpcode {
-    /// Where.
+    /// The address of the instruction.
     pub address: u64,
     /// The opcode with its modifiers.
     pub actual: String,
@@ -146,7 +146,7 @@ pub struct UnknownOpcode {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("architecture: required {required}, actual `{actual}`")]
 pub struct UnknownArch {
-    /// Those with rates.
+    /// The architectures with rates.
     pub required: &'static str,
     /// The machine's.
     pub actual: String,

@@ -12,7 +12,7 @@ use crate::{Checks, Counters, Executed, GlobalMemory, Gpu, Issued, Launch, Modul
 const PTX: &str = include_str!("../../tests/data/bound/steps.ptx");
 const SASS: &str = include_str!("../../tests/data/bound/steps.sass");
 
-/// What a run of a kernel of [`PTX`] counted.
+/// The counts of a kernel's run of [`PTX`].
 struct Ran {
     kernel: &'static str,
     issued: Vec<Issued>,
@@ -96,7 +96,7 @@ fn a_loop_counts_as_often_as_it_ran() {
 fn of_copies_the_cheapest_counts() {
     let ran = ran("unrolled", 1, 10);
     let found = bound(&ran.launched(), SASS, &Gpu::h200()).expect("a bound");
-    // Certain are 13, 4, 4 and 2 instructions between the copies. Of the copies, 15 instructions store four times.
+    // Certain are 13, 4, 4 and 2 instructions between the copies. In the copies, 15 instructions store four times.
     let certain = 13.0 + 4.0 + 4.0 + 2.0;
     let issue = clocks(&found, Resource::Issue, 1);
     assert!((issue - (certain + 15.0 / 4.0 * 10.0)).abs() < 1e-6, "{issue}");
@@ -113,7 +113,8 @@ fn code_of_another_kernel_is_refused() {
     assert!(matches!(&error, BoundError::Kernel { actual, .. } if actual == "unrolled, other"));
 }
 
-/// Without its backward branch the loop's block runs once, but the store ran ten times.
+/// Code that cannot have run is refused: without its backward branch the loop's block runs once,
+/// but the store ran ten times.
 #[test]
 fn code_that_cannot_have_run_is_refused() {
     let ran = ran("kept", 1, 10);
@@ -260,7 +261,8 @@ fn a_load_that_moved_is_left_out() {
     assert_eq!((counts.moved_loads, counts.warps), (1, vec![10, 0, 0, 10]));
 }
 
-/// Where ptxas merged a store into another one, that one may run more often than its line.
+/// Merged stores bound nothing from above: a store into which ptxas merged another may run more
+/// often than its line.
 #[test]
 fn merged_stores_bound_nothing_from_above() {
     let ptx = "\tst.global.u32 [%a], 1;\n\tst.global.u32 [%b], 2;\n";

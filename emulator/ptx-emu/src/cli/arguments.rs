@@ -46,7 +46,7 @@ pub(crate) struct Buffer {
     pub(crate) at: Option<u64>,
     /// File that receives the final contents.
     pub(crate) out: Option<PathBuf>,
-    /// What it must hold afterwards.
+    /// The required contents afterwards.
     pub(crate) expect: Option<Expect>,
 }
 

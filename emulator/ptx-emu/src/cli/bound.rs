@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Says how long a launch takes at least, by the machine code that ptxas makes of its PTX.
 ///
 /// Runs a bundle on the emulator and weighs each machine instruction with how often its line of PTX
-/// was executed. What is printed is a bound for issue slots and pipes, never a time: dependences,
+/// was executed. The printed value is a bound for issue slots and pipes, never a time: dependences,
 /// latencies and memory are left out. Needs ptxas and nvdisasm: in CUDA_HOME, on PATH, or in --tools.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BoundArgs {
@@ -32,7 +32,7 @@ pub(crate) struct BoundArgs {
     /// Install tools that are missing, from PyPI, into the folder of --tools.
     #[arg(long)]
     install: bool,
-    /// What `nvdisasm -c -gp` printed of the bundle's module, instead of running the tools.
+    /// The output of `nvdisasm -c -gp` for the bundle's module, instead of running the tools.
     #[arg(long, value_name = "FILE", conflicts_with = "install")]
     disassembly: Option<PathBuf>,
     /// Print the blocks of machine code that count, too.

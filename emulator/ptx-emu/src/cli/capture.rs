@@ -18,9 +18,9 @@ const LIBRARY: &str = "libptx_emu_capture.so";
 /// Runs a CUDA program on this machine's GPU and writes each launch as a bundle.
 ///
 /// A bundle has the memory that the launch found, and what the hardware made of it as expected
-/// outputs; `ptx-emu replay` runs it on the emulator, and with --on cuda:0 on a GPU. Kernels
-/// must be in the program as PTX. What cannot be captured is said, and the program runs on. The
-/// exit code is the program's.
+/// outputs; `ptx-emu replay` runs it on the emulator, and with --on cuda:0 on a GPU. Kernels must
+/// be in the program as PTX. Launches that cannot be captured are reported, and the program runs
+/// on. The exit code is the program's.
 #[derive(Debug, Args)]
 pub(crate) struct CaptureArgs {
     /// Folder for the bundles.

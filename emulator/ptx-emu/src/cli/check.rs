@@ -29,7 +29,7 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
-/// What to print on standard output, and the exit code.
+/// Returns the text for standard output, and the exit code.
 pub(crate) fn run(args: &CheckArgs) -> (Option<String>, u8) {
     match examine(args) {
         Ok((gpu, found)) => {
@@ -49,7 +49,7 @@ fn examine(args: &CheckArgs) -> Result<(Gpu, Examination), CliError> {
     let gpu = args.machine.machine(&text);
     let refused = |error| run::refused(&args.module, &text, error);
     let mut found = ptx_emu::examine(&text, &gpu, args.entry.as_deref()).map_err(refused)?;
-    // What is wrong with the whole module is said once.
+    // A fault of the whole module is reported once.
     let whole = found.entries.iter().position(|entry| {
         matches!(
             entry.outcome,
@@ -101,7 +101,7 @@ fn as_text(args: &CheckArgs, gpu: &Gpu, found: &Examination) -> String {
     text
 }
 
-/// What a launch of the kernel needs.
+/// Prints the properties that a launch of the kernel needs.
 fn properties(text: &mut String, kernel: &KernelInfo) {
     let size = |[x, y, z]: [u32; 3]| format!("{x},{y},{z}");
     let mut facts = Vec::new();

@@ -1,4 +1,4 @@
-//! What is looked for: `--model`, `--allow`, `--warn`, `--deny`; how findings are shown.
+//! Checks and their levels: `--model`, `--allow`, `--warn`, `--deny`; how findings are shown.
 
 use super::console;
 use clap::Args;
@@ -56,14 +56,14 @@ impl ChecksArgs {
     }
 }
 
-/// What was run: a schedule, or so many.
+/// The schedules that were run: one, or so many.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tried {
     One(Schedule),
     Many(u64),
 }
 
-/// What a clean run did not look for.
+/// Returns the checks that a clean run did not make.
 pub(crate) fn not_looked_for(tried: Tried, model: Model) -> String {
     let (schedule, under, advice) = match tried {
         Tried::One(schedule) => {

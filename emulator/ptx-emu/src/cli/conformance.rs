@@ -26,7 +26,7 @@ enum Command {
     Check(CheckArgs),
     /// Writes the probes as PTX modules, one per family.
     Ptx(PtxArgs),
-    /// What `record` runs as a process of its own.
+    /// The process that `record` runs.
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -82,7 +82,7 @@ pub(crate) enum ConformanceError {
     Start(std::io::Error),
 }
 
-/// What to print on standard output, and the exit code.
+/// The text for standard output, and the exit code.
 pub(crate) type Printed = (String, u8);
 
 /// Runs the command.
@@ -100,7 +100,7 @@ fn families(asked: &[Family]) -> &[Family] {
     if asked.is_empty() { Family::ALL } else { asked }
 }
 
-/// Where a checkout keeps its recordings.
+/// The folder of a checkout's recordings.
 const DEFAULT: &str = "tests/data/conformance";
 
 /// The first folder [`DEFAULT`] at or above the working folder or the program.

@@ -20,7 +20,7 @@ pub(crate) struct CoverageArgs {
 }
 
 impl CoverageArgs {
-    /// Has the module's executions counted, if they are wanted; their file can be written.
+    /// Counts the module's executions, if they are wanted; their file can be written.
     pub(crate) fn begin(&self, module: &mut Module) -> Result<(), CliError> {
         let Some(path) = &self.coverage else { return Ok(()) };
         output::check(path)?;
@@ -73,8 +73,9 @@ pub(crate) struct CoverageCommand {
     /// Leave out functions of which no launch reached anything, but say how many there are.
     #[arg(long)]
     launched: bool,
-    /// A list of reasons why instructions are not reached: one per line, `kernel | instructions |
-    /// reason`. Those are not listed. Exit code 1 if a reason is of nothing, or of what was reached
+    /// A list of reasons why instructions are not reached: one per line,
+    /// `kernel | instructions | reason`. The instructions on the list are left out. Exit code 1 if a reason
+    /// is of nothing, or of what was reached
     #[arg(long, value_name = "FILE")]
     explained: Option<PathBuf>,
     /// Exit code 1 if a smaller share of all instructions that count was reached, or is explained,
@@ -83,13 +84,13 @@ pub(crate) struct CoverageCommand {
     aim: Option<f64>,
 }
 
-/// What to print on standard output, and the exit code.
+/// Returns the text for standard output, and the exit code.
 pub(crate) fn run(args: &CoverageCommand) -> (Option<String>, u8) {
     match shares(args) {
         Ok((shares, list)) => {
             let (mut text, percent) = report(&shares, args.launched, list.is_some());
             let mut good = args.aim.is_none_or(|aim| percent >= aim);
-            // Of what was not launched nothing was reached, whatever the list says.
+            // A kernel that was not launched reached nothing, whatever the list says.
             if let Some((path, explained)) = list.filter(|_| !args.launched) {
                 good &= explained.holds();
                 text += &faults(path, &explained);
@@ -103,7 +104,7 @@ pub(crate) fn run(args: &CoverageCommand) -> (Option<String>, u8) {
     }
 }
 
-/// What is wrong with a list of reasons, one line each.
+/// Returns the faults of a list of reasons, one line each.
 fn faults(path: &Path, explained: &Explained) -> String {
     let path = path.display();
     let unused = explained
@@ -119,7 +120,7 @@ fn faults(path: &Path, explained: &Explained) -> String {
 /// A list of reasons, and what it explains.
 type List<'a> = (&'a Path, Explained);
 
-/// What was reached of each function, and the list of reasons, if there is one.
+/// Returns the reached share of each function, and the list of reasons, if there is one.
 fn shares(args: &CoverageCommand) -> Result<(Vec<FunctionShare>, Option<List<'_>>), CliError> {
     let list = match &args.explained {
         Some(path) => {

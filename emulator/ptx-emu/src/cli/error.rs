@@ -47,7 +47,7 @@ pub(crate) enum CliError {
     /// A list of reasons that cannot be read.
     #[error("{}: {source}", .path.display())]
     Explanations { path: PathBuf, source: ParseExplanationsError },
-    /// What test runs reached cannot be read.
+    /// The files of the test runs cannot be read.
     #[error(transparent)]
     Reached(#[from] ReadReachedError),
     /// An output that cannot be written.
@@ -75,9 +75,9 @@ pub(crate) struct ArgumentError {
     pub(crate) name: Option<String>,
     /// Part of the item, e.g. `struct.fields[2].u32`.
     pub(crate) field: String,
-    /// What it must be.
+    /// The required value.
     pub(crate) required: String,
-    /// What it is.
+    /// The actual value.
     pub(crate) actual: String,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct ExecArgs {
     program: Vec<OsString>,
 }
 
-/// What the stand-in told.
+/// The reports of the stand-in.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     launches: usize,

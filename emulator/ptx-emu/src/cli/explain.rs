@@ -11,7 +11,7 @@ pub(crate) struct ExplainArgs {
     kind: Option<Kind>,
 }
 
-/// What to print on standard output.
+/// Returns the text for standard output.
 pub(crate) fn run(args: &ExplainArgs) -> String {
     match args.kind {
         Some(kind) => kind.explanation(),

@@ -44,7 +44,7 @@ pub(crate) struct Tried {
     pub(crate) found: Exploration,
 }
 
-/// What to print on standard output, and the exit code.
+/// Returns the text for standard output, and the exit code.
 pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>, u8) {
     let words = std::env::args();
     let replay = |failure: &Failure| command_line(words, failure.schedule);

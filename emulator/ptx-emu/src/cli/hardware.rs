@@ -141,7 +141,7 @@ mod cuda {
     use ptx_emu::tensor_map::TensorMap;
     use ptx_emu::{Gpu, LoadError, examine};
 
-    /// What memory holds that nobody wrote, as on the emulator.
+    /// The byte of memory that nobody wrote, as on the emulator.
     const UNWRITTEN: u8 = 0xcb;
 
     #[derive(Debug, thiserror::Error)]
@@ -189,7 +189,7 @@ mod cuda {
         let refused = |source: LoadError| {
             Failure::Bundle(BundleError::Load { path: "module.ptx".into(), source })
         };
-        // What the emulator does not model does not matter here.
+        // Instructions that the emulator does not model do not matter here.
         let gpu = Gpu::for_module(&bundle.ptx);
         let found = examine(&bundle.ptx, &gpu, Some(&bundle.entry)).map_err(refused)?;
         let outcome = found.entries.into_iter().next().map(|entry| entry.outcome);
@@ -205,7 +205,7 @@ mod cuda {
         values.collect()
     }
 
-    /// As [`super::launch`].
+    /// Launches as [`super::launch`] does.
     pub(super) fn launch(bundle: &Bundle, ordinal: u32) -> Result<(String, Bundle), Failure> {
         let device = CudaDevice::open(ordinal)?;
         let mut params = bundle.params.clone();

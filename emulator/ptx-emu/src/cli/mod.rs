@@ -96,7 +96,7 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(report.map_or(code, |report| console::report(&report, code)))
 }
 
-/// What to print on standard output, and the exit code.
+/// Returns the text for standard output, and the exit code.
 fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
     if let Some(seeds) = args.explore.seeds() {
         return match run::explore(args, seeds) {

@@ -169,7 +169,7 @@ fn experiments(args: &MutateArgs) -> Result<Vec<Experiment>, Failed> {
     folders.map(|folder| read(&folder)).collect()
 }
 
-/// What became of a mutant, in a word, and the details.
+/// Returns the fate of a mutant in a word, and the details.
 fn fate(mutant: &Mutant) -> (&'static str, Option<String>) {
     match &mutant.fate {
         Fate::Caught { schedule, finding } => {

@@ -23,7 +23,7 @@ pub(crate) struct Output {
 /// A file that was written.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// What was asked for.
+    /// The output that was asked for.
     pub(crate) output: Output,
     /// Offset of the first uninitialised byte (these are 0xCB in the file).
     pub(crate) first_uninitialised: Option<u64>,

@@ -80,7 +80,7 @@ struct Binder<'a> {
     folder: &'a Path,
     memory: GlobalMemory,
     named: BTreeMap<String, Allocation>,
-    /// By the place of the definition, see [`buffers`].
+    /// Allocations by the place of the definition, see [`buffers`].
     unnamed: BTreeMap<Place, Allocation>,
     outputs: Vec<Output>,
     expected: Vec<Watched>,

@@ -54,7 +54,7 @@ pub(super) fn in_folder<T>(
     std::fs::create_dir(&path)
         .map_err(|source| ProgramError::Folder { path: path.clone(), source })?;
     let result = run(&path);
-    // What stays is a few kilobytes in a folder for such things.
+    // The rest is a few kilobytes in a folder for such things.
     let _ = std::fs::remove_dir_all(&path);
     result
 }

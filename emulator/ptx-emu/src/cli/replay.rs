@@ -52,12 +52,11 @@ pub(crate) struct ReplayArgs {
     pub(super) json: bool,
 }
 
-/// What becomes of a bundle's outputs.
+/// The use of a bundle's outputs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OutputArgs {
-    /// Write the bundle to this new folder with what the launch left as its expected outputs:
-    /// those of the bundle, and whatever else it changed. Of several bundles, each to a folder
-    /// below.
+    /// Write the bundle to this new folder with what the launch left as its expected outputs: those
+    /// of the bundle, and whatever else it changed. Each of several bundles goes to a folder below.
     #[arg(long, value_name = "DIR", conflicts_with = "explore")]
     pub(super) out: Option<PathBuf>,
     /// Compare outputs that the bundle compares byte by byte as elements of this type, all or
@@ -69,7 +68,7 @@ pub(crate) struct OutputArgs {
 /// A type of outputs.
 #[derive(Debug, Clone)]
 pub(crate) struct Typed {
-    /// As it was given.
+    /// The text as it was given.
     pub(super) text: String,
     /// The output; `None`: all that have none.
     name: Option<String>,

@@ -101,13 +101,13 @@ pub(crate) struct Done {
     pub(crate) gpu: &'static str,
     /// Schedule.
     pub(crate) schedule: Schedule,
-    /// Which orders held.
+    /// The orders that held.
     pub(crate) model: Model,
     /// CTAs.
     pub(crate) grid: [u32; 3],
     /// Threads of a CTA.
     pub(crate) block: [u32; 3],
-    /// What was done.
+    /// The counts.
     pub(crate) counters: Counters,
     /// Least time on the machine.
     pub(crate) lower_bound: LowerBound,
@@ -115,7 +115,7 @@ pub(crate) struct Done {
     pub(crate) outputs: Vec<Written>,
     /// Buffers, compared with what they must hold.
     pub(crate) compared: Vec<OutputReport>,
-    /// What was found that did not end the run, the denied ones first.
+    /// Findings that did not end the run, the denied ones first.
     pub(crate) findings: Vec<Diagnostic>,
     /// Findings beyond those.
     pub(crate) findings_left_out: usize,
@@ -132,7 +132,7 @@ impl Done {
         self.denied().is_none() && self.compared.iter().all(|output| output.mismatches == 0)
     }
 
-    /// What the user should know although all went well.
+    /// Returns the warnings for the user of a run that went well.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
         self.outputs.iter().filter_map(|written| {
             let offset = written.first_uninitialised?;

@@ -20,7 +20,7 @@
 //! explained ones, or from which all lead to explained ones. So one place of a region that no thread
 //! comes to is enough, if it stands on all ways through the region.
 //!
-//! Where all instructions of a place were reached, the reason is wrong. `~` before the kernel says
+//! If all instructions of a place were reached, the reason is wrong. `~` before the kernel says
 //! that it depends on the place: that some are reached is then no fault.
 
 use super::flow::{Flow, Next, Step};
@@ -37,7 +37,7 @@ pub struct Explanation {
     pub kernel: String,
     /// Instructions, one behind the other.
     pub instructions: Vec<String>,
-    /// Which of the places of a kernel, from 1; `None`: all.
+    /// The number among the places of a kernel, from 1; `None`: all.
     pub occurrence: Option<usize>,
     /// Other places may be reached.
     pub in_some_places: bool,
@@ -51,13 +51,13 @@ pub struct Explanation {
 pub struct ParseExplanationsError {
     /// Line, from 1.
     pub line: usize,
-    /// What it must be.
+    /// The required value.
     pub required: &'static str,
-    /// What it is.
+    /// The actual value.
     pub actual: String,
 }
 
-/// What a list explains of functions.
+/// The explained instructions of functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explained {
@@ -126,7 +126,7 @@ impl Explanation {
 }
 
 impl Explained {
-    /// Has functions say which of their instructions are explained.
+    /// Marks in functions the instructions that are explained.
     pub fn of(functions: &mut [FunctionShare], list: &[Explanation]) -> Self {
         let mut used = vec![false; list.len()];
         let mut explained = Self::default();
@@ -170,8 +170,8 @@ impl Explained {
 }
 
 impl Flow {
-    /// Those of a place's instructions that were not reached. Of one that ends in a branch under a
-    /// guard, the branch alone; nothing if no thread came to that.
+    /// Returns the instructions of a place that were not reached. A place that ends in a branch
+    /// under a guard has the branch alone; nothing if no thread came to that.
     fn missed(&self, place: Range<usize>) -> Option<Vec<usize>> {
         let missed = |at: &usize| !self.instructions[*at].reached;
         match place.end.checked_sub(1).map(|last| (last, &self.instructions[last])) {
@@ -239,8 +239,8 @@ impl Flow {
         }
     }
 
-    /// Which instructions threads may come to, where the guards of `given` ones are never true and
-    /// others of them are never come to.
+    /// Returns the instructions that threads may come to, if the guards of `given` ones are never
+    /// true and others of them are never come to.
     fn possible(&self, given: &[bool]) -> Vec<bool> {
         let all = &self.instructions;
         let mut possible = vec![false; all.len()];

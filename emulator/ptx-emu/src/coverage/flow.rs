@@ -4,12 +4,12 @@ use crate::mutate::shape;
 use ptx_emu_core::syntax::ast::{Block, Guard, Instruction, Operand, Pos, Statement};
 use std::collections::HashMap;
 
-/// Where threads go behind an instruction whose guard is true.
+/// The successors of an instruction whose guard is true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// To the following one.
+    /// The following one.
     Following,
-    /// To one of these.
+    /// One of these.
     Branch(Vec<usize>),
     /// Nowhere.
     End,
@@ -18,13 +18,13 @@ pub(super) enum Next {
 /// An instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    /// As it is written, without the numbers of registers, the names of labels and white space.
+    /// The text, without the numbers of registers, the names of labels and white space.
     pub(super) shape: String,
-    /// It has a guard.
+    /// Whether it has a guard.
     pub(super) guarded: bool,
     /// A label stands before it.
     pub(super) labelled: bool,
-    /// Where threads go.
+    /// The successors.
     pub(super) next: Next,
     /// A launch reached it.
     pub(super) reached: bool,
@@ -44,7 +44,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Those of a body; `lines` are the module's, `reached` says which were reached.
+    /// Reads the steps of a body; `lines` are the module's, `reached` says which were reached.
     pub(super) fn new(body: &Block, lines: &[&str], reached: impl Fn(usize) -> bool) -> Self {
         let mut found = Found::default();
         found.collect(body, &[]);
@@ -90,12 +90,12 @@ impl Flow {
     }
 }
 
-/// What a body has.
+/// The parts of a body.
 #[derive(Default)]
 struct Found<'b> {
     /// Instructions and their scopes.
     instructions: Vec<(&'b Instruction, usize)>,
-    /// Of each scope, those around it and itself.
+    /// Scopes around each scope, and itself.
     scopes: Vec<Vec<usize>>,
     /// The instruction behind each label of a scope.
     labels: HashMap<(usize, String), usize>,

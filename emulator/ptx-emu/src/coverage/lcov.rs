@@ -21,7 +21,7 @@ struct File {
 }
 
 impl Coverage {
-    /// What the launches of a module reached since
+    /// Collects the instructions that launches of a module reached since
     /// [`count_executions`](Module::count_executions), of the kernels and functions that are
     /// loaded. Instructions without a line of source (`.loc`) are those of the lines of `ptx`,
     /// which names the module's file.
@@ -111,9 +111,9 @@ impl fmt::Display for Coverage {
 pub struct ParseCoverageError {
     /// Line, from 1.
     pub line: usize,
-    /// What it must be.
+    /// The required value.
     pub required: &'static str,
-    /// What it is.
+    /// The actual value.
     pub actual: String,
 }
 

@@ -1,4 +1,4 @@
-//! Which instructions launches reached.
+//! The instructions that launches reached.
 //!
 //! An instruction is *reached* when a thread executes it, its guard true: a branch counts where it
 //! is taken. Counts are of threads.

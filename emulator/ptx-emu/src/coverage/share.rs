@@ -1,4 +1,4 @@
-//! What test runs reached of modules, by function.
+//! The reached share of modules in test runs, by function.
 
 use super::flow::Flow;
 use ptx_emu_core::journal::{EXTENSION, Entry, Key, key};
@@ -19,7 +19,7 @@ pub enum ReadReachedError {
     /// A file or the folder itself.
     #[error("{}: {source}", .path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -31,7 +31,7 @@ pub enum ReadReachedError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault of its text.
         source: serde_json::Error,
     },
 }
@@ -44,7 +44,7 @@ pub struct FunctionShare {
     pub target: String,
     /// Name.
     pub name: String,
-    /// It is a kernel.
+    /// Whether it is a kernel.
     pub is_kernel: bool,
     /// Instructions.
     pub instructions: usize,
@@ -75,7 +75,7 @@ impl FunctionShare {
 pub struct Unreached {
     /// Line of the PTX text, from 1.
     pub line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     pub instruction: String,
     /// File and line of the source that it comes from, if the text says so.
     pub source: Option<(String, u32)>,

@@ -14,12 +14,12 @@ pub struct MutateOptions {
     pub seeds: u64,
     /// Mutants that are known to be no faults.
     pub equivalents: Vec<Equivalent>,
-    /// Most mutants that are run; `None`: all. Of more, each so many-th.
+    /// Most mutants that are run; `None`: all. If there are more, every so many-th is run.
     pub at_most: Option<usize>,
     /// Mutants run at once; `None`: as many as the host has cores and memory
     /// for. The result does not depend on it.
     pub workers: Option<usize>,
-    /// Which orders hold.
+    /// The orders that hold.
     pub model: Model,
 }
 
@@ -47,7 +47,7 @@ pub enum MutateError {
     Different {
         /// Kernel of the first launch.
         required: String,
-        /// That of another one, perhaps of another text.
+        /// The value of another one, perhaps of another text.
         actual: String,
     },
     /// No launch.
@@ -61,11 +61,11 @@ struct MutantRun {
     place: (usize, usize),
     edit: Edit,
     mutant: Mutant,
-    /// What became of it, where another launch has decided that.
+    /// The fate, if another launch has decided it.
     settled: Option<Fate>,
 }
 
-/// What all mutants are compared with.
+/// The reference of all mutants.
 struct Baseline<'a> {
     experiment: &'a Experiment,
     tree: ast::Module,

@@ -26,7 +26,7 @@ pub struct Equivalent {
     pub mutation: String,
     /// Instruction.
     pub instruction: String,
-    /// Which of those that are alike, from 1; `None`: all.
+    /// The number among those that are alike, from 1; `None`: all.
     pub occurrence: Option<usize>,
     /// Why it makes no difference.
     pub reason: String,
@@ -38,9 +38,9 @@ pub struct Equivalent {
 pub struct EquivalentsError {
     /// Line, from 1.
     pub line: usize,
-    /// What it must be.
+    /// The required value.
     pub required: &'static str,
-    /// What it is.
+    /// The actual value.
     pub actual: String,
 }
 

@@ -11,9 +11,8 @@
 //! (or the input) cannot show the fault. A list of [`Equivalent`]s has the mutants that
 //! are known not to be faults, with the reasons.
 //!
-//! What it can miss: weakened scopes, barriers on another number, fences
-//! exchanged for weaker ones, and mutants of code that the launch does not
-//! reach, which are reported as such.
+//! Limits: weakened scopes, barriers on another number, fences exchanged for weaker ones, and
+//! mutants of code that the launch does not reach, which are reported as such.
 
 mod check;
 mod equivalents;
@@ -29,11 +28,11 @@ use ptx_emu_core::Schedule;
 use ptx_emu_core::syntax::ast::Statement;
 use std::fmt;
 
-/// What is done to an instruction.
+/// The change of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mutation {
-    /// It is left out; a wait finds what it waits for at once.
+    /// The instruction is left out; a wait ends at once.
     Remove,
     /// A CTA barrier for so many more threads.
     BarrierCount(i64),
@@ -83,26 +82,26 @@ pub struct Mutant {
     pub function: String,
     /// Line of the PTX text.
     pub line: u32,
-    /// That line, trimmed.
+    /// The line, trimmed.
     pub instruction: String,
-    /// What was done to it.
+    /// The change.
     pub mutation: Mutation,
-    /// Which of the mutants with that instruction and mutation, from 1.
+    /// The number among the mutants with that instruction and mutation, from 1.
     pub occurrence: usize,
     /// The line without the numbers of its registers, which change with the compiler.
     pub shape: String,
-    /// Which of the mutants with that shape and mutation, from 1.
+    /// The number among the mutants with that shape and mutation, from 1.
     pub alike: usize,
-    /// What became of it.
+    /// The fate.
     pub fate: Fate,
     /// Why it makes no difference, if it is known to make none.
     pub equivalent: Option<String>,
 }
 
-/// What became of a mutant.
+/// The fate of a mutant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fate {
-    /// It went wrong.
+    /// The run went wrong.
     Caught {
         /// Under which schedule first.
         schedule: Schedule,
@@ -115,7 +114,7 @@ pub enum Fate {
     NotReached,
     /// Not run: [`MutateOptions::at_most`] are others.
     LeftOut,
-    /// It cannot be loaded: no mutant.
+    /// The mutant cannot be loaded: it is none.
     Refused(String),
 }
 
@@ -138,7 +137,7 @@ impl Mutants {
         self.mutants.iter().filter(run).filter(|m| m.equivalent.is_none()).count()
     }
 
-    /// Those of [`counted`](Self::counted) that were caught.
+    /// Returns the number of [`counted`](Self::counted) mutants that were caught.
     #[must_use]
     pub fn caught(&self) -> usize {
         let caught = |m: &&Mutant| matches!(m.fate, Fate::Caught { .. });

@@ -37,9 +37,9 @@ pub fn config(name: &str) -> &'static Sm100Config {
 
 /// The modules that a product's kernels are in.
 pub enum Modules {
-    /// As built.
+    /// The module as built.
     Built,
-    /// As built, but for one kernel.
+    /// The module with one kernel altered.
     Altered {
         /// The kernel.
         kernel: &'static str,
@@ -112,8 +112,8 @@ pub struct Product {
     pub swapped: bool,
     /// Whether clusters ask for tiles.
     pub dynamic: bool,
-    /// Clusters of a launch whose clusters do not ask for tiles. Where the configuration takes stream-K they
-    /// have even runs of all K steps, and else every so many-th tile.
+    /// Clusters of a launch whose clusters do not ask for tiles. With stream-K they share all K steps in
+    /// even runs; otherwise cluster `i` computes every `clusters`-th tile from `i` on.
     pub clusters: u32,
     /// Whether threads store results, also where the copy engine can.
     pub direct: bool,
@@ -128,10 +128,10 @@ pub struct Product {
     pub schedule: Schedule,
 }
 
-/// What a product left.
+/// The outcome of a product.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Of the product's launch for floats.
+    /// Counters of the product's launch for floats.
     pub counters: Counters,
     /// The result in floats.
     pub bytes: Vec<u8>,
@@ -155,7 +155,7 @@ fn poisoned(memory: &mut GlobalMemory, name: &str, bytes: u64) -> u64 {
     at
 }
 
-/// What a kernel wrote to [`poisoned`] memory.
+/// Reads the bytes that a kernel wrote to [`poisoned`] memory.
 fn written(memory: &GlobalMemory, what: &str, at: u64, bytes: u64) -> Vec<u8> {
     let mut all = memory.read(at, bytes + GUARD as u64).expect("inside");
     let guard = all.split_off(bytes as usize);
@@ -346,7 +346,7 @@ impl Product {
         }
     }
 
-    /// Which K steps of which tiles are whose, where clusters do not ask for tiles.
+    /// The schedule of K steps and tiles, if clusters do not ask for tiles.
     fn schedule_of_tiles(&self) -> StreamK {
         let clusters = if self.dynamic { 1 } else { self.clusters() };
         StreamK::stream_k(self.tiles().into(), self.steps(), clusters).expect("a step for each")
@@ -393,7 +393,7 @@ impl Product {
         Ok(reports.last().expect("a kernel").counters.clone())
     }
 
-    /// What the copy engine stores by, if it does.
+    /// The tensor map of the result, if the copy engine stores it.
     fn result_map(&self) -> Option<TensorMapShape> {
         let problem @ Problem { m, n, .. } = self.problem();
         let stride = u64::from(m) * u64::from(n);

@@ -265,7 +265,7 @@ impl Product {
         Placed { codes, row_stride, code_stride, scales, scale_stride: each, before }
     }
 
-    /// Of codes and scales of an operand with so many rows.
+    /// Returns the tensor maps of codes and scales of an operand with so many rows.
     fn maps(&self, side: Side, rows: u32, placed: &Placed) -> [TensorMap; 2] {
         let Problem { k, l, .. } = self.problem();
         let codes =

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 use super::*;
 use crate::cublas::find;
 
-/// What the fake library was asked, and how it answers.
+/// A library that records the questions and gives fixed answers.
 #[derive(Default)]
 struct Fake {
     calls: Vec<String>,
@@ -14,7 +14,7 @@ struct Fake {
     made: usize,
     /// The call that fails, counted from 1.
     fails_at: Option<usize>,
-    /// What the heuristic returns: its status, the result's, the number of results.
+    /// Answers of the heuristic: its status, the result's, the number of results.
     heuristic: [i32; 3],
 }
 

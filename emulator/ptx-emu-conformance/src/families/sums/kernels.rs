@@ -62,7 +62,7 @@ fn list(prefix: &str, count: usize) -> String {
     format!("{{{}}}", names.join(", "))
 }
 
-/// With `mma.sync`: each of four warps has 16 of the rows.
+/// Adds with `mma.sync`: each of four warps has 16 of the rows.
 pub(super) fn by_warp(set: &mut Set, form: &Form, sums: &Sums) {
     let Form { ty, sum, k, bits, .. } = *form;
     let (left, right) = (Fragment::new(16, k, bits), Fragment::new(COLUMNS, k, bits));
@@ -95,7 +95,7 @@ pub(super) fn by_warp(set: &mut Set, form: &Form, sums: &Sums) {
     add(set, form, name, inputs.map(words).to_vec(), &code);
 }
 
-/// With `wgmma`: `A` from registers, `B` as two columns of 16-byte pieces.
+/// Adds with `wgmma`: `A` from registers, `B` as two columns of 16-byte pieces.
 pub(super) fn by_warpgroup(set: &mut Set, form: &Form, sums: &Sums) {
     let Form { ty, sum, k, bits, .. } = *form;
     let mut inputs: [Vec<u32>; 3] = Default::default();

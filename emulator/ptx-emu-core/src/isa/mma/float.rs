@@ -146,7 +146,7 @@ impl Accumulators {
 /// How products are added.
 #[derive(Debug, Clone, Copy)]
 enum Addition {
-    /// At once, by the adder of Hopper.
+    /// All terms at once, by the adder of Hopper.
     Aligned(Adder),
     /// 8-bit types by way of f16.
     Split(Adder),

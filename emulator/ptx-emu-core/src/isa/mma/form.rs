@@ -24,7 +24,7 @@ impl Accumulator {
     }
 }
 
-/// What kind of product.
+/// The kind of product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// f16 `m8n8k4`: four products of quads, in any layout.

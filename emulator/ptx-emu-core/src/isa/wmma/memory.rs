@@ -15,7 +15,7 @@ use crate::tensor::fragment::wmma::result;
 /// Bytes of the largest matrix.
 const BYTES: usize = 16 * MOST * 4;
 
-/// Where a matrix is.
+/// The place of a matrix.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     address: Address,
@@ -156,7 +156,8 @@ enum Matrix {
 }
 
 impl Matrix {
-    /// Of `A`, `B` or `C` in memory, and whether its parts run along K, or are rows.
+    /// Decodes the place of `A`, `B` or `C` in memory, and whether its parts run along K, or are
+    /// rows.
     fn decode(d: &mut Decode<'_>, which: char) -> Decoded<(Self, AddressSpace)> {
         let rows = layout(d)?;
         let shape = Shape::decode(d)?;

@@ -24,7 +24,7 @@ const RESULTS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Form {
     shape: Shape,
-    /// Of both operands.
+    /// The type of both operands' elements.
     element: Element,
     c: Accumulator,
     d: Accumulator,

@@ -295,7 +295,7 @@ impl Context<'_> {
         self.report(self.fault(kind, space, addr, bytes, AccessKind::Read, lane))
     }
 
-    /// What an access outside every allocation is.
+    /// Describes an access outside every allocation.
     fn outside(&self, space: Space, address: u64) -> DiagnosticKind {
         // No allocation is that low.
         const NULL_END: u64 = 1 << 16;

@@ -1,7 +1,7 @@
-//! When the CTAs of a cluster start. They live together, but one may run before another has
-//! begun (PTX ISA 9.7.16.7 asks that a CTA make sure of its peer): all at once under `eager`;
-//! under `lazy` from the last to the first, each when those before it can do nothing more;
-//! under `random` at seeded points.
+//! The start of the CTAs of a cluster. They live together, but one may run before another has begun
+//! (PTX ISA 9.7.16.7 asks that a CTA make sure of its peer): all at once under `eager`; under
+//! `lazy` from the last to the first, each when those before it can do nothing more; under `random`
+//! at seeded points.
 
 use super::TURN;
 use crate::Schedule;
@@ -13,7 +13,7 @@ const LONGEST: u64 = 16 * TURN;
 /// One in so many choices of the random schedule starts a CTA; a cluster has one of these.
 const ODDS: [usize; 4] = [1, 4, 32, 256];
 
-/// Which CTAs of a cluster have started.
+/// The CTAs of a cluster that have started.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     started: Vec<bool>,
@@ -21,7 +21,7 @@ pub(super) struct Starts {
     missing: usize,
     /// Clock of the last start.
     last: u64,
-    /// Of [`ODDS`].
+    /// Index into [`ODDS`].
     odds: usize,
 }
 

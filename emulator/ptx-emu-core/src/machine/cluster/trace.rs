@@ -22,7 +22,7 @@ impl Cluster {
         let last = self.warps[index].fragments.first().map_or(pc, |fragment| fragment.pc);
         if let Some(trace) = &mut self.units.trace {
             trace.ran(env, index, (from, self.clock), (pc, last));
-            // What it did last need not have been what others waited for.
+            // Its last action need not be the one that others waited for.
             trace.actor = Actor::Warp(index, None);
         }
         self.trace_waits(env);
@@ -100,7 +100,7 @@ impl Cluster {
         }
     }
 
-    /// What is waited for, in short and in full.
+    /// Names the object of a wait, in short and in full.
     fn names(&self, warp: usize, fragment: &Fragment) -> (String, String) {
         match fragment.wait {
             Wait::Barrier { id, .. } => {
@@ -129,7 +129,7 @@ impl Cluster {
         }
     }
 
-    /// Who or what ended a wait.
+    /// Names the one that ended a wait.
     fn ended_by(&self, env: &Env<'_>, trace: &Recorder, open: &OpenWait) -> String {
         let found = match open.wait {
             Wait::Unit(Awaited::Phase { at, limited, .. }) => {

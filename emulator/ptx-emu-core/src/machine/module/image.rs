@@ -1,4 +1,4 @@
-//! What a launch makes of a module: addresses of its variables, and the values that hold them.
+//! The image of a module for a launch: addresses of its variables, and the values that hold them.
 
 use super::Module;
 use super::layout::{self, Patch, Relocation, SharedLayout, Symbol};

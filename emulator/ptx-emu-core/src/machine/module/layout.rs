@@ -46,7 +46,7 @@ pub(crate) struct SharedLayout {
     pub(crate) end: u32,
 }
 
-/// What a module-level name stands for.
+/// The meaning of a module-level name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Symbol {
     Global(usize),

@@ -37,7 +37,7 @@ pub struct ParamInfo {
     pub align: u32,
     /// Type and dimensions as declared, without the dot: `u64`, `b8[128]`.
     pub ty: String,
-    /// It is declared to point somewhere (`.ptr`).
+    /// Whether it is declared to point somewhere (`.ptr`).
     pub pointer: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct KernelInfo {
     pub params: Vec<ParamInfo>,
     /// Static shared memory of a CTA, bytes.
     pub static_shared: u32,
-    /// It uses dynamic shared memory: an `extern .shared` array of open size.
+    /// Whether it uses dynamic shared memory: an `extern .shared` array of open size.
     pub dynamic_shared: bool,
     pub(crate) function: usize,
 }
@@ -96,8 +96,8 @@ pub struct Module {
     pub(crate) target: String,
     pub(crate) code: Vec<Instr>,
     pub(crate) functions: Vec<FunctionCode>,
-    /// Where in `code` the instructions of the text are, in its order: reads of
-    /// special registers stand between them.
+    /// Indices in `code` of the text's instructions, in its order: reads of special registers stand
+    /// between them.
     pub(crate) written: Vec<usize>,
     pub(crate) kernels: Vec<KernelInfo>,
     pub(crate) pool: PoolBuilder,
@@ -120,7 +120,7 @@ pub struct Module {
     pub(crate) touches: Vec<Touches>,
     /// Registers are watched: see `touches`.
     pub(crate) watched: bool,
-    /// What is kept of its launches.
+    /// The counts that are kept of its launches.
     pub(crate) counting: Counting,
 }
 
@@ -293,7 +293,7 @@ impl Module {
             layout.offsets.insert(index, start);
             layout.end = start.saturating_add(variable.size);
         }
-        // What does not fit saturates, and is refused at launch.
+        // A size that does not fit saturates, and is refused at launch.
         let dynamic = || used.iter().filter(|&&index| self.shared[index].dynamic);
         if let Some(align) = dynamic().map(|&index| self.shared[index].align).max() {
             layout.end = round_up(layout.end, align);

@@ -11,7 +11,7 @@ pub struct VariableInfo {
     pub name: String,
     /// Size, bytes.
     pub bytes: u64,
-    /// Where it is in global memory; `None`: it is a constant.
+    /// The address in global memory; `None` for a constant.
     pub address: Option<u64>,
 }
 
@@ -49,8 +49,8 @@ impl Module {
         Ok(())
     }
 
-    /// What a constant holds at the next launch, addresses of variables left out; `None`: there
-    /// is no such constant.
+    /// Returns the bytes of a constant at the next launch, addresses of variables left out; `None`
+    /// if there is no such constant.
     #[must_use]
     pub fn constant(&self, name: &str) -> Option<&[u8]> {
         let range = self.constant_range(name)?;

@@ -1,8 +1,7 @@
 //! Vector clocks.
 
-/// What is known of every agent: entry `a` is the latest epoch of agent `a`
-/// whose accesses come before. Entries that are not there are 0, before every
-/// epoch, so clocks grow with the agents.
+/// Knowledge of every agent: entry `a` is the latest epoch of agent `a` whose accesses come before.
+/// Entries that are not there are 0, before every epoch, so clocks grow with the agents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Clock(Vec<u32>);
 

@@ -29,7 +29,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// What a modifier says, if it is one of these.
+    /// Parses a modifier, if it is one of these.
     pub(crate) fn parse(modifier: &str) -> Option<Self> {
         Some(match modifier {
             "weak" => Self::Weak,
@@ -328,7 +328,7 @@ impl Context<'_> {
 }
 
 impl Units {
-    /// What an access of a warp comes to, if it is a race.
+    /// Returns the race of a warp's access, if there is one.
     #[inline]
     pub(in crate::machine) fn race_result(
         &self,

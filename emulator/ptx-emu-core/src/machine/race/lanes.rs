@@ -16,10 +16,10 @@ const MOST: usize = 4;
 /// Lanes of a warp.
 const LANES: usize = 32;
 
-/// What is known of the lanes of each warp.
+/// Knowledge of the lanes of each warp.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
-    /// Those that have not exited.
+    /// Lanes that have not exited.
     live: Vec<u32>,
     /// Epoch of the warp up to which each lane knows of all.
     together: Vec<u32>,
@@ -59,7 +59,7 @@ impl Lanes {
     }
 }
 
-/// What some lanes of a warp publish of what it knows.
+/// The part of a warp's knowledge that some lanes publish.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     warp: AgentId,
@@ -89,8 +89,8 @@ impl Part {
 pub(super) struct Known<'a> {
     pub(super) clock: &'a Clock,
     pub(super) lanes: &'a Lanes,
-    /// Of a write through the async proxy: number of warps, and a generic read there that no
-    /// proxy fence follows.
+    /// A write through the async proxy: number of warps, and a generic read there that no proxy
+    /// fence follows.
     pub(super) unfenced: Option<(usize, &'a Cell<Option<Record>>)>,
 }
 
@@ -138,7 +138,7 @@ impl Known<'_> {
 }
 
 impl Races {
-    /// What lanes of an agent, a warp or an operation, publish.
+    /// Returns the knowledge that lanes of an agent, a warp or an operation, publish.
     pub(super) fn part(&mut self, agent: AgentId, mask: u32) -> Part {
         let now = self.agents[agent].get(agent);
         let mut part = Part { warp: agent, together: None, now, lanes: [0; MOST], count: 0 };

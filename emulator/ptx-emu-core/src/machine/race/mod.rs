@@ -29,7 +29,7 @@
 //! The start of a CTA comes before all that its warps do. A warp that uses memory of another
 //! CTA must have learned of its start; relaxed arrivals and waits are enough for that.
 //!
-//! No program that is free of races is reported. What can be missed:
+//! No program that is free of races is reported. Limits:
 //! - races between lanes of one warp;
 //! - races between CTAs in global memory, which is not looked at;
 //! - orders that only this run had: a flag seen in time, a lock taken in turn,
@@ -67,11 +67,11 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) use tensor::Fence;
 use tensor::TensorOrder;
 
-/// What executes accesses: a warp of the cluster, numbered like it, or an
-/// asynchronous operation.
+/// An agent executes accesses: a warp of the cluster, numbered like it, or an asynchronous
+/// operation.
 pub(crate) type AgentId = usize;
 
-/// Which instruction of which thread.
+/// An instruction of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// Instruction.
@@ -82,7 +82,7 @@ pub(crate) struct Origin {
     pub(crate) lane: u32,
 }
 
-/// Whose memory.
+/// The owner of a memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Shared memory of the CTA of a rank.
@@ -126,27 +126,27 @@ pub(crate) struct Races {
     /// their reads that a proxy fence follows, the others are asynchronous operations or lanes.
     warp_agents: usize,
     warps_per_cta: usize,
-    /// What each agent knows. Its own entry is the epoch it is in.
+    /// Knowledge of each agent. Its own entry is the epoch it is in.
     agents: Vec<Clock>,
     /// Asynchronous agents that have ended, longest first.
     idle: VecDeque<AgentId>,
-    /// What relaxed writes of a warp publish: what it knew at its last fence.
+    /// Knowledge that relaxed writes of a warp publish: the warp's at its last fence.
     fenced: Vec<Clock>,
-    /// What relaxed reads of a warp saw published since its last fence.
+    /// Knowledge that relaxed reads of a warp saw published since its last fence.
     seen: Vec<Clock>,
     shadows: Vec<Shadow>,
-    /// Of tensor memory, by CTA: 16 lanes of a column are one byte.
+    /// Shadows of tensor memory, by CTA: 16 lanes of a column are one byte.
     tensors: Vec<Shadow>,
     /// The sixteen barriers of each CTA.
     meetings: Vec<Meeting>,
-    /// What the exited threads of each CTA knew.
+    /// Knowledge of the exited threads of each CTA.
     gone: Vec<Clock>,
-    /// With what they had only seen.
+    /// Knowledge with the part that they had only seen.
     ended: Vec<Clock>,
     objects: BTreeMap<Object, Published>,
     /// Groups of a warp that another of its warpgroup has waited for.
     waited: BTreeMap<(AgentId, AgentId), u32>,
-    /// With what is published of `tcgen05` operations.
+    /// Flags with the published knowledge of `tcgen05` operations.
     flags: BTreeMap<Flag, (Clock, Clock)>,
     tensor: TensorOrder,
     lanes: Lanes,
@@ -244,7 +244,7 @@ impl Races {
         agent
     }
 
-    /// What `agent` does next comes after all that `after` did so far.
+    /// Orders the next actions of `agent` behind everything that `after` did so far.
     pub(crate) fn order(&mut self, agent: AgentId, after: AgentId) {
         if agent != after {
             let clock = std::mem::take(&mut self.agents[after]);

@@ -27,12 +27,12 @@ pub(crate) enum Flag {
     Columns(u32, bool),
 }
 
-/// What was published in an object that has phases.
+/// Knowledge that was published in an object that has phases.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// In this phase and all before it.
+    /// Knowledge of this phase and all before it.
     open: Clock,
-    /// When the last phase completed.
+    /// Knowledge at the completion of the last phase.
     closed: Clock,
     /// The same of `tcgen05` operations.
     tensor: Clock,
@@ -40,7 +40,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// What was published when the last phase completed.
+    /// Returns the knowledge that was published when the last phase completed.
     pub(super) fn closed(&self) -> &Clock {
         &self.closed
     }
@@ -206,7 +206,7 @@ impl Races {
                     self.agents[warp].join(&published.open);
                 }
             }
-            // What all four have waited for is of no more use.
+            // A wait that all four have made is of no more use.
             let all = owners.clone().map(|other| self.waited.get(&(other, owner)).copied());
             let least = all.map(Option::unwrap_or_default).min().unwrap_or(0);
             while let Some((&object, _)) = self

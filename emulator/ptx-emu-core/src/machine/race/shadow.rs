@@ -172,7 +172,7 @@ impl Record {
 /// Accesses to one place that later ones are compared with.
 #[derive(Debug, Clone)]
 struct History {
-    /// Without allocation: most often the last write and some readers.
+    /// Records without an allocation: most often the last write and some readers.
     few: [Record; 4],
     more: Vec<Record>,
 }
@@ -289,8 +289,7 @@ impl Shadow {
         self.lines.resize(bytes.div_ceil(LINE), line);
     }
 
-    /// Adds an access to `[offset, offset + bytes)`. What is outside the memory
-    /// is not remembered.
+    /// Adds an access to `[offset, offset + bytes)`. Bytes outside the memory are not remembered.
     pub(super) fn access(
         &mut self,
         offset: usize,

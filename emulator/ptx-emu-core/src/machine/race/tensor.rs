@@ -1,11 +1,12 @@
-//! What orders `tcgen05` operations: PTX ISA 9.7.16.6.
+//! The orders of `tcgen05` operations: PTX ISA 9.7.16.6.
 //!
-//! The asynchronous ones (`mma`, `cp`, `shift`, `ld`, `st`) are not ordered by what orders
-//! their threads. What a thread has waited for, or knows of, becomes part of what its
-//! synchronisation publishes at `fence::before_thread_sync`; what others published comes
-//! before its own operations from `fence::after_thread_sync` on. `commit` is such a fence
-//! too. Any synchronisation will do, relaxed ones included, and threads between need no
-//! fence. Allocation is synchronous: it is ordered as other accesses are.
+//! The asynchronous ones (`mma`, `cp`, `shift`, `ld`, `st`) are not ordered by what orders their
+//! threads. At `fence::before_thread_sync`, everything that a thread has waited for, or knows of,
+//! becomes part of the knowledge that its synchronisation publishes; from
+//! `fence::after_thread_sync` on, the published knowledge of others comes before its own
+//! operations. `commit` is such a fence too. Any synchronisation will do, relaxed ones included,
+//! and threads between need no fence. Allocation is synchronous: it is ordered as other accesses
+//! are.
 //!
 //! On hardware, what releases is such a fence too, and so is what acquires: a thread that waits
 //! for an operation and then arrives, without `.relaxed`, has it ordered before what those do who
@@ -17,7 +18,7 @@
 use super::clock::Clock;
 use super::{AgentId, Found, Kind, Known, Origin, Place, Races};
 
-/// Which fence two `tcgen05` operations lack.
+/// The fence that two `tcgen05` operations lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fence {
     /// `fence::before_thread_sync` in the thread of the earlier one, or the meeting of its
@@ -27,18 +28,18 @@ pub(crate) enum Fence {
     After,
 }
 
-/// What agents know of `tcgen05` operations.
+/// Knowledge of agents about `tcgen05` operations.
 #[derive(Debug, Default)]
 pub(super) struct TensorOrder {
     /// Number of warps. Agents with lower numbers are warps, the others are asynchronous operations.
     warp_agents: usize,
     /// Only fences join the clocks of operations and threads.
     strict: bool,
-    /// Those that come before the agent's next one; an operation's own too.
+    /// Operations that come before the agent's next one; an operation's own too.
     pub(super) known: Vec<Clock>,
-    /// Those that come before what a warp's synchronisation orders.
+    /// Operations that come before the ones that a warp's synchronisation orders.
     pub(super) passing: Vec<Clock>,
-    /// Those that come before what all its lanes together order.
+    /// Operations that come before the ones that all its lanes together order.
     pending: Vec<Clock>,
     /// The same of the exited threads of each CTA.
     pub(super) gone: Vec<Clock>,
@@ -112,12 +113,12 @@ impl TensorOrder {
         self.passing[warp].join(&self.pending[warp]);
     }
 
-    /// Where an agent's synchronisation learns.
+    /// Returns the clock that learns from an agent's synchronisation.
     pub(super) fn learning(&mut self, agent: AgentId) -> &mut Clock {
         if agent < self.warp_agents { &mut self.passing[agent] } else { &mut self.known[agent] }
     }
 
-    /// What `agent` does next comes after all that `after` did.
+    /// Orders the next actions of `agent` behind everything that `after` did.
     pub(super) fn order(&mut self, agent: AgentId, after: AgentId) {
         let clock = std::mem::take(&mut self.known[after]);
         self.learning(agent).join(&clock);

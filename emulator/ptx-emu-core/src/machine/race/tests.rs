@@ -9,7 +9,7 @@ const BYTES: usize = 256;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// With `careful`, what it would race with is ordered before it.
+    /// An access; with `careful`, every access that would race with it is ordered before it.
     Access { agent: AgentId, kind: Kind, offset: usize, bytes: usize, careful: bool },
     /// The first agent learns what the second did.
     Order(AgentId, AgentId),
@@ -27,7 +27,7 @@ struct Known {
 #[derive(Default)]
 struct Model {
     accesses: Vec<Known>,
-    /// By agent, which accesses come before what it does next.
+    /// Accesses that come before the agent's next one, by agent.
     before: Vec<Vec<bool>>,
 }
 

@@ -52,7 +52,7 @@ impl ClusterState {
         self.generation
     }
 
-    /// What the barrier waits for, for a deadlock report.
+    /// Describes the wait of the barrier, for a deadlock report.
     pub(crate) fn describe(&self) -> String {
         let live: u32 = self.live.iter().sum();
         format!("the cluster barrier ({} of {live} threads arrived)", self.arrived)

@@ -7,8 +7,8 @@
 //! `random` at seeded points. An operation that must come after others
 //! ([`Operation::after`]) begins when they have completed.
 //!
-//! What it can miss: a step is indivisible, where hardware may show a part of a
-//! copy early; operations of other clusters are not looked at.
+//! Limits: a step is indivisible, though hardware may show a part of a copy early; operations of
+//! other clusters are not looked at.
 
 use super::flight::{Home, Range, Role};
 use super::groups::{GroupKind, Membership};
@@ -30,8 +30,8 @@ const PATIENCE: u64 = 1 << 20;
 /// the operations that it waits for.
 const TESTS: u32 = 8;
 
-/// What race detection knows all completed `cp.async` of a warp by: no commit
-/// group has that number.
+/// The object by which race detection knows all completed `cp.async` of a warp: no commit group has
+/// that number.
 const ALL_COPIES: fn(usize) -> Object = |warp| Object::Group(u8::MAX, warp, 0);
 
 /// Number of an operation, in order of issue.
@@ -43,7 +43,7 @@ pub(crate) struct StepContext<'a> {
     pub(crate) shared: &'a mut [Plain],
     pub(crate) env: &'a Env<'a>,
     pub(crate) stats: &'a mut Stats,
-    /// What a step found wrong behind which it went on.
+    /// Faults of a step that went on behind them.
     pub(crate) faults: Faults,
 }
 
@@ -70,7 +70,7 @@ impl Work for Nothing {
     }
 }
 
-/// What a completed operation signals to an mbarrier.
+/// The signal of a completed operation to an mbarrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// `complete_tx` of so many bytes.
@@ -90,14 +90,14 @@ impl Signal {
 /// An asynchronous operation.
 #[derive(Debug)]
 pub(crate) struct Operation {
-    /// What a diagnostic calls it.
+    /// The name in diagnostics.
     pub(crate) name: &'static str,
     pub(crate) site: Site,
     /// Lanes that issued it.
     pub(crate) lanes: u32,
     pub(crate) reads: Vec<Range>,
     pub(crate) writes: Vec<Range>,
-    /// It is of the async proxy: earlier generic writes need a proxy fence.
+    /// Whether it is of the async proxy: earlier generic writes need a proxy fence.
     pub(crate) async_proxy: bool,
     /// Its writes are atomic: those of several operations may overlap.
     pub(crate) atomic: bool,
@@ -105,13 +105,13 @@ pub(crate) struct Operation {
     pub(crate) group: Option<Membership>,
     /// Operations that must have completed before it begins.
     pub(crate) after: Vec<OpId>,
-    /// What its completion signals.
+    /// The signals of its completion.
     pub(crate) signals: Vec<Signal>,
     pub(crate) work: Box<dyn Work>,
 }
 
 impl Operation {
-    /// What it brings from global memory to the shared memory of CTAs: rank and bytes.
+    /// Returns the bytes that it brings from global memory to the shared memory of CTAs, by rank.
     fn loads(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let global = self.reads.iter().any(|range| range.home == Home::Global);
         let writes = if global { self.writes.as_slice() } else { &[] };
@@ -373,7 +373,7 @@ impl Units {
         }
     }
 
-    /// What an operation did so far is known to those who wait for its group.
+    /// Publishes the knowledge of an operation to the waiters of its group.
     fn publish_group(&mut self, agent: AgentId, warp: usize, group: Option<Membership>) {
         if let (Some(group), Some(races)) = (group, &mut self.races) {
             races.release(agent, u32::MAX, Object::Group(group.kind as u8, warp, group.index));

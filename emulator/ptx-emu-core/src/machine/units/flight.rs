@@ -9,7 +9,7 @@ use super::engine::Operation;
 /// Bytes of a granule of shared memory.
 pub(crate) const GRANULE: u64 = 16;
 
-/// Which memory a range is in.
+/// The memory of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     /// Global memory.
@@ -46,7 +46,7 @@ pub(crate) enum Role {
     Destination,
 }
 
-/// Where the ranges of queued operations are, roughly.
+/// The approximate places of the ranges of queued operations.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     operations: usize,

@@ -10,7 +10,7 @@ use super::wgmma::WARPS;
 use crate::machine::regs::LANES;
 use std::ops::Range;
 
-/// Whose groups.
+/// The kind of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GroupKind {
     /// `cp.async`
@@ -36,12 +36,12 @@ pub(crate) enum GroupKind {
 const KINDS: usize = 9;
 
 impl GroupKind {
-    /// Of `tcgen05`.
+    /// Whether it is a group of `tcgen05`.
     pub(crate) fn of_tensor(self) -> bool {
         !matches!(self, Self::Copy | Self::Bulk | Self::Wgmma)
     }
 
-    /// Of `tcgen05`, and in some order with others of the same thread.
+    /// Whether it is a group of `tcgen05` that is in some order with others of the same thread.
     pub(super) fn in_order(self) -> bool {
         use GroupKind::{TensorCommit, TensorCopy, TensorProduct, TensorShift};
         matches!(self, TensorProduct | TensorCopy | TensorShift | TensorCommit)
@@ -73,7 +73,7 @@ pub(crate) struct Membership {
     pub(crate) index: u32,
 }
 
-/// What a `wait_group` waits for.
+/// The condition of a `wait_group`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupWait {
     pub(crate) kind: GroupKind,

@@ -13,7 +13,7 @@ use crate::machine::access::lanes;
 use crate::machine::regs::LANES;
 use crate::machine::{Context, RANK_SHIFT, SHARED_BASE, window};
 
-/// Which shared memory an address operand can name.
+/// The shared memory that an address operand can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// `.shared`, `.shared::cta`: that of the executing CTA.

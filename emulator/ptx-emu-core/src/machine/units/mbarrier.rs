@@ -8,8 +8,8 @@
 //! here, so a store over an object is noticed at its next use. A state token is
 //! the phase (low 32 bits) and the arrivals that were pending (high 32 bits).
 //!
-//! What it can miss: arrivals are visible at once, even remote ones; memory
-//! ordering by scope and semantics is not modelled.
+//! Limits: arrivals are visible at once, even remote ones; memory ordering by scope and semantics
+//! is not modelled.
 
 use crate::diagnostic::{AsyncFault, DiagnosticKind, MbarrierFault};
 use crate::machine::RANK_SHIFT;
@@ -242,7 +242,7 @@ impl Mbarriers {
         Ok(if over { Ok(()) } else { Err(now) })
     }
 
-    /// What an object waits for, for a deadlock report.
+    /// Describes the wait of an object, for a deadlock report.
     pub(crate) fn describe(&self, at: At, phase: u64) -> String {
         let address = at.address();
         match self.objects.get(&at) {

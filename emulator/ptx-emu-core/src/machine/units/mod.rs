@@ -75,7 +75,7 @@ use std::sync::Arc;
 use tensor_memory::{ColumnsWait, TensorUnit};
 use wgmma::Wgmma;
 
-/// What a blocked instruction waits for.
+/// The event that a blocked instruction waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Awaited {
     /// The end of an mbarrier's phase. `limited`: `try_wait`, which may give up.
@@ -102,21 +102,21 @@ impl Awaited {
 /// Outcome of an instruction that may have to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Poll {
-    /// It is executed.
+    /// The instruction is executed.
     Done,
-    /// It is executed, and others should run before its thread goes on: it
-    /// looked for something that has not come.
+    /// The instruction is executed, and others should run before its thread goes on: it looked for
+    /// something that has not come.
     Yield,
-    /// It is to be executed again once this has come.
+    /// The instruction is to be executed again once this has come.
     Wait(Awaited),
 }
 
 /// The agents whose clock an operation on an mbarrier publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publisher {
-    /// That of lanes of a warp; `relaxed`: only what it knew at its last fence.
+    /// Knowledge of a warp's lanes; `relaxed`: only the part that it had at its last fence.
     Warp { warp: usize, lanes: u32, relaxed: bool },
-    /// That of an asynchronous operation.
+    /// Knowledge of an asynchronous operation.
     Agent(AgentId),
 }
 
@@ -151,7 +151,7 @@ pub(crate) struct Units {
     taken_over: u64,
     /// Present under the schedules that look for races.
     pub(crate) races: Option<Box<Races>>,
-    /// What was found that did not end the run.
+    /// Findings that did not end the run.
     pub(crate) findings: Findings,
     /// Present if a timeline is recorded.
     pub(crate) trace: Option<Box<Recorder>>,
@@ -282,7 +282,7 @@ impl Units {
         }
     }
 
-    /// What is waited for, in words.
+    /// Describes the awaited event in words.
     pub(crate) fn describe(&self, awaited: &Awaited) -> String {
         match awaited {
             Awaited::Phase { at, phase, .. } => self.barriers.describe(*at, *phase),

@@ -9,18 +9,17 @@
 //! that `tensormap.cp_fenceproxy` wrote need a
 //! `fence.proxy.tensormap::generic.acquire` in the using CTA.
 //!
-//! Where `clusterlaunchcontrol.try_cancel` writes a response, a later one may only write
-//! again behind a proxy fence between it and every generic read: by any warp that knows of
-//! the read, if the asking one knows of the fence. That is asked where vector clocks are
-//! (`machine::race`). Bulk copies over what was read generically need such a fence too; most
-//! kernels have none, so that is only a warning, and kept apart: vector clocks remember the
-//! reads that a fence follows (`Races::fence_reads`).
+//! A response that `clusterlaunchcontrol.try_cancel` wrote may only be overwritten by a later one
+//! behind a proxy fence between it and every generic read: by any warp that knows of the read, if
+//! the asking one knows of the fence. That is asked where vector clocks are (`machine::race`). Bulk
+//! copies over what was read generically need such a fence too; most kernels have none, so that is
+//! only a warning, and kept apart: vector clocks remember the reads that a fence follows
+//! (`Races::fence_reads`).
 //!
-//! What it can miss: an earlier writer of a granule that another warp wrote
-//! later; a fence by lanes that are not the writing ones of a warp; a barrier
-//! that the writer took no part in; generic writes to global memory that an async
-//! write follows; generic reads of global memory that one follows; writes of other
-//! clusters; tensor maps changed by plain stores.
+//! Limits: an earlier writer of a granule that another warp wrote later; a fence by lanes that are
+//! not the writing ones of a warp; a barrier that the writer took no part in; generic writes to
+//! global memory that an async write follows; generic reads of global memory that one follows;
+//! writes of other clusters; tensor maps changed by plain stores.
 
 use super::Site;
 use super::flight::GRANULE;
@@ -50,7 +49,7 @@ pub(crate) struct Mark {
     syncs: u64,
 }
 
-/// Who wrote something.
+/// The writer of a granule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) pc: usize,
@@ -84,7 +83,7 @@ pub(crate) struct Proxies {
     fenced: Vec<[u64; 2]>,
     /// Tensor maps written in this launch, and the CTAs that acquired them.
     maps: BTreeMap<u64, Vec<bool>>,
-    /// Who read the granules that responses were written to, by CTA rank and number.
+    /// Readers of the granules that responses were written to, by CTA rank and number.
     responses: BTreeMap<(u32, u64), Vec<Reader>>,
 }
 
@@ -206,7 +205,7 @@ impl Proxies {
         }
     }
 
-    /// Those who read responses.
+    /// Returns the readers of responses.
     pub(crate) fn readers(&mut self) -> impl Iterator<Item = &mut Reader> {
         self.responses.values_mut().flatten()
     }

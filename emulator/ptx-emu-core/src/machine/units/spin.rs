@@ -5,9 +5,9 @@
 //! spins: other warps should run. If every warp of the machine spins or waits, it is a
 //! deadlock.
 //!
-//! What it can miss: a loop whose polls return a different value every time (a
-//! counter that others advance, a ring of more than [`RECENT`] flags) does not
-//! count as spinning; it is interrupted when its turn is over.
+//! Limits: a loop whose polls return a different value every time (a counter that others advance, a
+//! ring of more than [`RECENT`] flags) does not count as spinning; it is interrupted when its turn
+//! is over.
 
 use crate::machine::access::lanes;
 use crate::machine::regs::LANES;
@@ -25,7 +25,7 @@ pub(crate) struct Look {
     pub(crate) pc: usize,
     /// Address of the first lane, in the space the instruction names.
     pub(crate) address: u64,
-    /// What it found.
+    /// The value that it found.
     pub(crate) value: u64,
 }
 

@@ -20,12 +20,12 @@ use crate::tensor::tmem::{DataPath, scale, scale_halves};
 /// A place in tensor memory: lane and column.
 pub(crate) type Cell = (u32, u32);
 
-/// Where `A` is.
+/// The place of `A`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tcgen05A {
-    /// In the shared memory of each CTA.
+    /// Shared memory of each CTA.
     Shared,
-    /// In the tensor memory of each CTA.
+    /// Tensor memory of each CTA.
     Tensor(Cell),
 }
 
@@ -159,7 +159,7 @@ impl ProductWork {
         Tile { element, container, rows, k: kind.k(), bytes, negate }
     }
 
-    /// Where `D` is, but for disabled lanes.
+    /// Returns the place of `D`, except disabled lanes.
     fn strips(&self, disabled: u128) -> Vec<Strip> {
         let (n, width) = (self.descriptor.n, self.path.columns(self.descriptor.n));
         let mut strips = Vec::new();

@@ -50,12 +50,12 @@ impl Load {
     }
 }
 
-/// What `alloc` waits for.
+/// The condition of an `alloc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnsWait {
     pub(crate) rank: u32,
     pub(crate) columns: u32,
-    /// With the other CTA of the pair.
+    /// Whether the other CTA of the pair takes part.
     pub(crate) pair: bool,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct TensorUnit {
     holders: Vec<Holder>,
     /// The `cta_group` that the kernel uses.
     group: Option<u32>,
-    /// By warp.
+    /// Loads by warp.
     loads: Vec<Vec<Load>>,
 }
 
@@ -295,8 +295,8 @@ impl TensorUnit {
 
 impl Context<'_> {
     /// The values of a load are needed, of the one that has a register in flight or of all:
-    /// registers depend on their loads without a wait. What the load read in tensor memory is
-    /// over for others only behind its `wait::ld`.
+    /// registers depend on their loads without a wait. Other users of the tensor memory must wait
+    /// for its `wait::ld`, behind which the load's reads are over.
     pub(crate) fn deliver_load(&mut self, slot: Option<Slot>) -> Exec {
         let warp = self.warp();
         let wanted = |load: &Load| slot.is_none_or(|slot| load.slots.contains(&slot));

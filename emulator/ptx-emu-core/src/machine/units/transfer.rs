@@ -10,7 +10,7 @@ use super::mbarrier::At;
 use crate::diagnostic::{Exec, Space};
 use crate::tensor_map::{ElementType, Reduction};
 
-/// Where bytes come from.
+/// The source of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Global memory.
@@ -23,7 +23,7 @@ pub(crate) enum Source {
     Immediate(u32),
 }
 
-/// Where bytes go.
+/// The target of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Global memory.
@@ -46,7 +46,7 @@ pub(crate) struct Transfer {
     pub(crate) pieces: Vec<Piece>,
     /// CTAs of shared targets.
     pub(crate) ranks: Vec<u32>,
-    /// What to do with the old bytes; `None` replaces them.
+    /// The operation on the old bytes; `None` replaces them.
     pub(crate) reduction: Option<Reduction>,
     /// Pattern of [`Source::Fill`].
     pub(crate) fill: [u8; 2],
@@ -60,7 +60,7 @@ pub(crate) struct Transfer {
 #[derive(Debug)]
 struct Moving {
     transfer: Transfer,
-    /// What was read, piece after piece.
+    /// The bytes that were read, piece after piece.
     data: Vec<u8>,
     /// Its uninitialised bytes: start, length.
     unknown: Vec<(usize, usize)>,
@@ -275,7 +275,7 @@ impl Work for Moving {
         let mut start = 0;
         let mut rest = pieces.iter().filter(|piece| piece.bytes != 0).peekable();
         while let Some(&(mut piece)) = rest.next() {
-            // What follows in the same allocation is read with it.
+            // Bytes that follow in the same allocation are read with it.
             let allocation = match piece.source {
                 Source::Global(addr) => context.env.global.find(addr),
                 _ => None,

@@ -3,8 +3,8 @@
 //! that anything depends on it is what is reported: an address, a value stored, a branch, a
 //! barrier, an operand of another unit.
 //!
-//! What it can miss: what arguments of calls pass on. Results that do not depend on an undefined operand, a product with 0 for
-//! example, count as undefined.
+//! Limits: undefined values that arguments of calls pass on. Results that do not depend on an undefined operand, a
+//! product with 0 for example, count as undefined.
 
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 use crate::machine::Context;
@@ -15,7 +15,7 @@ use crate::machine::units::{RegisterTouch, Site, Touches};
 /// How results of an instruction depend on its operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Role {
-    /// On all of them.
+    /// All lanes are defined.
     #[default]
     Plain,
     /// `selp`: on one of two.
@@ -47,7 +47,7 @@ impl Undefined {
         self.0.iter().find(|(at, ..)| *at == row).map(|&(_, lanes, pc)| (lanes, pc))
     }
 
-    /// In the lanes of `mask`, those of `lanes` are undefined.
+    /// Sets the undefined lanes: among the lanes of `mask`, those of `lanes`.
     fn set(&mut self, row: Row, mask: u32, lanes: u32, pc: usize) {
         match self.0.iter().position(|(at, ..)| *at == row) {
             Some(at) => {
@@ -73,8 +73,8 @@ impl Regs {
         row.and_then(|row| self.watch.undefined.get(row)).map_or(0, |(lanes, _)| lanes)
     }
 
-    /// In the lanes of `mask` of a 32-bit register, those of `lanes` are undefined by the shuffle
-    /// at `pc`; `None`: by one that is known already.
+    /// Marks lanes of a 32-bit register as undefined: among the lanes of `mask`, those of `lanes`,
+    /// by the shuffle at `pc`; `None`: by one that is known already.
     pub(crate) fn undefine(&mut self, slot: Slot, mask: u32, lanes: u32, pc: Option<usize>) {
         let Some(row) = self.row_of(Class::R32, slot) else { return };
         let undefined = &mut self.watch.undefined;

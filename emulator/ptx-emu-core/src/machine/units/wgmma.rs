@@ -136,9 +136,9 @@ impl Accumulator {
 /// `A` of an operation: 16 rows.
 #[derive(Debug)]
 pub(crate) enum WgmmaA {
-    /// From registers: containers, row after row.
+    /// Registers: containers, row after row.
     Registers { element: Element, k: usize, bytes: Vec<u8>, negate: bool },
-    /// In shared memory.
+    /// Shared memory.
     Shared(SharedTile),
 }
 
@@ -229,7 +229,7 @@ struct InFlight {
     held: Vec<Held>,
 }
 
-/// Which instructions the warps of a warpgroup have executed.
+/// The instructions that the warps of a warpgroup have executed.
 #[derive(Debug, Clone, Default)]
 struct Log {
     /// Number of the first entry.

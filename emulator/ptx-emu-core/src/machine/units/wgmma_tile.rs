@@ -84,7 +84,7 @@ impl Granules {
 /// An operand tile in the shared memory of a CTA.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharedTile {
-    /// What diagnostics call it.
+    /// The name in diagnostics.
     pub(crate) name: &'static str,
     pub(crate) descriptor: SharedDescriptor,
     pub(crate) operand: Operand,

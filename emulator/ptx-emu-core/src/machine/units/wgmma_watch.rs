@@ -6,8 +6,7 @@
 //! in flight, they are compared; and in modules with `wgmma` every write is noted, so
 //! that a product without a `wgmma.fence` since is found.
 //!
-//! What it can miss: registers of other frames (arguments of calls), lanes that do not
-//! take part.
+//! Limits: registers of other frames (arguments of calls), lanes that do not take part.
 
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, TensorFault};
 use crate::machine::Context;

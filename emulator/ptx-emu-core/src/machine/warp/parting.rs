@@ -7,8 +7,8 @@ use crate::schedule::SplitMix;
 /// One of so many turns of the random schedule begins with lanes that stay
 /// behind.
 const PARTINGS: usize = 16;
-/// They stay behind for a power of two of turns, less than the one of this
-/// exponent: short for what stands close, long for the next round of a loop.
+/// The longest time that fragments stay behind: a power of two of turns, less than the one of this
+/// exponent: short for fragments that stand close, long for the next round of a loop.
 const LONGEST_HELD: usize = 6;
 
 impl Warp {

@@ -41,7 +41,7 @@ impl GlobalMemory {
         })
     }
 
-    /// Copies `bytes` bytes from one place to another. Those that were never written at `from`
+    /// Copies `bytes` bytes from one place to another. Bytes that were never written at `from`
     /// count as never written at `to` afterwards.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ const MAX_NUMBERED_VARIABLES: u32 = 65_536;
 /// has a copy.
 const MAX_ATTRIBUTE_BYTES: usize = 1024;
 
-/// What stands between the state space and the name of a variable.
+/// The attributes between the state space and the name of a variable.
 struct Attributes {
     align: Option<u32>,
     vector: u32,

@@ -10,7 +10,7 @@ use super::{Parser, Place, Result};
 pub(crate) struct Outline<'a> {
     /// The module.
     pub(crate) module: Module,
-    /// For each item: where its body begins, if it has one that was not read.
+    /// Beginnings of the items' bodies that were not read.
     bodies: Vec<Option<Place<'a>>>,
     numbered_variables: u32,
 }

@@ -40,8 +40,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// What a label stands before: a list of targets, a prototype, or any other
-    /// statement, which is then left for the next call.
+    /// Parses the statement behind a label: a list of targets, a prototype, or any other statement,
+    /// which is then left for the next call.
     fn labelled(&mut self, name: String, pos: Pos) -> Result<Statement> {
         let statement = match self.token() {
             Token::Dot("branchtargets") => {
@@ -70,9 +70,8 @@ impl Parser<'_> {
         Ok(statement)
     }
 
-    /// `.callprototype (returns) _ (params) .noreturn .abi_preserve N`, from
-    /// behind its first word. What follows the parameters only informs the
-    /// register allocation of the caller.
+    /// `.callprototype (returns) _ (params) .noreturn .abi_preserve N`, from behind its first word.
+    /// Directives behind the parameters only inform the register allocation of the caller.
     fn prototype(&mut self, name: String, pos: Pos) -> Result<Statement> {
         let returns = if self.at("(") { self.parameters()? } else { Vec::new() };
         self.word("`_`")?;

@@ -1,6 +1,6 @@
 //! Kernels that Triton compiled (`kernels.py` beside this) run as they are: by the model of
-//! hardware, under every schedule, they give the right results without a finding. What they rely
-//! on beyond PTX ISA is found by the model of PTX.
+//! hardware, under every schedule, they give the right results without a finding. The model of PTX
+//! finds the orders that they rely on beyond PTX ISA.
 
 use ptx_emu_core::{
     Checks, Diagnostic, GlobalMemory, Gpu, Kind, Launch, LaunchError, Level, Model, Module,

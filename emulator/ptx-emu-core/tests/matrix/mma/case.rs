@@ -82,7 +82,7 @@ pub fn d_place(lane: usize, i: usize) -> (usize, usize) {
 /// A warp instruction in a kernel that loads its registers from the input, register by
 /// register, and stores `D`.
 pub struct Case {
-    /// After `mma.sync.aligned.`
+    /// Modifiers after `mma.sync.aligned.`
     pub modifiers: String,
     pub m: usize,
     pub k: usize,
@@ -91,7 +91,7 @@ pub struct Case {
     /// Register widths of operands in words, and registers of D, A, B, C.
     pub words: usize,
     pub registers: [usize; 4],
-    /// What follows the operands: scales.
+    /// The text behind the operands: scales.
     pub tail: &'static str,
 }
 

@@ -98,8 +98,8 @@ fn float_case(modifiers: &str, m: usize, k: usize, a: Element, b: Element, d: Ac
     }
 }
 
-/// What two f16 instructions make of 8-bit products, elements 0 and 1 of every four first:
-/// terms are cut 25 bits below the largest exponent, and their sum to f32.
+/// Computes the sum of two f16 instructions that stand for 8-bit products, elements 0 and 1 of
+/// every four first: terms are cut 25 bits below the largest exponent, and their sum to f32.
 fn by_way_of_f16(terms: &[(f64, f64)]) -> f64 {
     let exponent = |x: f64| x.abs().log2().floor().max(-14.0);
     [0, 1].into_iter().fold(0.0f64, |start, pair| {

@@ -64,7 +64,7 @@ pub fn bare(body: &str) -> Case {
     case
 }
 
-/// With 64 columns, the first 32 zero, and their end.
+/// Makes a kernel with 64 columns, the first 32 zero, and their end.
 pub fn kernel(body: &str) -> Case {
     bare(&format!("{} {} {body} {FREE}", alloc(64), zeros()))
 }

@@ -19,7 +19,7 @@ pub struct Scales {
 /// One instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Product {
-    /// What follows `.kind::`.
+    /// The text behind `.kind::`.
     pub kind: &'static str,
     pub group: usize,
     pub m: usize,
@@ -44,7 +44,7 @@ pub struct Product {
     pub steps: usize,
 }
 
-/// Where operands are in tensor memory; `D` is at 0.
+/// Places of operands in tensor memory; `D` is at 0.
 pub const A_COLUMN: usize = 256;
 pub const SFA_COLUMN: usize = 320;
 pub const SFB_COLUMN: usize = 384;
@@ -411,7 +411,7 @@ impl Product {
 pub struct Operands {
     pub a: Vec<Matrix>,
     pub b: Matrix,
-    /// By CTA, row and scale.
+    /// Scales by CTA, row and index.
     pub sfa: Vec<Vec<Vec<u8>>>,
     pub sfb: Vec<Vec<u8>>,
 }

@@ -53,7 +53,8 @@ impl Element {
         Self::ALL.iter().map(|element| element.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// When numbers of this type are right: floats within tolerances, `None` for integers with any.
+    /// Returns the comparison of numbers of this type: floats within tolerances, `None` for
+    /// integers with any.
     pub(super) fn compare(&self, tolerances: Option<[f64; 2]>) -> Option<Compare> {
         match (self.format, tolerances) {
             (Format::Float(dtype), tolerances) => {

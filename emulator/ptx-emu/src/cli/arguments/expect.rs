@@ -1,4 +1,4 @@
-//! What a buffer must hold after the launch.
+//! The required contents of a buffer after the launch.
 
 use super::elements::Element;
 use super::{Item, show};
@@ -7,16 +7,16 @@ use ptx_emu::bundle::Compare;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// What a buffer must hold, and how nearly.
+/// The required contents of a buffer, and how nearly.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Expect {
     /// The right contents.
     pub(crate) contents: Expected,
-    /// When others are as good.
+    /// The comparison with other contents.
     pub(crate) compare: Compare,
 }
 
-/// Where the right contents are.
+/// The source of the right contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// These bytes.

@@ -30,7 +30,7 @@ pub(crate) struct MapArgument {
     pub(crate) buffer: Option<Buffer>,
 }
 
-/// Where a tensor map is from.
+/// The source of a tensor map.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum MapSource {
     /// Its fields. The address counts from the start of the buffer, if there is one.

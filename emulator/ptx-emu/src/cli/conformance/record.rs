@@ -127,7 +127,8 @@ impl Worker {
         })
     }
 
-    /// Has it run a probe. With an error in the second place it is of no more use.
+    /// Sends the worker one probe. If the returned flag is false, the worker is lost and must be
+    /// restarted. With an error in the second place it is of no more use.
     fn run(&mut self, family: Family, index: usize, limit: Duration) -> (Ran, bool) {
         let asked =
             writeln!(self.requests, "{family} {index}").and_then(|()| self.requests.flush());
@@ -144,7 +145,7 @@ impl Worker {
     }
 }
 
-/// What a device is called.
+/// The names of a device.
 #[derive(Debug, Clone)]
 struct Device {
     name: String,
@@ -163,7 +164,7 @@ struct Progress {
     missing: usize,
 }
 
-/// What is still to be done, and what has come of the rest.
+/// The open work, and the outcome of the rest.
 struct Work {
     families: Vec<Progress>,
     /// Next family and probe.

@@ -14,7 +14,7 @@ pub(super) struct WorkerArgs {
     device: u32,
 }
 
-/// What a worker says.
+/// A message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// The device is open.
