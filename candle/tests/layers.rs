@@ -57,7 +57,7 @@ fn observed(half: HalfType) -> Vec<(Arc<Engine>, Reports)> {
                 panic!("{name}: {error}")
             }
             Err(error) => {
-                println!("skipped: {name}, because {error}");
+                skipped::part(name, error);
                 None
             }
         })

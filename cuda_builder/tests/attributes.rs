@@ -55,7 +55,7 @@ fn attributes_reach_the_ptx() {
 
         let tools = root().join("target/cuda-tools");
         let Some(assembler) = ptxas::find(&tools) else {
-            println!("skipped: machine code for {arch}, there is no ptxas on this machine");
+            skipped::part(format!("machine code for {arch}"), "no ptxas on this machine");
             continue;
         };
         let folder = std::env::temp_dir().join(format!("cuda-builder-{}", std::process::id()));

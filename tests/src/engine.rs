@@ -6,28 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_lazy::raw;
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::device::{Device, DeviceRequest, Kernels};
+use nvfp4::device::{Device, Kernels};
 
 /// A node of a graph that is a kernel: `CUgraphNodeType`.
 pub const KERNEL: u32 = 0;
 /// A node that is a copy.
 pub const MEMCPY: u32 = 1;
 
-/// The kernels of cuda:0, for one test at a time, since a recording of the kind below is disturbed
-/// by allocations of any thread (the lock comes first so that it goes last); none, with a note, where there is no such device.
+/// The kernels of the GPU, for one test at a time, since a recording of the kind below is disturbed
+/// by allocations of any thread (the lock comes first so that it goes last); where there is none, the test is skipped.
 pub fn gpu() -> Option<(MutexGuard<'static, ()>, Kernels)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    match Device::open(&DeviceRequest::Cuda(0)) {
-        Ok(device) => {
-            let kernels = device.kernels(Some(&crate::kernels_dir()));
-            Some((alone, kernels.expect("kernels are built")))
-        }
-        Err(error) => {
-            println!("skipped cuda:0: {error}");
-            None
-        }
-    }
+    Some((alone, crate::gpu()?))
 }
 
 /// Asserts that a call of the driver went well.

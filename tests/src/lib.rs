@@ -39,14 +39,13 @@ pub fn kernels_dir() -> PathBuf {
         .map_or_else(|| root().join("target/kernels"), PathBuf::from)
 }
 
-/// The `model.safetensors` of all-MiniLM-L6-v2, which `NVFP4_TEST_MODEL` names; `None` with a note that `test`
-/// was skipped. `cargo xtask fetch-model` fetches it, and `cargo xtask test` passes it on.
-pub fn real_model(test: &str) -> Option<PathBuf> {
+/// The `model.safetensors` of all-MiniLM-L6-v2, which `NVFP4_TEST_MODEL` names; without it the test is skipped.
+/// `cargo xtask fetch-model` fetches it, and `cargo xtask test` passes it on.
+pub fn real_model() -> Option<PathBuf> {
     let path = std::env::var_os("NVFP4_TEST_MODEL");
     if path.is_none() {
-        eprintln!(
-            "{test}: skipped: NVFP4_TEST_MODEL does not name a model.safetensors; \
-             `cargo xtask fetch-model` fetches one"
+        skipped::test(
+            "NVFP4_TEST_MODEL does not name a model.safetensors; `cargo xtask fetch-model` fetches one",
         );
     }
     path.map(PathBuf::from)
@@ -123,20 +122,26 @@ pub fn emulated_on(gpu: Gpu, schedule: Schedule) -> Kernels {
     device.kernels(Some(&kernels_dir())).expect("kernels are built")
 }
 
-/// The kernels of a GPU; `None`, and a line on standard output that says why, where there is none.
+/// The GPU of all tests.
+const GPU: DeviceRequest = DeviceRequest::Cuda(0);
+
+/// The kernels of the GPU.
+fn cuda() -> nvfp4::Result<Kernels> {
+    Ok(Device::open(&GPU)?.kernels(Some(&kernels_dir())).expect("kernels are built"))
+}
+
+/// The kernels of the GPU; where there is none, the test that needs it is skipped.
 pub fn gpu() -> Option<Kernels> {
-    let request: DeviceRequest = "cuda:0".parse().expect("a device");
-    match Device::open(&request) {
-        Ok(device) => Some(device.kernels(Some(&kernels_dir())).expect("kernels are built")),
-        Err(error) => {
-            println!("skipped {request}: {error}");
-            None
-        }
-    }
+    cuda().map_err(skipped::test).ok()
+}
+
+/// The kernels of the GPU for a test that runs on other devices, too; where there is none, the test leaves it out.
+pub fn also_gpu() -> Option<Kernels> {
+    cuda().map_err(|error| skipped::part(GPU, error)).ok()
 }
 
 /// The kernels of every device there is: the emulated ones, and a GPU where there is one.
 pub fn devices() -> Vec<Kernels> {
     let emulators = DEVICES.map(|name| emulated(name, Schedule::Eager));
-    emulators.into_iter().chain(gpu()).collect()
+    emulators.into_iter().chain(also_gpu()).collect()
 }

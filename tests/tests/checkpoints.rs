@@ -1,7 +1,6 @@
 //! The real all-MiniLM-L6-v2 through every layout, byte-stable and verified.
 //!
-//! `NVFP4_TEST_MODEL` names its `model.safetensors`; without it the tests say on stderr that they
-//! were skipped.
+//! `NVFP4_TEST_MODEL` names its `model.safetensors`; without it the tests are skipped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,9 +12,9 @@ use nvfp4::checkpoint::{
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_tests::real_model;
 
-/// The model, or `None` with a note.
-fn model(test: &str) -> Option<Model> {
-    Some(Model::open(real_model(test)?).expect("the model opens"))
+/// The model; without it the test is skipped.
+fn model() -> Option<Model> {
+    Some(Model::open(real_model()?).expect("the model opens"))
 }
 
 /// A folder of its own for one test, removed at the end.
@@ -62,7 +61,7 @@ const WEIGHTS: usize = 6 * 6 + 1;
 
 #[test]
 fn the_real_model_through_each_layout() {
-    let Some(model) = model("the_real_model_through_each_layout") else { return };
+    let Some(model) = model() else { return };
     let folder = Folder::new("layouts");
     const LINEAR: ScaleLayout = ScaleLayout::Linear;
     const SWIZZLED: ScaleLayout = ScaleLayout::Blocked128x4;
@@ -108,7 +107,7 @@ fn the_real_model_through_each_layout() {
 /// inverted; where one is, inverting twice more gives the first result again.
 #[test]
 fn the_real_model_from_layout_to_layout() {
-    let Some(model) = model("the_real_model_from_layout_to_layout") else { return };
+    let Some(model) = model() else { return };
     let folder = Folder::new("conversions");
     let start = folder.0.join("start");
     let recipe = recipe_by_name(Format::Nvfp4, "torchao").expect("known");
@@ -131,7 +130,7 @@ fn the_real_model_from_layout_to_layout() {
 /// Swizzled scales are the linear ones in another order: there and back are the same files.
 #[test]
 fn the_real_model_with_swizzled_scales() {
-    let Some(model) = model("the_real_model_with_swizzled_scales") else { return };
+    let Some(model) = model() else { return };
     let folder = Folder::new("swizzled");
     for format in [Format::Nvfp4, Format::Mxfp4] {
         let name = |name: &str| folder.0.join(format!("{} {name}", format.name()));
@@ -164,7 +163,7 @@ fn the_real_model_with_swizzled_scales() {
 /// MXFP4 to NVFP4 changes no value, so the result is as near to the original as what it came from.
 #[test]
 fn the_real_model_from_mxfp4_to_nvfp4() {
-    let Some(model) = model("the_real_model_from_mxfp4_to_nvfp4") else { return };
+    let Some(model) = model() else { return };
     let folder = Folder::new("reformatted");
     for (from, to) in
         [(Layout::GptOss, Layout::ModelOpt), (Layout::TorchAo, Layout::CompressedTensors)]

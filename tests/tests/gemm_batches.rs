@@ -19,7 +19,7 @@ use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::Placement::{Dense, Padded, Shared};
 use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, Case, F16, LINEAR};
 use nvfp4_tests::refusals::refused;
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated, gpu};
+use nvfp4_tests::{DEVICES, SCHEDULES, also_gpu, emulated};
 use ptx_emu::Schedule;
 
 /// A batch with an f16 result.
@@ -30,7 +30,7 @@ fn case(sizes: [usize; 4], activations: ActivationType) -> Case {
 /// Runs all cases under all schedules on both machines, and on a GPU where there is one.
 fn check_all(cases: &[Case]) {
     let machines = DEVICES.iter().flat_map(|name| SCHEDULES.map(|s| emulated(name, s)));
-    let machines: Vec<Kernels> = machines.chain(gpu()).collect();
+    let machines: Vec<Kernels> = machines.chain(also_gpu()).collect();
     for case in cases {
         case.check_on(&machines);
     }

@@ -10,7 +10,7 @@ use nvfp4::generate::Generator;
 use nvfp4::shape::{DUAL_CORRECTNESS, GemmShape, Shape};
 use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16};
-use nvfp4_tests::{DEVICES, SCHEDULES, devices, emulated, gpu};
+use nvfp4_tests::{DEVICES, SCHEDULES, also_gpu, devices, emulated};
 use ptx_emu::Schedule;
 
 /// M, N and K of the groups of each problem of the grouped contest.
@@ -90,14 +90,15 @@ fn most_operations(kernels: &Kernels) -> f64 {
 /// how many emulated machines shapes were checked.
 fn check_dual(shapes: &[GemmShape]) -> usize {
     let emulators = DEVICES.map(|device| emulated(device, Schedule::Eager));
-    let (gpu, mut checked) = (gpu(), 0);
+    let (gpu, mut checked) = (also_gpu(), 0);
     for &shape in shapes {
         let what = Shape::Dual(shape);
         let operations = what.flops().expect("a product");
         let takes = |kernels: &&Kernels| {
             let (device, most) = (&kernels.device().choice().device, most_operations(kernels));
             if operations > most {
-                println!("skipped {device}: {what}: {operations:.1e} operations, not {most:.0e}");
+                let reason = format!("{operations:.1e} operations, not {most:.0e}");
+                skipped::part(format!("{what} on {device}"), reason);
             }
             operations <= most
         };

@@ -270,7 +270,7 @@ fn what_rounding_costs() {
 /// Measures the weights of a real model, the linear layers of the first and the last block.
 #[test]
 fn what_rounding_costs_of_a_real_model() {
-    let Some(path) = real_model("what_rounding_costs_of_a_real_model") else { return };
+    let Some(path) = real_model() else { return };
     let model = Checkpoint::open(&path).expect("a readable checkpoint");
     for block in [0, 5] {
         for (layer, rows, columns) in REAL_LAYERS {

@@ -72,7 +72,8 @@ fn the_emulator_names_the_flag_that_nobody_raises() {
 fn a_gpu_ends_the_launch() {
     let Some(whole) = gpu() else { return };
     if whole.device().choice().arch.tensor() != TensorFamily::Wgmma {
-        return println!("skipped {}: no kernel waits for flags", whole.device().choice());
+        let device = whole.device().choice();
+        return skipped::test(format!("no kernel of {device} waits for flags"));
     }
     let polls = 1 << 21;
     let (kernels, entry) = without_flags(whole.device(), polls);

@@ -105,6 +105,6 @@ fn a_crate_outside_the_workspace_builds_and_runs() {
     }
     match nvfp4::cuda::probe() {
         Ok(_) => assert_eq!(on("cuda:0"), expected("cuda:0")),
-        Err(error) => println!("skipped: the same on a GPU, because {error}"),
+        Err(error) => skipped::part("cuda:0", error),
     }
 }

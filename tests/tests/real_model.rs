@@ -3,7 +3,7 @@
 //!
 //! NVFP4_TEST_MODEL names the `model.safetensors` of all-MiniLM-L6-v2, which
 //! `cargo xtask fetch-model` fetches and `cargo xtask test` passes on. Without
-//! it the test says that it was skipped.
+//! it the tests are skipped.
 
 #[path = "../../host/examples/real_layer/compare.rs"]
 mod compare;
@@ -14,15 +14,15 @@ use nvfp4::gemv::GemvOptions;
 use nvfp4::gemv::layer::{self, ActivationSource};
 use nvfp4_tests::{REAL_LAYERS, SCHEDULES, emulated, real_model};
 
-/// The model, or `None` with a note.
-fn model(test: &str) -> Option<Checkpoint> {
-    Some(Checkpoint::open(&real_model(test)?).expect("a readable checkpoint"))
+/// The model; without it the test is skipped.
+fn model() -> Option<Checkpoint> {
+    Some(Checkpoint::open(&real_model()?).expect("a readable checkpoint"))
 }
 
 /// A layer with 16-bit activations quantises the weights alone, which shows: about 3 dB.
 #[test]
 fn a_layer_as_gemm() {
-    let Some(model) = model("a_layer_as_gemm") else { return };
+    let Some(model) = model() else { return };
     for device in ["emu:h200", "emu:b200"] {
         let kernels = emulated(device, SCHEDULES[2]);
         let compared = compare::compare(&kernels, &model, 16).expect("runs");
@@ -39,7 +39,7 @@ fn a_layer_as_gemm() {
 
 #[test]
 fn every_linear_layer_of_a_block() {
-    let Some(model) = model("every_linear_layer_of_a_block") else { return };
+    let Some(model) = model() else { return };
     for device in ["emu:h200", "emu:b200"] {
         let kernels = emulated(device, SCHEDULES[3]);
         let model = Model::open(model.path()).expect("a readable checkpoint");

@@ -286,7 +286,7 @@ mod tests {
     fn every_function_is_in_the_installed_driver() {
         let library = match crate::library() {
             Ok(library) => library,
-            Err(error) => return println!("skipped: {error}"),
+            Err(error) => return skipped::test(error),
         };
         let missing: Vec<_> = NAMES.iter().filter(|name| !library.has(name)).collect();
         assert!(missing.is_empty(), "not in {}: {missing:?}", library.path());

@@ -69,7 +69,7 @@ mod tests {
     /// Both implementations report a missing driver, device or context as a failed call.
     fn refuses_without_a_context<O: Owner>() {
         if cuda_lazy::library().is_ok() {
-            return println!("skipped: there is a driver");
+            return skipped::test("there is a driver");
         }
         let code = |error| match error {
             CudaError::Call { call, code } => (call, code.value),

@@ -34,15 +34,16 @@ fn text(bytes: &[u8]) -> String {
 /// Compiles a program of the tests; `None`: there is no nvcc.
 fn compile(name: &str, folder: &Path) -> Option<PathBuf> {
     let Some(nvcc) = std::env::var_os("PTX_EMU_NVCC").map(PathBuf::from) else {
-        println!("skipped: no nvcc of CUDA 13 in PTX_EMU_NVCC");
+        skipped::test("no nvcc of CUDA 13 in PTX_EMU_NVCC");
         return None;
     };
-    let root = nvcc.parent()?.parent()?;
+    let root = nvcc.ancestors().nth(2).expect("nvcc is in a toolkit");
     let runtime = ["lib", "lib64"].map(|lib| root.join(lib).join("libcudart.so.13"));
     let link = |from: PathBuf, to: &str| {
         std::os::unix::fs::symlink(from, folder.join(to)).expect("a link");
     };
-    link(runtime.into_iter().find(|path| path.is_file())?, "libcudart.so");
+    let runtime = runtime.into_iter().find(|path| path.is_file());
+    link(runtime.expect("the toolkit has its runtime library"), "libcudart.so");
     link(root.join("lib/libcudadevrt.a"), "libcudadevrt.a");
     link(library("libptx_emu_cuda.so"), "libcuda.so");
     let program = folder.join(name);

@@ -42,7 +42,7 @@ fn tools() -> Option<&'static (PathBuf, PathBuf)> {
         Some((nvcc, libraries))
     });
     if found.is_none() {
-        println!("skipped: no nvcc of CUDA 13 in PTX_EMU_NVCC");
+        skipped::test("no nvcc of CUDA 13 in PTX_EMU_NVCC");
     }
     found.as_ref()
 }

@@ -1,8 +1,10 @@
 //! Tests as `cargo test` runs them, counted and timed.
 
-use super::Tally;
+use super::{Skipped, Tally};
 use crate::run;
 use anyhow::{Context, Result};
+use skipped::{Notes, Skip};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -92,54 +94,128 @@ impl Cargo {
 
 /// Arguments of cargo that name a kind of target.
 const KINDS: [&str; 4] = ["--lib", "--bin", "--bins", "--test"];
+/// How the reasons of ignored tests begin that run only in a process of their own, started by another test:
+/// what they check counts there.
+const CHILD: [&str; 2] = ["a child", "the child of "];
 
 /// Shows what a command prints, and adds up its tests.
 fn outcome(tally: &mut Tally, mut command: Command) -> Result<()> {
+    let notes = run::target().join(format!("skipped-{}.txt", std::process::id()));
+    let notes = Notes::new(notes).context("the file for what tests skip")?;
+    let (variable, file) = notes.variable();
+    command.env(variable, file);
+    // A single thread would be the harness's own, which does not have the name of the test.
+    if std::thread::available_parallelism().is_ok_and(|threads| threads.get() == 1) {
+        command.env("RUST_TEST_THREADS", "2");
+    }
     // Both streams in one, so that what cargo says of a program comes before its tests.
     let (reader, writer) = std::io::pipe().context("a pipe")?;
     command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);
     let mut child = command.spawn().context("running cargo test")?;
     // Its copies of the writer would keep the pipe open.
     drop(command);
-    let (mut summaries, failed) = (0, tally.failed);
-    let mut program = String::new();
+    let mut seen = Seen::default();
     for line in BufReader::new(reader).split(b'\n') {
         let line = line.context("reading cargo test's output")?;
         let line = String::from_utf8_lossy(&line);
         say!("{line}");
-        if let Some(name) = program_of(&line) {
-            program = name;
-        } else if let Some((seconds, test)) = time_of(&line) {
-            tally.times.push((seconds, format!("{program}::{test}")));
-        } else if let Some(summary) = line.strip_prefix("test result:") {
-            summaries += 1;
-            tally.passed += count(summary, "passed");
-            tally.failed += count(summary, "failed");
-            tally.skipped += count(summary, "ignored");
-        }
+        seen.line(&line);
     }
     let status = child.wait().context("waiting for cargo test")?;
     // A failure that no summary shows: a compile error, an abort.
-    if !status.success() && tally.failed == failed || summaries == 0 {
-        say!("step cargo test ... FAILED: {status}, {summaries} summaries");
+    if !status.success() && seen.failed == 0 || seen.summaries == 0 {
+        say!("step cargo test ... FAILED: {status}, {} summaries", seen.summaries);
         tally.failed += 1;
     }
+    seen.add_to(tally, notes.read().context("what tests skipped")?);
     Ok(())
 }
 
-/// The program that cargo says it runs.
-fn program_of(line: &str) -> Option<String> {
-    let (_, path) = line.trim_start().strip_prefix("Running ")?.rsplit_once('(')?;
-    let stem = Path::new(path.strip_suffix(')')?).file_stem()?.to_string_lossy().into_owned();
-    // Behind the last hyphen is cargo's hash.
-    Some(stem.rsplit_once('-').map_or(stem.clone(), |(name, _)| name.to_owned()))
+/// The test programs' output so far.
+#[derive(Default)]
+struct Seen {
+    /// File name of the program that runs.
+    program: String,
+    summaries: usize,
+    passed: usize,
+    failed: usize,
+    /// Tests that returned, with their programs' file names.
+    returned: BTreeSet<(String, String)>,
+    skipped: Vec<Skipped>,
+    times: Vec<(f64, String)>,
 }
 
-/// Seconds and name of a test that has ended.
-fn time_of(line: &str) -> Option<(f64, &str)> {
-    let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-    let seconds = outcome.rsplit_once('<')?.1.strip_suffix("s>")?;
-    Some((seconds.parse().ok()?, name))
+impl Seen {
+    fn line(&mut self, line: &str) {
+        if let Some(program) = program_of(line) {
+            self.program = program;
+        } else if let Some(summary) = line.strip_prefix("test result:") {
+            self.summaries += 1;
+            self.passed += count(summary, "passed");
+            self.failed += count(summary, "failed");
+        } else if let Some((test, outcome)) = test_of(line) {
+            let name = || named(&self.program, test);
+            if let Some(seconds) = seconds_of(outcome) {
+                self.times.push((seconds, name()));
+            }
+            if let Some(reason) = outcome.strip_prefix("ignored") {
+                let reason = reason.strip_prefix(", ").unwrap_or("marked `ignore`");
+                if !CHILD.iter().any(|beginning| reason.starts_with(beginning)) {
+                    self.skipped.push(Skipped { name: name(), reason: reason.to_owned() });
+                }
+            } else if outcome.split_whitespace().next() == Some("ok") {
+                self.returned.insert((self.program.clone(), test.to_owned()));
+            }
+        }
+    }
+
+    /// Adds the tests to the totals. A test that returned after it said that it checks nothing is skipped, not
+    /// passed. What a failed test or a child said is shown with the parts that were left out.
+    fn add_to(mut self, tally: &mut Tally, skips: Vec<Skip>) {
+        for Skip { program, test, part, reason } in skips {
+            let name = named(&program, &test);
+            if part.is_none() && self.returned.remove(&(program, test)) {
+                self.passed -= 1;
+                self.skipped.push(Skipped { name, reason });
+            } else {
+                let reason = part.map_or(reason.clone(), |part| format!("{part}: {reason}"));
+                tally.partly.push(Skipped { name, reason });
+            }
+        }
+        let Self { passed, failed, skipped, times, .. } = self;
+        tally.passed += passed;
+        tally.failed += failed;
+        tally.skipped.extend(skipped);
+        tally.times.extend(times);
+    }
+}
+
+/// The file name of the program that cargo says it runs; the package of one for examples in documentation.
+fn program_of(line: &str) -> Option<String> {
+    if let Some(package) = line.trim_start().strip_prefix("Doc-tests ") {
+        return Some(package.to_owned());
+    }
+    let (_, path) = line.trim_start().strip_prefix("Running ")?.rsplit_once('(')?;
+    Some(Path::new(path.strip_suffix(')')?).file_name()?.to_string_lossy().into_owned())
+}
+
+/// A test as it is shown: behind its program, without cargo's hash.
+fn named(program: &str, test: &str) -> String {
+    let hashed = program.rsplit_once('-').filter(|(_, hash)| {
+        hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit())
+    });
+    format!("{}::{test}", hashed.map_or(program, |(name, _)| name))
+}
+
+/// A test that has ended, and its outcome.
+fn test_of(line: &str) -> Option<(&str, &str)> {
+    let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    Some((name.strip_suffix(" - should panic").unwrap_or(name), outcome))
+}
+
+/// Seconds of an outcome that was timed.
+fn seconds_of(outcome: &str) -> Option<f64> {
+    outcome.rsplit_once('<')?.1.strip_suffix("s>")?.parse().ok()
 }
 
 /// The number before `what;` in cargo's summary.
@@ -159,23 +235,81 @@ mod tests {
     fn summaries_are_added_up() {
         let line =
             " ok. 12 passed; 3 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.1s";
-        assert_eq!(
-            (count(line, "passed"), count(line, "failed"), count(line, "ignored")),
-            (12, 3, 4)
-        );
+        assert_eq!((count(line, "passed"), count(line, "failed")), (12, 3));
     }
 
     #[test]
     fn tests_are_timed() {
         let line = "     Running tests/gemv.rs (target/release/deps/gemv-227a7bb0da264bf1)";
-        assert_eq!(program_of(line).as_deref(), Some("gemv"));
-        assert_eq!(program_of("   Doc-tests nvfp4"), None);
-        assert_eq!(time_of("test a::b ... ok <1.25s>"), Some((1.25, "a::b")));
-        assert_eq!(
-            time_of("test a - should panic ... FAILED <0.001s>"),
-            Some((0.001, "a - should panic"))
-        );
-        assert_eq!(time_of("test a::b ... ok"), None);
-        assert_eq!(time_of("test result: ok. 1 passed"), None);
+        let program = program_of(line).expect("a program");
+        assert_eq!(program, "gemv-227a7bb0da264bf1");
+        assert_eq!(program_of("   Doc-tests nvfp4").as_deref(), Some("nvfp4"));
+        let timed = |line| {
+            let (test, outcome) = test_of(line)?;
+            Some((seconds_of(outcome)?, named(&program, test)))
+        };
+        assert_eq!(timed("test a::b ... ok <1.25s>"), Some((1.25, "gemv::a::b".to_owned())));
+        let failed = "test a - should panic ... FAILED <0.001s>";
+        assert_eq!(timed(failed), Some((0.001, "gemv::a".to_owned())));
+        assert_eq!(timed("test a::b ... ok"), None);
+        assert_eq!(timed("test result: ok. 1 passed"), None);
+        assert_eq!(named("ptx-emu", "a"), "ptx-emu::a");
+    }
+
+    /// Two programs of one name, each with a test of one name, only one of which is skipped.
+    const OUTPUT: &str = "     Running tests/gemv.rs (target/release/deps/gemv-0000000000000001)
+running 6 tests
+test both ... ok <0.001s>
+test checked ... ok <0.100s>
+test child ... ignored, the child of both
+test fails ... FAILED <0.001s>
+test panics - should panic ... ok <0.001s>
+test slow ... ignored, prints times
+test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.1s
+     Running tests/gemv.rs (target/release/deps/gemv-0000000000000002)
+running 1 test
+test both ... ok <0.001s>
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+   Doc-tests nvfp4
+test host/src/lib.rs - (line 3) ... ignored
+test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+
+    #[test]
+    fn a_skipped_test_is_counted_once() {
+        let mut seen = Seen::default();
+        OUTPUT.lines().for_each(|line| seen.line(line));
+        let skip = |test: &str, part: Option<&str>| Skip {
+            program: "gemv-0000000000000001".into(),
+            test: test.into(),
+            part: part.map(str::to_owned),
+            reason: "no GPU".into(),
+        };
+        let mut tally = Tally { passed: 10, ..Tally::default() };
+        let skips = vec![
+            skip("both", None),
+            // A second reason of the same test.
+            Skip { reason: "no ptxas".into(), ..skip("both", None) },
+            skip("checked", Some("cuda:0")),
+            skip("child", None),
+            skip("fails", None),
+        ];
+        seen.add_to(&mut tally, skips);
+        let shown = |skipped: &[Skipped]| -> Vec<String> {
+            skipped.iter().map(|one| format!("{}: {}", one.name, one.reason)).collect()
+        };
+        assert_eq!((tally.passed, tally.failed), (13, 1));
+        let skipped = [
+            "gemv::slow: prints times",
+            "nvfp4::host/src/lib.rs - (line 3): marked `ignore`",
+            "gemv::both: no GPU",
+        ];
+        assert_eq!(shown(&tally.skipped), skipped);
+        let partly = [
+            "gemv::both: no ptxas",
+            "gemv::checked: cuda:0: no GPU",
+            "gemv::child: no GPU",
+            "gemv::fails: no GPU",
+        ];
+        assert_eq!(shown(&tally.partly), partly);
     }
 }

@@ -1,8 +1,8 @@
 //! `test`: everything that can be tested on this machine; with `--quick` what takes a few minutes,
 //! with a filter the tests of that name.
 //!
-//! Steps that need something this machine lacks are skipped by name, with the
-//! reason, and counted in the last line.
+//! Steps and tests that need something this machine lacks are skipped: listed by name and reason before
+//! the totals, and counted there once. Parts of tests that were left out are listed, too.
 
 mod browser;
 mod candle;
@@ -22,6 +22,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use cuda_builder::{Compiler, Fetch};
 use fp4_formats::Arch;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use targets::{Needed, Selection, Target};
@@ -70,12 +71,20 @@ enum UsageError {
     },
 }
 
+/// A step or a test that was not run, or a part of a test.
+pub struct Skipped {
+    name: String,
+    reason: String,
+}
+
 /// The results so far.
 #[derive(Default)]
 pub struct Tally {
     passed: usize,
     failed: usize,
-    skipped: usize,
+    skipped: Vec<Skipped>,
+    /// Tests that left out a part.
+    partly: Vec<Skipped>,
     /// Seconds of each test that was timed.
     times: Vec<(f64, String)>,
 }
@@ -96,15 +105,15 @@ impl Tally {
 
     fn skip(&mut self, name: &str, why: &str) {
         say!("step {name} ... skipped: {why}");
-        self.skipped += 1;
+        self.skipped.push(Skipped { name: name.to_owned(), reason: why.to_owned() });
     }
 
     /// Everything that passed, failed or was skipped.
     fn outcomes(&self) -> usize {
-        self.passed + self.failed + self.skipped
+        self.passed + self.failed + self.skipped.len()
     }
 
-    /// The slowest tests, then the totals.
+    /// The slowest tests, what was skipped, then the totals.
     fn summary(&self) -> String {
         let mut slowest: Vec<&(f64, String)> = self.times.iter().collect();
         slowest.sort_by(|(a, _), (b, _)| b.total_cmp(a));
@@ -114,7 +123,10 @@ impl Tally {
         }
         let named = slowest.iter().take(SLOWEST);
         lines.extend(named.map(|(seconds, name)| format!("{seconds:>8.1} s  {name}")));
-        let Self { passed, failed, skipped, .. } = self;
+        let Self { passed, failed, skipped, partly, .. } = self;
+        lines.extend(by_reason("skipped:", skipped));
+        lines.extend(by_reason("left out by tests:", partly));
+        let skipped = skipped.len();
         lines.push(format!("\ntests: {passed} passed, {failed} failed, {skipped} skipped"));
         lines.join("\n")
     }
@@ -124,6 +136,23 @@ impl Tally {
         say!("{}", self.summary());
         ExitCode::from(u8::from(self.failed > 0))
     }
+}
+
+/// Each reason with the names that it holds for, below a title.
+fn by_reason(title: &str, skipped: &[Skipped]) -> Vec<String> {
+    let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for Skipped { name, reason } in skipped {
+        names.entry(reason).or_default().push(name);
+    }
+    let mut lines = Vec::new();
+    if !names.is_empty() {
+        lines.push(format!("\n{title}"));
+    }
+    for (reason, names) in names {
+        lines.push(format!("  {reason}"));
+        lines.extend(names.into_iter().map(|name| format!("    {name}")));
+    }
+    lines
 }
 
 /// Runs the command; exit code 1 if anything failed.
@@ -299,18 +328,46 @@ fn machine_code(tally: &mut Tally, options: &Options) {
 mod tests {
     use super::*;
 
+    fn skipped(name: &str, reason: &str) -> Skipped {
+        Skipped { name: name.to_owned(), reason: reason.to_owned() }
+    }
+
     #[test]
     fn the_totals_are_the_last_line() {
         let times = (0..12).map(|i| (f64::from(i * 7 % 12), format!("t{i}"))).collect();
-        let tally = Tally { passed: 12, failed: 1, skipped: 2, times };
+        let no_gpu =
+            [skipped("a::b", "no GPU"), skipped("c", "offline"), skipped("a::d", "no GPU")];
+        let partly = vec![skipped("a::e", "cuda:0: no GPU")];
+        let tally = Tally { passed: 12, failed: 1, skipped: no_gpu.into(), partly, times };
         let summary = tally.summary();
         let lines: Vec<&str> = summary.lines().filter(|line| !line.is_empty()).collect();
-        let (slowest, totals) = (&lines[..11], &lines[11..]);
-        assert_eq!(totals, ["tests: 12 passed, 1 failed, 2 skipped"]);
+        let (slowest, rest) = lines.split_at(11);
+        let expected = [
+            "skipped:",
+            "  no GPU",
+            "    a::b",
+            "    a::d",
+            "  offline",
+            "    c",
+            "left out by tests:",
+            "  cuda:0: no GPU",
+            "    a::e",
+            "tests: 12 passed, 1 failed, 3 skipped",
+        ];
+        assert_eq!(rest, expected);
         let seconds: Vec<String> = (2..12).rev().map(|s| format!("{s}.0")).collect();
         let named = slowest[1..].iter().map(|line| line.split_whitespace().next());
         assert_eq!(named.map(Option::unwrap_or_default).collect::<Vec<_>>(), seconds);
         let nothing = Tally::default().summary();
         assert_eq!(nothing.trim(), "tests: 0 passed, 0 failed, 0 skipped");
+    }
+
+    #[test]
+    fn a_step_is_skipped_once() {
+        let mut tally = Tally::default();
+        tally.step("a", Ok(()));
+        tally.skip("b", "--offline");
+        assert_eq!((tally.passed, tally.failed, tally.skipped.len()), (1, 0, 1));
+        assert_eq!(tally.outcomes(), 2);
     }
 }

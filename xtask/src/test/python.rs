@@ -1,8 +1,8 @@
 //! The Python module of the emulator, which is outside the workspace: its lints, its wheel, and its tests
 //! with NumPy in a virtual environment.
 
-use super::Tally;
 use super::exporters::python;
+use super::{Skipped, Tally};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
@@ -132,22 +132,38 @@ fn pytest(tally: &mut Tally, interpreter: &Path) -> Result<()> {
         .spawn()
         .context("running pytest")?;
     let mut totals = [0; 3];
+    let mut named = Vec::new();
     for line in BufReader::new(child.stdout.take().context("its output")?).lines() {
         let line = line.context("reading pytest's output")?;
         say!("{line}");
         totals = counts(&line).unwrap_or(totals);
+        named.extend(skipped(&line));
     }
     let status = child.wait().context("waiting for pytest")?;
     let [passed, failed, skipped] = totals;
     tally.passed += passed;
     tally.failed += failed;
-    tally.skipped += skipped;
+    let unnamed = skipped.saturating_sub(named.len());
+    named.extend(std::iter::repeat_n((format!("{NAME}: a test"), "not said".to_owned()), unnamed));
+    tally.skipped.extend(named.into_iter().map(|(name, reason)| Skipped { name, reason }));
     // No test at all is a failure, too.
     if failed == 0 && (!status.success() || passed == 0) {
         say!("step {NAME}: pytest ... FAILED: {status}, {passed} passed");
         tally.failed += 1;
     }
     Ok(())
+}
+
+/// The tests that a line of pytest's list says are skipped, with the reason: `SKIPPED [2] tests/a.py:3: no Triton`
+/// is of two.
+fn skipped(line: &str) -> Vec<(String, String)> {
+    let parsed = || {
+        let (count, rest) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
+        let (place, reason) = rest.split_once(": ")?;
+        let test = (format!("{NAME}: {place}"), reason.to_owned());
+        Some(vec![test; count.parse().ok()?])
+    };
+    parsed().unwrap_or_default()
 }
 
 /// Passed, failed and skipped of pytest's last line: `1 failed, 12 passed, 2 skipped in 0.5s`.
@@ -178,6 +194,14 @@ mod tests {
         assert_eq!(counts(line), Some([12, 4, 2]));
         assert_eq!(counts("no tests ran in 0.01s"), None);
         assert_eq!(counts("SKIPPED [1] tests/a.py:3: not in this version"), None);
+    }
+
+    #[test]
+    fn skipped_tests_are_named() {
+        let test = |place: &str| (format!("{NAME}: {place}"), "no Triton: it is large".to_owned());
+        let line = "SKIPPED [2] tests/a.py:3: no Triton: it is large";
+        assert_eq!(skipped(line), [test("tests/a.py:3"), test("tests/a.py:3")]);
+        assert_eq!(skipped("138 passed in 1.05s"), []);
     }
 
     #[test]

@@ -239,7 +239,7 @@ fn products_without_a_kernel_are_refused_with_the_reason() {
 fn the_library_takes_the_description() {
     let (library, path) = match find::open_lt() {
         Ok(found) => found,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return skipped::test(error),
     };
     let api = Api::of(&Functions { library: &library, path: &path }).expect("all functions");
     // SAFETY: the function has no arguments.
