@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The variable that names the file. Lines are appended to it.
 pub const FILE: &str = "NVFP4_SKIPPED";
 
-/// What one test did not run.
+/// A test that was not run, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Skip {
     /// File name of the test program.
@@ -103,7 +103,7 @@ impl Notes {
         (FILE, self.0.clone().into_os_string())
     }
 
-    /// All that tests said so far, each once.
+    /// Reads what tests said so far, each skip once.
     ///
     /// # Errors
     /// If the file cannot be read, or has a line that no test writes.
