@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
-use fp4_formats::Arch;
+use fp4_formats::{Arch, Family};
 use nvfp4_kernels_build::Workshop;
 use nvfp4_manifest::{FILE_NAME, Manifest};
 
@@ -61,12 +61,13 @@ fn kernels(here: &Path, out: &Path) -> Result<PathBuf> {
         println!("cargo:rerun-if-changed={}", root.join(source).display());
     }
     let checkout = Workshop::of_checkout(root, |_| ());
-    if checkout.is_complete(&Arch::ALL)? {
+    let there = checkout.inventory(&Arch::ALL, &Family::ALL)?;
+    if there.iter().all(|inventory| inventory.missing.is_empty()) {
         return Ok(checkout.kernels);
     }
     let workshop =
         Workshop { kernels: out.join("kernels"), intermediate: out.join("gpu"), ..checkout };
-    workshop.build(&Arch::ALL, false, None).context("compiling the kernels")?;
+    workshop.build(&Arch::ALL, &Family::ALL, false, None).context("compiling the kernels")?;
     Ok(workshop.kernels)
 }
 

@@ -1,6 +1,6 @@
 //! `doctor`: what this machine has, and what will be used.
 
-use crate::run;
+use crate::{build_kernels, run};
 use anyhow::Result;
 use cuda_builder::{Compiler, Fetch, ptxas};
 use std::process::ExitCode;
@@ -24,6 +24,12 @@ pub fn run(json: bool) -> Result<ExitCode> {
         Some(path) => say!("  ptxas     {}", path.display()),
         None => {
             say!("  ptxas     none; `cargo xtask build-kernels --check` installs one in target/")
+        }
+    }
+    for inventory in build_kernels::inventory()? {
+        match build_kernels::missing(&inventory) {
+            Some(line) => say!("  modules   {line}"),
+            None => say!("  modules   {}: all are compiled", inventory.arch),
         }
     }
     say!("emulator");

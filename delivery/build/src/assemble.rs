@@ -1,10 +1,12 @@
 //! Machine code of modules: ptxas.
 
-use super::{Entry, Manifest, Progress, Workshop, fault, jobs};
+use super::lock::Lock;
+use super::{Entry, Manifest, Progress, Target, Workshop, fault, jobs};
 use anyhow::{Context, Result, bail};
-use cuda_builder::ptxas;
-use fp4_formats::Arch;
+use cuda_builder::{build, ptxas};
+use fp4_formats::{Arch, Family};
 use nvfp4_manifest::{Cubin, File, Module};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -43,38 +45,32 @@ impl Assembler {
     }
 }
 
-/// Assembles the modules that have no machine code.
+/// Assembles those of `targets` that are there and have no machine code.
 ///
 /// # Errors
 /// The first failure; all others are assembled.
-pub fn complete(
-    workshop: &Workshop,
-    assembler: &Assembler,
-    manifests: &mut [Manifest],
-) -> Result<()> {
+pub fn complete(workshop: &Workshop, assembler: &Assembler, targets: &[Target]) -> Result<()> {
     let start = Instant::now();
-    let mut missing: Vec<(Arch, &mut Module<Entry>)> = Vec::new();
-    for manifest in manifests {
-        let arch = manifest.arch;
-        missing.extend(
-            manifest
-                .modules
-                .iter_mut()
-                .filter(|m| !is_fresh(workshop, arch, m))
-                .map(|module| (arch, module)),
-        );
+    let mut missing: Vec<(u64, Target)> = Vec::new();
+    for arch in targets.iter().map(|&(arch, _)| arch).collect::<BTreeSet<_>>() {
+        for module in workshop.manifest(arch)?.modules {
+            let target = (arch, module.family);
+            if targets.contains(&target) && !is_assembled(workshop, arch, &module) {
+                missing.push((module.ptx.bytes, target));
+            }
+        }
     }
     // The largest first.
-    missing.sort_by_key(|(_, module)| std::cmp::Reverse(module.ptx.bytes));
+    missing.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     let count = missing.len();
     if count == 0 {
         return Ok(());
     }
     let stage = format!("assembling with {}", assembler.name);
     (workshop.observer)(Progress::Begin { stage: &stage, modules: count });
-    let results: Vec<Result<()>> = jobs::parallel(missing, |(arch, module)| {
-        let result = assemble(workshop, assembler, arch, module);
-        (workshop.observer)(Progress::Ready { arch, family: module.family });
+    let results: Vec<Result<()>> = jobs::parallel(missing, |(_, target)| {
+        let result = assemble(workshop, assembler, target);
+        (workshop.observer)(Progress::Ready { arch: target.0, family: target.1 });
         result
     });
     let seconds = start.elapsed().as_secs_f32();
@@ -83,46 +79,60 @@ pub fn complete(
     results.into_iter().collect()
 }
 
-/// Whether a module has machine code, as it was written.
-fn is_fresh(workshop: &Workshop, arch: Arch, module: &Module<Entry>) -> bool {
+/// Says whether a module has machine code, as it was written.
+fn is_assembled(workshop: &Workshop, arch: Arch, module: &Module<Entry>) -> bool {
     module.cubin.as_ref().is_some_and(|cubin| {
         let cubin_on_disk = std::fs::read(workshop.folder(arch).join(&cubin.file.name));
         cubin_on_disk.is_ok_and(|contents| cubin.file.is(&contents))
     })
 }
 
-fn assemble(
-    workshop: &Workshop,
-    assembler: &Assembler,
-    arch: Arch,
-    module: &mut Module<Entry>,
-) -> Result<()> {
-    let folder = workshop.folder(arch);
-    let name = format!("{}.cubin", module.family);
-    let path = folder.join(&name);
-    let ptx = folder.join(&module.ptx.name);
-    let usage = ptxas::report(&assembler.path, &ptx, arch.name(), &path)
-        .with_context(|| format!("{arch}/{}", module.family))?;
-    for entry in &mut module.kernels {
-        let Some(usage) = usage.iter().find(|usage| usage.name == entry.kernel.name) else {
-            bail!("ptxas reported nothing of {arch}/{}", entry.kernel.name);
-        };
-        entry.resources = Some(usage.clone());
+fn assemble(workshop: &Workshop, assembler: &Assembler, target: Target) -> Result<()> {
+    let (arch, family) = target;
+    let _lock = Lock::of_module(workshop, target)?;
+    let manifest = workshop.manifest(arch)?;
+    // Another build may have removed or assembled it since.
+    let Some(module) = manifest.module(family) else { return Ok(()) };
+    if is_assembled(workshop, arch, module) {
+        return Ok(());
     }
-    let contents = std::fs::read(&path).with_context(|| path.display().to_string())?;
-    let file = File::of(name, &contents);
-    module.cubin = Some(Cubin { file, assembler: assembler.name.clone() });
+    let name = format!("{family}.cubin");
+    // Beside other intermediate files: what the folder of modules has and its manifest does not list
+    // is removed.
+    let made = workshop.intermediate.join("cubins").join(arch.name());
+    std::fs::create_dir_all(&made).with_context(|| made.display().to_string())?;
+    let made = made.join(&name);
+    let ptx = workshop.folder(arch).join(&module.ptx.name);
+    let usage = ptxas::report(&assembler.path, &ptx, arch.name(), &made)
+        .with_context(|| format!("{arch}/{family}"))?;
+    let contents = std::fs::read(&made).with_context(|| made.display().to_string())?;
+    let assembled = module.ptx.clone();
+    workshop.update(arch, |manifest| {
+        let same = |module: &&mut Module<Entry>| module.family == family && module.ptx == assembled;
+        let Some(module) = manifest.modules.iter_mut().find(same) else { return Ok(()) };
+        for entry in &mut module.kernels {
+            let Some(usage) = usage.iter().find(|usage| usage.name == entry.kernel.name) else {
+                bail!("ptxas reported nothing of {arch}/{}", entry.kernel.name);
+            };
+            entry.resources = Some(usage.clone());
+        }
+        build::write(&workshop.folder(arch).join(&name), &contents)?;
+        let file = File::of(name.clone(), &contents);
+        module.cubin = Some(Cubin { file, assembler: assembler.name.clone() });
+        Ok(())
+    })?;
     Ok(())
 }
 
-/// Describes the resources that kernels take on an SM, a line for each, and says whether all are
-/// within their limits.
-pub fn report(manifest: &Manifest) -> (Vec<String>, bool) {
+/// Describes the resources that kernels of `families` take on an SM, a line for each, and says whether all
+/// are within their limits.
+pub fn report(manifest: &Manifest, families: &[Family]) -> (Vec<String>, bool) {
     let mut lines = vec![format!(
         "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",
         "kernel", "registers", "frame", "spills", "shared", "barriers"
     )];
-    let kernels = manifest.modules.iter().flat_map(|module| &module.kernels);
+    let modules = manifest.modules.iter().filter(|module| families.contains(&module.family));
+    let kernels = modules.flat_map(|module| &module.kernels);
     let mut clean = true;
     for u in kernels.filter_map(|entry| entry.resources.as_ref()) {
         let fault = fault(u);

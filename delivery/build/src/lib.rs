@@ -5,6 +5,7 @@
 
 mod assemble;
 mod jobs;
+mod lock;
 mod sources;
 
 use anyhow::{Context, Result, bail};
@@ -14,6 +15,7 @@ use cuda_builder::{
 };
 use fp4_formats::arch::Respelling;
 use fp4_formats::{Arch, Family, stamp};
+use lock::Lock;
 use nvfp4_manifest::{FILE_NAME, File, Module};
 use serde::{Deserialize, Serialize};
 use sources::Shared;
@@ -140,81 +142,106 @@ impl Workshop {
         arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
     }
 
-    /// Whether the kernels of all of `archs` are there, made of the sources as they are.
+    /// Says which of `families` are compiled from the sources as they are, in each of `archs`.
     ///
     /// # Errors
     /// If the sources cannot be read.
-    pub fn is_complete(&self, archs: &[Arch]) -> Result<bool> {
+    pub fn inventory(&self, archs: &[Arch], families: &[Family]) -> Result<Vec<Inventory>> {
         let shared = Shared::read(&self.root)?;
-        Ok(archs.iter().all(|&arch| {
-            let Ok(manifest) = self.manifest(arch) else { return false };
-            Family::of(arch).all(|family| {
-                let module = manifest.module(family);
-                module.is_some_and(|module| self.is_fresh(arch, module, &shared))
+        Ok(archs
+            .iter()
+            .map(|&arch| {
+                let modules = self.manifest(arch).map_or_else(|_| Vec::new(), |m| m.modules);
+                let is_fresh = |family: &Family| {
+                    modules.iter().any(|m| m.family == *family && self.is_fresh(arch, m, &shared))
+                };
+                let (compiled, missing) = of(arch, families).partition(is_fresh);
+                Inventory { arch, compiled, missing }
             })
-        }))
+            .collect())
     }
 
     /// Compiles modules, on as many threads as there are cores; those that failed have their error.
+    ///
+    /// # Errors
+    /// If what modules depend on cannot be built.
     pub fn compile(
         &self,
         targets: Vec<Target>,
         compiler: &Compiler,
     ) -> Result<Vec<(Target, Result<BuiltModule>)>> {
-        let mut archs: Vec<Arch> = targets.iter().map(|&(arch, _)| arch).collect();
-        archs.dedup();
-        let prepared: Vec<Result<(Arch, Prepared)>> = jobs::parallel(archs, |arch| {
-            Ok((arch, self.builder(arch, compiler.clone()).prepare()?))
-        });
-        let prepared: BTreeMap<Arch, Prepared> = prepared.into_iter().collect::<Result<_>>()?;
-        Ok(jobs::parallel(targets, |(arch, family)| {
-            let spec = ModuleSpec {
-                name: family.name().into(),
-                entries: family.entries(arch).map(str::to_owned).collect(),
-                cfgs: vec![("gpu_operation".into(), family.operation().name().into())],
-            };
-            let built = prepared[&arch].module(&spec).map_err(anyhow::Error::from);
-            (self.observer)(Progress::Ready { arch, family });
-            ((arch, family), built)
+        let prepared = self.prepare(&targets, compiler)?;
+        Ok(jobs::parallel(targets, |target| {
+            let built = Lock::of_module(self, target).and_then(|_lock| prepared.module(target));
+            (self.observer)(Progress::Ready { arch: target.0, family: target.1 });
+            (target, built)
         }))
     }
 
-    /// Builds what is missing or older than its sources, with machine code if there is an
-    /// assembler; with `force`, everything.
+    /// Builds what modules depend on.
+    fn prepare(&self, targets: &[Target], compiler: &Compiler) -> Result<PreparedArchs> {
+        let archs: BTreeSet<Arch> = targets.iter().map(|&(arch, _)| arch).collect();
+        let prepared: Vec<Result<(Arch, Prepared)>> =
+            jobs::parallel(archs.into_iter().collect(), |arch| {
+                Ok((arch, self.builder(arch, compiler.clone()).prepare()?))
+            });
+        Ok(PreparedArchs(prepared.into_iter().collect::<Result<_>>()?))
+    }
+
+    /// Removes modules that are not made of the sources as they are from the folders of `archs`. A program
+    /// then finds a module that is right or none.
+    ///
+    /// # Errors
+    /// If the sources cannot be read or the folders not be written.
+    pub fn sweep(&self, archs: &[Arch]) -> Result<()> {
+        let shared = Shared::read(&self.root)?;
+        archs.iter().try_for_each(|&arch| self.drop_stale(arch, &shared, |_| false).map(drop))
+    }
+
+    /// Removes the modules of `arch` that are stale or that `also` names; returns what is left.
+    fn drop_stale(
+        &self,
+        arch: Arch,
+        shared: &Shared,
+        also: impl Fn(Family) -> bool,
+    ) -> Result<Manifest> {
+        self.update(arch, |manifest| {
+            manifest.modules.retain(|m| !also(m.family) && self.is_fresh(arch, m, shared));
+            Ok(())
+        })
+    }
+
+    /// Builds modules of `families` for `archs` that are missing or older than their sources, with machine
+    /// code if there is an assembler; with `force`, all of them. Other modules stay if they are as
+    /// their sources and go if they are not. Builds that run at once wait for each other's modules instead
+    /// of compiling them twice.
     ///
     /// # Errors
     /// The first failure; all other modules are built.
     pub fn build(
         &self,
         archs: &[Arch],
+        families: &[Family],
         force: bool,
         assembler: Option<&Assembler>,
     ) -> Result<Vec<Manifest>> {
         let start = Instant::now();
         let shared = Shared::read(&self.root)?;
-        let mut manifests = Vec::new();
         let mut stale = Vec::new();
         let compiled = |&arch: &Arch| arch.respelled().map_or(arch, |respelling| respelling.of);
         let wanted: BTreeSet<Arch> = archs.iter().map(compiled).collect();
-        for arch in wanted {
-            let old = self.manifest(arch).ok();
-            let mut modules = Vec::new();
-            let mut sizes = BTreeMap::new();
-            for module in old.into_iter().flat_map(|manifest| manifest.modules) {
-                sizes.insert(module.family, module.ptx.bytes);
-                if !force && self.is_fresh(arch, &module, &shared) {
-                    modules.push(module);
-                }
-            }
-            let missing = Family::of(arch).filter(|&f| modules.iter().all(|m| m.family != f));
+        for &arch in &wanted {
+            let old = self.manifest(arch).map_or_else(|_| Vec::new(), |manifest| manifest.modules);
+            let asked = |family: Family| force && families.contains(&family);
+            let manifest = self.drop_stale(arch, &shared, asked)?;
             // The largest are compiled first; of what was never built, those with the most kernels.
             let size = |family: Family| {
                 let kernels = family.entries(arch).count() as u64;
-                sizes.get(&family).copied().unwrap_or(kernels << 16)
+                let known = old.iter().find(|module| module.family == family);
+                known.map_or(kernels << 16, |module| module.ptx.bytes)
             };
+            let missing = of(arch, families).filter(|&family| manifest.module(family).is_none());
             stale.extend(missing.map(|family| (size(family), (arch, family))));
-            let ptx_version = format!("{}.{}", build::PTX_VERSION.0, build::PTX_VERSION.1);
-            manifests.push(Manifest { arch, ptx_version, modules });
         }
         stale.sort_by_key(|&(size, _)| std::cmp::Reverse(size));
         let stale: Vec<Target> = stale.into_iter().map(|(_, target)| target).collect();
@@ -225,87 +252,124 @@ impl Workshop {
             let compiler = Compiler::find(Fetch::Allowed)?;
             let stage = format!("compiling with {}", compiler.describe());
             (self.observer)(Progress::Begin { stage: &stage, modules: count });
-            for ((arch, family), built) in self.compile(stale, &compiler)? {
-                let module = built.and_then(|built| {
-                    let sources = shared.sources_of(&built.sources)?;
-                    self.write(arch, family, built, sources, &compiler)
-                });
-                let manifest =
-                    manifests.iter_mut().find(|m| m.arch == arch).context("its manifest")?;
-                match module {
-                    Ok(module) => manifest.modules.push(module),
-                    Err(error) => failed = failed.or(Some(error)),
-                }
-            }
+            let prepared = self.prepare(&stale, &compiler)?;
+            let made = jobs::parallel(stale, |target| {
+                let made = self.make(target, &prepared, &shared);
+                (self.observer)(Progress::Ready { arch: target.0, family: target.1 });
+                made
+            });
+            let compiled = made.iter().filter(|made| matches!(made, Ok(true))).count();
+            failed = made.into_iter().find_map(Result::err);
             let seconds = start.elapsed().as_secs_f32();
-            let summary = format!("compiled {count} modules in {seconds:.1} s");
+            let summary = format!("compiled {compiled} modules in {seconds:.1} s");
             (self.observer)(Progress::End { summary: &summary });
         }
         for &arch in archs {
             if let Some(respelling) = arch.respelled() {
-                let of =
-                    manifests.iter().find(|m| m.arch == respelling.of).context("its manifest")?;
-                let made = self.respell(arch, respelling, of, self.manifest(arch).ok())?;
-                manifests.push(made);
+                self.respell(arch, respelling, &shared)?;
             }
         }
         if let Some(assembler) = assembler {
-            let assembled = assemble::complete(self, assembler, &mut manifests);
+            let mut targets: Vec<Target> = Vec::new();
+            for &arch in archs.iter().chain(&wanted).collect::<BTreeSet<_>>() {
+                targets.extend(of(arch, families).map(|family| (arch, family)));
+            }
+            let assembled = assemble::complete(self, assembler, &targets);
             failed = failed.or(assembled.err());
         }
-        for manifest in &mut manifests {
-            manifest.modules.sort_by_key(|module| module.family);
-            self.finish(manifest)?;
-        }
         match failed {
-            None => Ok(manifests),
+            None => archs.iter().map(|&arch| self.manifest(arch)).collect(),
             Some(error) => Err(error),
         }
     }
 
-    /// Makes the modules of `arch` of those in `of`. Machine code that there was is kept where the PTX is
-    /// the same.
-    fn respell(
+    /// Compiles a module and puts it into its folder, unless another build has done it since; whether it
+    /// did.
+    fn make(&self, target: Target, prepared: &PreparedArchs, shared: &Shared) -> Result<bool> {
+        let (arch, family) = target;
+        let _lock = Lock::of_module(self, target)?;
+        let there = self.manifest(arch).ok();
+        let there = there.as_ref().and_then(|manifest| manifest.module(family));
+        if there.is_some_and(|module| self.is_fresh(arch, module, shared)) {
+            return Ok(false);
+        }
+        let built = prepared.module(target)?;
+        let kernels = built.kernels.into_iter().map(|kernel| Entry { kernel, resources: None });
+        let module = Module {
+            family,
+            ptx: File::of(format!("{family}.ptx"), built.ptx.as_bytes()),
+            cubin: None,
+            stamp: nvfp4_manifest::stamp(stamp::of_ptx(&built.ptx)),
+            compiler: prepared.0[&arch].compiler().describe(),
+            sources: shared.sources_of(&built.sources)?,
+            kernels: kernels.collect(),
+        };
+        self.update(arch, |manifest| {
+            build::write(&self.folder(arch).join(&module.ptx.name), &built.ptx)?;
+            manifest.modules.retain(|other| other.family != family);
+            manifest.modules.push(module);
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Makes the modules of `arch` of those there are of the architecture that it has the instructions of,
+    /// where they are not yet.
+    fn respell(&self, arch: Arch, respelling: Respelling, shared: &Shared) -> Result<()> {
+        let _lock = Lock::of_manifest(self, respelling.of)?;
+        let of = self.manifest(respelling.of)?;
+        self.update(arch, |manifest| {
+            let mut old = std::mem::take(&mut manifest.modules);
+            for module in &of.modules {
+                let at = old.iter().position(|old| old.family == module.family);
+                let old = at.map(|at| old.swap_remove(at));
+                let is_made = |old: &Module<Entry>| {
+                    old.sources == module.sources && self.is_fresh(arch, old, shared)
+                };
+                manifest.modules.push(match old {
+                    Some(old) if is_made(&old) => old,
+                    old => self.respelled(arch, respelling, module, old)?,
+                });
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Makes a module of `arch` of another architecture's. Machine code that there was is kept where the
+    /// PTX is the same.
+    fn respelled(
         &self,
         arch: Arch,
         respelling: Respelling,
-        of: &Manifest,
-        old: Option<Manifest>,
-    ) -> Result<Manifest> {
-        let mut old = old.map_or_else(Vec::new, |old| old.modules);
-        let module = |module: &Module<Entry>| {
-            let from = self.folder(of.arch).join(&module.ptx.name);
-            let text =
-                std::fs::read_to_string(&from).with_context(|| from.display().to_string())?;
-            let names = [of.arch.name(), arch.name()];
-            let text = ptx::respell(&text, names, respelling.modifiers)
-                .with_context(|| format!("{arch}/{}", module.family))?;
-            let ptx = File::of(module.ptx.name.clone(), text.as_bytes());
-            build::write(&self.folder(arch).join(&ptx.name), &text)?;
-            let sources = module.sources.clone();
-            if let Some(at) =
-                old.iter().position(|old| old.family == module.family && old.ptx == ptx)
-            {
-                return Ok(Module { sources, ..old.swap_remove(at) });
-            }
-            let kernels = module.kernels.iter();
-            let kernels =
-                kernels.map(|entry| Entry { kernel: entry.kernel.clone(), resources: None });
-            Ok(Module {
-                family: module.family,
-                ptx,
-                cubin: None,
-                stamp: module.stamp.clone(),
-                compiler: module.compiler.clone(),
-                sources,
-                kernels: kernels.collect(),
-            })
-        };
-        let modules = of.modules.iter().map(module).collect::<Result<_>>()?;
-        Ok(Manifest { arch, ptx_version: of.ptx_version.clone(), modules })
+        module: &Module<Entry>,
+        old: Option<Module<Entry>>,
+    ) -> Result<Module<Entry>> {
+        let from = self.folder(respelling.of).join(&module.ptx.name);
+        let text = std::fs::read_to_string(&from).with_context(|| from.display().to_string())?;
+        let names = [respelling.of.name(), arch.name()];
+        let text = ptx::respell(&text, names, respelling.modifiers)
+            .with_context(|| format!("{arch}/{}", module.family))?;
+        let ptx = File::of(module.ptx.name.clone(), text.as_bytes());
+        build::write(&self.folder(arch).join(&ptx.name), &text)?;
+        let sources = module.sources.clone();
+        if let Some(old) = old.filter(|old| old.ptx == ptx) {
+            return Ok(Module { sources, ..old });
+        }
+        let kernels = module.kernels.iter();
+        let kernels = kernels.map(|entry| Entry { kernel: entry.kernel.clone(), resources: None });
+        Ok(Module {
+            family: module.family,
+            ptx,
+            cubin: None,
+            stamp: module.stamp.clone(),
+            compiler: module.compiler.clone(),
+            sources,
+            kernels: kernels.collect(),
+        })
     }
 
-    /// Whether a module was made of the sources as they are, and its PTX is as it was written.
+    /// Says whether a module was made of the sources as they are, and its PTX is as it was written.
     fn is_fresh(&self, arch: Arch, module: &Module<Entry>, shared: &Shared) -> bool {
         let ptx = std::fs::read(self.folder(arch).join(&module.ptx.name));
         ptx.is_ok_and(|ptx| module.ptx.is(&ptx))
@@ -315,42 +379,26 @@ impl Workshop {
             && module.kernels.len() == module.family.entries(arch).count()
     }
 
-    /// Writes a module's PTX.
-    fn write(
+    /// Changes the manifest of an architecture's folder, which may not be there yet, while no other build
+    /// does; returns it. Modules that it no longer lists are removed.
+    fn update(
         &self,
         arch: Arch,
-        family: Family,
-        built: BuiltModule,
-        sources: nvfp4_manifest::Sources,
-        compiler: &Compiler,
-    ) -> Result<Module<Entry>> {
-        let name = format!("{family}.ptx");
-        build::write(&self.folder(arch).join(&name), &built.ptx)?;
-        let kernels = built.kernels.into_iter().map(|kernel| Entry { kernel, resources: None });
-        Ok(Module {
-            family,
-            ptx: File::of(name, built.ptx.as_bytes()),
-            cubin: None,
-            stamp: nvfp4_manifest::stamp(stamp::of_ptx(&built.ptx)),
-            compiler: compiler.describe(),
-            sources,
-            kernels: kernels.collect(),
-        })
-    }
-
-    /// Writes a manifest, and removes modules that it does not list.
-    fn finish(&self, manifest: &Manifest) -> Result<()> {
-        let folder = self.folder(manifest.arch);
-        build::write(&folder.join(FILE_NAME), serde_json::to_string_pretty(manifest)?)?;
+        change: impl FnOnce(&mut Manifest) -> Result<()>,
+    ) -> Result<Manifest> {
+        let _lock = Lock::of_manifest(self, arch)?;
+        let ptx_version = format!("{}.{}", build::PTX_VERSION.0, build::PTX_VERSION.1);
+        let mut manifest = Manifest { arch, ptx_version, modules: Vec::new() };
+        // One that cannot be read is written anew.
+        manifest.modules = self.manifest(arch).map_or_else(|_| Vec::new(), |old| old.modules);
+        change(&mut manifest)?;
+        manifest.modules.sort_by_key(|module| module.family);
+        let folder = self.folder(arch);
+        build::write(&folder.join(FILE_NAME), serde_json::to_string_pretty(&manifest)?)?;
         let cubins =
             manifest.modules.iter().filter_map(|module| Some(&module.cubin.as_ref()?.file));
-        let listed: Vec<&str> = manifest
-            .modules
-            .iter()
-            .map(|m| &m.ptx)
-            .chain(cubins)
-            .map(|f| f.name.as_str())
-            .collect();
+        let files = manifest.modules.iter().map(|module| &module.ptx).chain(cubins);
+        let listed: Vec<&str> = files.map(|file| file.name.as_str()).collect();
         let of_modules = |path: &Path| path.extension().is_some_and(|e| e == "ptx" || e == "cubin");
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = entry?.path();
@@ -359,8 +407,39 @@ impl Workshop {
                 std::fs::remove_file(&path).with_context(|| path.display().to_string())?;
             }
         }
-        Ok(())
+        Ok(manifest)
     }
+}
+
+/// Architectures for which what modules depend on is built.
+struct PreparedArchs(BTreeMap<Arch, Prepared>);
+
+impl PreparedArchs {
+    /// Compiles a module.
+    fn module(&self, (arch, family): Target) -> Result<BuiltModule> {
+        let spec = ModuleSpec {
+            name: family.name().into(),
+            entries: family.entries(arch).map(str::to_owned).collect(),
+            cfgs: vec![("gpu_operation".into(), family.operation().name().into())],
+        };
+        Ok(self.0[&arch].module(&spec)?)
+    }
+}
+
+/// Families of an architecture that are compiled, and those that are not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    /// The architecture.
+    pub arch: Arch,
+    /// Families whose modules are made of the sources as they are.
+    pub compiled: Vec<Family>,
+    /// Families whose modules are not there or are stale.
+    pub missing: Vec<Family>,
+}
+
+/// Keeps those of `families` that `arch` has kernels of.
+fn of(arch: Arch, families: &[Family]) -> impl Iterator<Item = Family> {
+    Family::of(arch).filter(|family| families.contains(family))
 }
 
 /// A module to be compiled.
