@@ -114,21 +114,21 @@ impl Activation {
         const TANH: f32 = 1.595_769;
         const CUBIC: f32 = 0.071_354_814;
         let finite = Combine {
-            function: FUNCTION_NONE,
+            function: Function::Identity.word(),
             gated: gated as u32,
             slope: 0.0,
             cubic: 0.0,
             limit: f32::MAX,
             up_offset: 0.0,
         };
-        let sigmoid = Combine { function: FUNCTION_SIGMOID, limit: BELOW_MAX, ..finite };
+        let sigmoid = Combine { function: Function::Sigmoid.word(), limit: BELOW_MAX, ..finite };
         match self {
             Self::Identity if gated => finite,
             Self::Identity => Combine { limit: f32::INFINITY, ..finite },
             Self::Silu => Combine { slope: 1.0, ..sigmoid },
             Self::GeluTanh => Combine { slope: TANH, cubic: CUBIC, ..sigmoid },
-            Self::Gelu => Combine { function: FUNCTION_ERF, ..finite },
-            Self::ReluSquared => Combine { function: FUNCTION_SQUARE, ..finite },
+            Self::Gelu => Combine { function: Function::Normal.word(), ..finite },
+            Self::ReluSquared => Combine { function: Function::Square.word(), ..finite },
             Self::ClampedSwiglu { limit, slope } => {
                 Combine { slope, limit, up_offset: 1.0, ..sigmoid }
             }
@@ -153,21 +153,66 @@ impl fmt::Display for Activation {
 /// steps above 1, it is finite.
 const BELOW_MAX: f32 = f32::from_bits(f32::MAX.to_bits() - 16);
 
-/// [`Combine::function`]: `x`.
-pub const FUNCTION_NONE: u32 = 0;
-/// [`Combine::function`]: `x sigmoid(x (slope + cubic x^2))`.
-pub const FUNCTION_SIGMOID: u32 = 1;
-/// [`Combine::function`]: `x (1 + erf(x / sqrt(2))) / 2`.
-pub const FUNCTION_ERF: u32 = 2;
-/// [`Combine::function`]: `max(x, 0)^2`.
-pub const FUNCTION_SQUARE: u32 = 3;
+/// Defines [`Function`], its words, and the one place that decodes them: a function without a word does
+/// not compile, and one without a formula neither.
+macro_rules! functions {
+    ($(#[$plain:meta])* $identity:ident = 0; $($(#[$doc:meta])* $name:ident = $word:literal;)+) => {
+        /// The function of one value that [`Combine`] applies.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Function {
+            $(#[$plain])* $identity,
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Function {
+            /// Its word in a parameter block.
+            pub const fn word(self) -> u32 {
+                match self {
+                    Self::$identity => 0,
+                    $(Self::$name => $word,)+
+                }
+            }
+
+            /// The function of a [word](Self::word). No [`Combine`] has another word; a kernel, which
+            /// could not report one, takes it for the identity's.
+            #[inline(always)]
+            const fn decode(word: u32) -> Self {
+                match word {
+                    $($word => Self::$name,)+
+                    _ => Self::$identity,
+                }
+            }
+        }
+
+        /// No two functions have one word.
+        const _: () = {
+            let words = [0, $($word),+];
+            let mut i = 1;
+            while i < words.len() {
+                assert!(words[i] == i as u32);
+                i += 1;
+            }
+        };
+    };
+}
+
+functions! {
+    /// `x`.
+    Identity = 0;
+    /// `x sigmoid(x (slope + cubic x^2))`.
+    Sigmoid = 1;
+    /// `x (1 + erf(x / sqrt(2))) / 2`.
+    Normal = 2;
+    /// `max(x, 0)^2`.
+    Square = 3;
+}
 
 /// An activation as kernels take it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Combine {
-    /// One of the `FUNCTION_` constants.
-    pub function: u32,
+    /// The [word](Function::word) of what is applied to a value, or to the gate.
+    pub(in crate::gemm) function: u32,
     /// 1 where two values make a result.
     pub gated: u32,
     /// Factor of the sigmoid's argument.
@@ -206,13 +251,17 @@ impl Combine {
     /// Whether the step does nothing.
     #[inline(always)]
     pub const fn is_none(&self) -> bool {
-        self.function == FUNCTION_NONE && self.gated == 0
+        // The other fields are the function's, and the gate's.
+        let Self { function, gated, slope: _, cubic: _, limit: _, up_offset: _ } = self;
+        *function == Function::Identity.word() && *gated == 0
     }
 
     /// Whether the product is gated, and its activation `x sigmoid(x (slope + cubic x^2))`.
     #[inline(always)]
     pub const fn is_sigmoid_gate(&self) -> bool {
-        self.function == FUNCTION_SIGMOID && self.gated != 0
+        // The other fields are the function's, and the gate's.
+        let Self { function, gated, slope: _, cubic: _, limit: _, up_offset: _ } = self;
+        *function == Function::Sigmoid.word() && *gated != 0
     }
 
     /// `x sigmoid(x (slope + cubic x^2))`.
@@ -226,17 +275,14 @@ impl Combine {
     #[inline(always)]
     pub fn activate<M: Machine, const N: usize>(&self, values: [f32; N]) -> [f32; N] {
         // One branch for all values.
-        if self.function == FUNCTION_SIGMOID {
-            values.map(|x| self.by_sigmoid::<M>(x))
-        } else if self.function == FUNCTION_ERF {
-            M::each(values, |x| {
+        match Function::decode(self.function) {
+            Function::Sigmoid => values.map(|x| self.by_sigmoid::<M>(x)),
+            Function::Normal => M::each(values, |x| {
                 let x = between::<M>(x, f32::MIN, f32::MAX);
                 x * normal::<M>(x)
-            })
-        } else if self.function == FUNCTION_SQUARE {
-            values.map(|x| square::<M>(M::maximum(x, 0.0)))
-        } else {
-            values.map(|x| between::<M>(x, -self.limit, self.limit))
+            }),
+            Function::Square => values.map(|x| square::<M>(M::maximum(x, 0.0))),
+            Function::Identity => values.map(|x| between::<M>(x, -self.limit, self.limit)),
         }
     }
 

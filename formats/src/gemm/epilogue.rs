@@ -99,18 +99,22 @@ pub struct Epilogue {
 impl Epilogue {
     /// Whether a result is a sum times alpha and a row factor, and nothing is asked of it.
     pub const fn is_plain(&self) -> bool {
-        let Self { affine, combine, sink, .. } = self;
-        combine.is_none() && !affine.has_columns() && sink.magnitude == 0
+        // A plain product has no `up`, and alpha and row factors are applied to every result.
+        let Self { affine, up: _, combine, sink } = self;
+        let Affine { row_factors: _, column_factors: _, bias: _, alpha: _, bias_type: _ } = affine;
+        combine.is_none() && !affine.has_columns() && sink.asks_nothing()
     }
 
     /// Whether a result is made of two sums times alpha each, gated by a sigmoid, and nothing is asked of it.
     pub const fn is_plain_gate(&self) -> bool {
         let Self { affine, up, combine, sink } = self;
+        // `up` has the gate's row factors.
+        let Affine { row_factors, column_factors: _, bias: _, alpha: _, bias_type: _ } = affine;
         combine.is_sigmoid_gate()
-            && affine.row_factors == 0
+            && *row_factors == 0
             && !affine.has_columns()
             && !up.has_columns()
-            && sink.magnitude == 0
+            && sink.asks_nothing()
     }
 }
 
@@ -142,7 +146,9 @@ impl Affine {
     /// Whether columns have factors or a bias.
     #[inline(always)]
     pub const fn has_columns(&self) -> bool {
-        self.column_factors != 0 || self.bias != 0
+        // A bias alone has a type, and the others are no column's.
+        let Self { row_factors: _, column_factors, bias, alpha: _, bias_type: _ } = self;
+        *column_factors != 0 || *bias != 0
     }
 }
 
@@ -169,6 +175,14 @@ pub struct Sink {
     pub scales: ResultScales,
     /// Device address of a word for the [largest magnitude](self#largest-magnitude), or 0.
     pub magnitude: u64,
+}
+
+impl Sink {
+    /// Whether results are stored and nothing else is made of them.
+    const fn asks_nothing(&self) -> bool {
+        let Self { out: _, out_stride: _, out_type: _, columns: _, scales: _, magnitude } = self;
+        *magnitude == 0
+    }
 }
 
 /// The scales of a result in NVFP4 or MXFP4.
