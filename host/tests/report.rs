@@ -8,14 +8,15 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use support::Folder;
 
-/// The chart that the README shows, and what it is made from.
+/// The chart that the README shows, and the runs of the record that it is made from.
 const CHART: &str = "docs/times-h200.svg";
-const CHART_FILES: [&str; 5] = [
-    "2026-11-26-gemv-linear.json",
-    "2026-11-28-gemm-f16.json",
-    "2026-11-28-dual-f16-peers.json",
-    "2026-11-28-grouped-f16-peers.json",
-    "2026-11-28-grouped-decode-f16.json",
+const CHART_FILES: [&str; 2] = ["2026-11-26.csv", "2026-11-28.csv"];
+const CHART_RUNS: [&str; 5] = [
+    "2026-11-26-gemv-linear",
+    "2026-11-28-gemm-f16",
+    "2026-11-28-dual-f16-peers",
+    "2026-11-28-grouped-f16-peers",
+    "2026-11-28-grouped-decode-f16",
 ];
 
 fn root() -> PathBuf {
@@ -122,17 +123,13 @@ fn a_shape_without_room_is_in_the_report_and_others_run() {
 #[test]
 fn recorded_runs_are_reported_with_their_history() {
     let folder = Folder::new("report-recorded");
-    let files = ["2026-11-22-gemm.json", "2026-11-22-quantize.json"];
     let of = record().display().to_string();
-    of_records(folder.path(), &files, &["--record", &of]);
+    of_records(folder.path(), &["2026-11-22.csv"], &["--record", &of]);
     let page = read(folder.path(), "report.html");
     let data: Value = serde_json::from_str(&read(folder.path(), "report.json")).expect("JSON");
-    let runs = |file: &str| {
-        let text = std::fs::read_to_string(record().join(file)).expect("recorded");
-        serde_json::from_str::<Value>(&text).expect("JSON").as_array().map_or(0, Vec::len)
-    };
+    let text = read(&record(), "2026-11-22.csv");
     let rows = page.matches("<th scope=\"row\">").count();
-    assert_eq!(rows, files.map(runs).iter().sum::<usize>());
+    assert_eq!(rows, text.lines().count() - 1);
     // The median of the first recorded GEMM, its peer, and their quotient.
     for text in [">44.6 us<", ">69.2 us<", ">1.55<", ">gemm:128x7168x16384<"] {
         assert!(page.contains(text), "{text}");
@@ -150,14 +147,16 @@ fn a_record_names_what_it_leaves_out() {
     let odd = folder.file("record");
     std::fs::create_dir(&odd).expect("a folder");
     std::fs::write(odd.join("2026-11-01-broken.json"), "{").expect("written");
+    std::fs::write(odd.join("2026-11-02.csv"), "shape,colour\n").expect("written");
     std::fs::write(odd.join("undated.json"), "[]").expect("written");
-    let gemv = "2026-11-20-gemv-linear.json";
+    let gemv = "2026-11-20.csv";
     std::fs::copy(record().join(gemv), odd.join(gemv)).expect("copied");
     let out = folder.file("out");
     of_records(&out, &[gemv], &["--record", &odd.display().to_string()]);
     let page = read(&out, "report.html");
     assert!(page.contains("(1 dated file)") && page.contains("Not read: undated.json"), "{page}");
     assert!(page.contains("Not read: 2026-11-01-broken.json"));
+    assert!(page.contains("there is no column `colour`"));
     // Without a record the page says so.
     of_records(&out, &[gemv], &[]);
     let page = read(&out, "report.html");
@@ -167,7 +166,8 @@ fn a_record_names_what_it_leaves_out() {
 #[test]
 fn the_readmes_chart_is_what_the_record_gives() {
     let folder = Folder::new("report-readme");
-    of_records(folder.path(), &CHART_FILES, &["--activations", "f16"]);
+    let more = [&["--activations", "f16", "--run"], &CHART_RUNS[..]].concat();
+    of_records(folder.path(), &CHART_FILES, &more);
     let (made, shown) = (read(folder.path(), "times.svg"), read(&root(), CHART));
     assert!(
         made == shown,
@@ -178,8 +178,10 @@ fn the_readmes_chart_is_what_the_record_gives() {
     let image = readme.split("![").find(|part| part.contains(CHART)).expect("the README shows it");
     let caption = made.split("<title>").nth(1).and_then(|rest| rest.split('<').next());
     let (gpu, days) = caption.and_then(|text| text.split_once(", ")).expect("a title");
-    for text in CHART_FILES.iter().copied().chain([gpu, days]) {
-        assert!(image.contains(text), "{text} is not in the README at the chart");
+    assert!(image.contains(gpu), "{gpu} is not in the README at the chart");
+    let times = read(&root(), "docs/times.md");
+    for text in CHART_FILES.iter().chain(&CHART_RUNS).copied().chain([gpu, days]) {
+        assert!(times.contains(text), "{text} is not in docs/times.md");
     }
 }
 
@@ -205,11 +207,12 @@ fn bad_input_is_refused() {
         refused(&["report", "--from", &broken, "--report", &to], message);
     }
     refused(&["report", "--from", "nowhere.json", "--report", &to], "reading nowhere.json");
-    let gemm = record().join("2026-11-22-gemm.json").display().to_string();
+    let gemm = record().join("2026-11-22.csv").display().to_string();
     let from = ["report", "--from", &gemm, "--report", &to];
     refused(&[&from[..], &["--set", "moe"]].concat(), "no run of the files is of moe");
     refused(&[&from[..], &["--set", "x"]].concat(), "unknown set of shapes `x`");
     refused(&[&from[..], &["--activations", "f64"]].concat(), "f64");
+    refused(&[&from[..], &["--run", "2026-11-22-x"]].concat(), "no run of the files is of 2026-11-22-x");
 
     // A folder that cannot be made ends a bench before anything runs.
     std::fs::write(&broken, "").expect("written");

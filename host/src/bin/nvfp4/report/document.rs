@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ReportError;
+use super::csv;
 use super::history::History;
 use super::raw;
 use super::row::Row;
@@ -38,7 +39,7 @@ pub struct Source {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
-    /// Name of the recorded file.
+    /// Name of the recorded file, or of the record's run: `2026-11-22-gemm-f16`.
     pub file: Option<String>,
     /// UTC: `2026-11-22`, or with the time `2026-11-22 10:30`.
     pub date: Option<String>,
@@ -81,6 +82,13 @@ impl Document {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ReportError::Read { path: path.to_owned(), source })?;
         let bad = |why: String| ReportError::Contents { path: path.to_owned(), why };
+        if path.extension().is_some_and(|extension| extension == "csv") {
+            let sources = csv::read(&text).map_err(bad)?;
+            for source in &sources {
+                source.rows().map_err(bad)?;
+            }
+            return Ok(sources);
+        }
         let value: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         if value.get("nvfp4_report").is_some() {
             let document: Self =

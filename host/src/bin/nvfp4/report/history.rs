@@ -72,7 +72,8 @@ impl History {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
-            names.extend(name.ends_with(".json").then_some(name));
+            let recorded = [".csv", ".json"].iter().any(|end| name.ends_with(end));
+            names.extend(recorded.then_some(name));
         }
         names.sort();
         let folder_name = folder.file_name().map(|name| name.to_string_lossy().into_owned());

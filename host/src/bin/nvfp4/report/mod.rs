@@ -1,5 +1,6 @@
 //! Reports: one page with a table and charts, from a bench that has just run or from recorded files.
 
+mod csv;
 mod document;
 mod history;
 mod html;
@@ -58,7 +59,7 @@ pub enum ReportError {
         source: io::Error,
     },
     /// A file has something else in it.
-    #[error("{path} must have runs as `bench --json` writes them, or a report's data: {why}", path = path.display())]
+    #[error("{path} must have runs as `bench --json` writes them, a report's data or a record's rows: {why}", path = path.display())]
     Contents {
         /// Which.
         path: PathBuf,
@@ -81,13 +82,20 @@ pub enum ReportError {
 /// own.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Files that `bench --json` wrote, or report.json of earlier reports. A date that a file's name
-    /// begins with (2026-11-22-gemm.json) is that of its runs.
+    /// Files that `bench --json` wrote, report.json of earlier reports, or CSV files of a record. A date
+    /// that a file's name begins with (2026-11-22-gemm.json) is that of its runs.
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     from: Vec<PathBuf>,
     /// The folder to write to, made if need be.
-    #[arg(long, value_name = "DIR")]
-    report: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "csv")]
+    report: Option<PathBuf>,
+    /// Write the runs as rows of a record: a CSV file, one row per run, a run named by its file.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Only these runs of a record, each named by its columns date and run: 2026-11-28-gemm-f16; can be
+    /// repeated.
+    #[arg(long, num_args = 1.., value_name = "DATE-RUN")]
+    run: Vec<String>,
     /// Folder with dated files of the same machine, for the history [default: benches/record/GPU, such
     /// as h200, below the working folder, if it is there].
     #[arg(long, value_name = "DIR")]
@@ -169,6 +177,20 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         };
         of_sets && of_activations
     };
+    for name in &options.run {
+        if !sources.iter().any(|source| source.about.file.as_ref() == Some(name)) {
+            return Err(ReportError::Nothing { asked: name.clone() }.into());
+        }
+    }
+    if !options.run.is_empty() {
+        let named = |file: &String| options.run.contains(file);
+        sources.retain(|source| source.about.file.as_ref().is_some_and(named));
+        // In the order that was asked for.
+        let place = |source: &Source| {
+            options.run.iter().position(|name| source.about.file.as_ref() == Some(name))
+        };
+        sources.sort_by_key(place);
+    }
     for source in &mut sources {
         source.runs.retain(wanted);
     }
@@ -179,8 +201,16 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let asked = if asked.is_empty() { "any shape".to_owned() } else { asked.join(", ") };
         return Err(ReportError::Nothing { asked }.into());
     }
-    make(&options.report)?;
-    write(Document::new(sources), options.record.as_deref(), &options.report)?;
+    if let Some(path) = &options.csv {
+        let bad = |why: String| ReportError::Contents { path: path.clone(), why };
+        let text = csv::write(&sources).map_err(bad)?;
+        let failed = |source| ReportError::Write { path: path.clone(), source };
+        std::fs::write(path, text).map_err(failed)?;
+    }
+    if let Some(folder) = &options.report {
+        make(folder)?;
+        write(Document::new(sources), options.record.as_deref(), folder)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
