@@ -1,9 +1,6 @@
 //! `--coverage`, and what test runs note for `ptx-emu coverage`: exact files, sums over launches
 //! and schedules, launches that go wrong.
 
-#[path = "support/bundles.rs"]
-mod bundles;
-
 use ptx_emu::coverage::{Coverage, FOLDER};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -200,7 +197,7 @@ fn launches_and_schedules_add_up() {
 fn bundles_one_by_one() {
     let scratch = Scratch::new("bundles", PLAIN);
     for name in ["all/1", "all/2"] {
-        let mut bundle = bundles::thread_indices(PLAIN, "k");
+        let mut bundle = crate::bundles::thread_indices(PLAIN, "k");
         bundle.expected.clear();
         bundle.write(&scratch.path(name)).expect("writable");
     }

@@ -1,10 +1,7 @@
 //! `--explore`: schedules that go wrong are found, named, and replayed by the
 //! command line that is printed.
 
-#[path = "support/bundles.rs"]
-mod bundles;
-
-use bundles::thread_indices;
+use crate::bundles::thread_indices;
 use ptx_emu::bundle::{Bundle, RunBundle as _};
 use ptx_emu::explore::{ExploreOptions, Finding, explore};
 use ptx_emu::{DiagnosticKind, Schedule};

@@ -1,10 +1,7 @@
 //! The mutation check on small kernels that use each asynchronous unit the way
 //! real ones do.
 
-#[path = "../../ptx-emu-core/tests/async_support/mod.rs"]
-mod async_support;
-
-use async_support::{Case, barriers, wait};
+use crate::async_support::{Case, barriers, wait};
 use ptx_emu::bundle::Compare;
 use ptx_emu::experiment::{Earlier, Experiment, Watched};
 use ptx_emu::mutate::{Equivalent, Fate, Mutants, MutateError, MutateOptions, mutate, mutate_all};

@@ -1,9 +1,6 @@
 //! Timelines: well-formed, and they say who ended each wait.
 
-#[path = "../../ptx-emu-core/tests/async_support/mod.rs"]
-mod async_support;
-
-use async_support::{Case, barriers};
+use crate::async_support::{Case, barriers};
 use ptx_emu::trace::Trace;
 use ptx_emu::{Checks, GlobalMemory, Gpu, Launch, LaunchError, LaunchReport, Module, Schedule};
 use serde_json::Value;
@@ -122,7 +119,7 @@ fn spans<'v>(trace: &'v Value, name: &str) -> Vec<&'v Value> {
 
 #[test]
 fn a_ring_under_every_schedule() {
-    for schedule in async_support::schedules() {
+    for schedule in crate::async_support::schedules() {
         let (trace, right) = trace(&ring(), schedule, 1 << 20);
         assert!(right, "{schedule}");
         check(&trace);

@@ -6,7 +6,7 @@
 /// more error than the last rounding's half of a unit. That is enough to be on the correctly rounded
 /// quotient's side of each tie of e2m1, whatever the mantissas, unless the divisor's is one of the
 /// last three ([`suits`](Self::suits)): `quotients_of_all_mantissas` in
-/// `tests/tests/quantize_arithmetic.rs` tries them all.
+/// `tests/quantize/arithmetic.rs` tries them all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reciprocal {
     high: f32,

@@ -55,13 +55,14 @@ impl Cargo {
         tests
     }
 
-    /// Runs the test programs that `targets` say, and of their tests those that `filter` names.
+    /// Runs the test programs that `targets` say, and of their tests those whose names have one of the parts
+    /// `filters`, or all.
     /// Whether any test was run, or could not be.
     pub fn run<T: AsRef<str>>(
         &self,
         tally: &mut Tally,
         targets: &[T],
-        filter: Option<&str>,
+        filters: &[String],
     ) -> Result<bool> {
         let targets: Vec<&str> = targets.iter().map(AsRef::as_ref).collect();
         let before = tally.outcomes();
@@ -72,7 +73,7 @@ impl Cargo {
         if !targets.iter().any(|of| KINDS.contains(of)) {
             command.args(["--lib", "--bins", "--tests", "--examples"]);
         }
-        command.arg("--").args(TIMED).args(filter);
+        command.arg("--").args(TIMED).args(filters);
         outcome(tally, command)?;
         Ok(tally.outcomes() > before)
     }

@@ -52,8 +52,8 @@ pub struct Options {
     /// a GPU do not count
     #[arg(long, conflicts_with = "exporters")]
     coverage: bool,
-    /// Only tests of this package, of test files whose name contains this, or whose own name
-    /// contains this; only what has them is built
+    /// Only tests of this package, of test programs or modules of them (`program_module`) whose name
+    /// contains this, or whose own name contains this; only what has them is built
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     filter: Option<String>,
 }
@@ -63,7 +63,7 @@ pub struct Options {
 enum UsageError {
     /// The filter names nothing.
     #[error(
-        "FILTER is {actual:?}, must be a package, or a part of the name of a test or a test file"
+        "FILTER is {actual:?}, must be a package, or a part of the name of a test, a test program or its module"
     )]
     NothingNamed {
         /// The filter.
@@ -189,7 +189,7 @@ fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
         chromium: browser::find(&mut tally, options.offline),
         ..cargo
     };
-    cargo.run(&mut tally, &["--workspace"], None)?;
+    cargo.run(&mut tally, &["--workspace"], &[])?;
     cargo.run_documentation(&mut tally)?;
     candle::run(&mut tally, &cargo)?;
     python::run(&mut tally, options.offline)?;
@@ -203,12 +203,13 @@ fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
     lint::each(|name, result| tally.step(&format!("lint {name}"), result))?;
     build_kernels::refresh()?;
     let unit = ["--workspace", "--lib", "--bins"];
-    cargo.run(&mut tally, &unit, filter)?;
-    cargo.run(&mut tally, &["--workspace", "--test", QUICK], filter)?;
+    let filters: Vec<String> = filter.map(str::to_owned).into_iter().collect();
+    cargo.run(&mut tally, &unit, &filters)?;
+    cargo.run(&mut tally, &["--workspace", "--test", QUICK], &filters)?;
     let left: Vec<Target> = targets::all()?.into_iter().filter(Target::is_integration).collect();
     let left = left.iter().filter(|target| target.name != QUICK).count();
     for name in [
-        &format!("{left} files of integration tests"),
+        &format!("{left} programs of integration tests"),
         "examples in documentation",
         "kernels by every accepted compiler, and their synchronising instructions",
         "machine code by ptxas",
@@ -246,10 +247,9 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo) -> Result<Tally> {
     if needed.iter().any(|need| launches(&need)) {
         build_kernels::refresh()?;
     }
-    let with_model =
-        needed.iter().filter(launches).any(|need| need.target.mentions(MODEL_VARIABLE));
-    let with_nvcc = needed.iter().any(|need| need.target.mentions(nvcc::VARIABLE));
-    let with_chromium = needed.iter().any(|need| need.target.mentions(browser::VARIABLE));
+    let with_model = needed.iter().filter(launches).any(|need| need.mentions(MODEL_VARIABLE));
+    let with_nvcc = needed.iter().any(|need| need.mentions(nvcc::VARIABLE));
+    let with_chromium = needed.iter().any(|need| need.mentions(browser::VARIABLE));
     let cargo = Cargo {
         model: with_model.then(|| model(&mut tally, offline)).flatten(),
         nvcc: with_nvcc.then(|| nvcc::find(&mut tally, offline)).flatten(),
@@ -257,9 +257,8 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo) -> Result<Tally> {
         ..cargo
     };
     let mut ran = false;
-    for Selection { arguments, whole } in targets::selections(&needed) {
-        let filter = Some(filter).filter(|_| !whole);
-        ran |= cargo.run(&mut tally, &arguments, filter)?;
+    for Selection { arguments, filters } in targets::selections(&needed) {
+        ran |= cargo.run(&mut tally, &arguments, &filters)?;
     }
     // The name stands in a source, but is no test's.
     if !ran {

@@ -45,14 +45,14 @@ pub struct Target {
 }
 
 /// The parts of a target that a filter names, from most to least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
     /// Its package.
     Package,
-    /// The file of integration tests that it is.
-    File,
-    /// Some of its tests.
-    Tests,
+    /// The program of integration tests that it is.
+    Program,
+    /// Some of its tests: those whose names have one of these parts.
+    Tests(Vec<String>),
 }
 
 /// A target that a filter needs.
@@ -62,6 +62,16 @@ pub struct Needed {
     pub target: Target,
     /// Why.
     pub named: Named,
+    /// The source files of the tests.
+    files: Vec<PathBuf>,
+}
+
+impl Needed {
+    /// Whether a text stands in the tests' source.
+    pub fn mentions(&self, text: &str) -> bool {
+        let mentions = |file| std::fs::read_to_string(file).is_ok_and(|all| all.contains(text));
+        self.files.iter().any(mentions)
+    }
 }
 
 /// The tests of one run of cargo.
@@ -69,12 +79,12 @@ pub struct Needed {
 pub struct Selection {
     /// Cargo's arguments.
     pub arguments: Vec<String>,
-    /// Whether all of its tests are meant.
-    pub whole: bool,
+    /// Parts of tests' names, one of which a test must have; none: all tests are meant.
+    pub filters: Vec<String>,
 }
 
 impl Target {
-    /// Whether it is a file of integration tests.
+    /// Whether it is a program of integration tests.
     pub fn is_integration(&self) -> bool {
         self.kind == Kind::Integration
     }
@@ -88,12 +98,6 @@ impl Target {
         }
     }
 
-    /// Whether a text stands in its source.
-    pub fn mentions(&self, text: &str) -> bool {
-        let mentions = |file| std::fs::read_to_string(file).is_ok_and(|all| all.contains(text));
-        self.files().iter().any(mentions)
-    }
-
     /// Its source files. A library and a program in one folder have the same.
     fn files(&self) -> Vec<PathBuf> {
         let own_folder = match self.kind {
@@ -104,6 +108,29 @@ impl Target {
             Some(folder) => below(folder),
             None => vec![self.source.clone()],
         }
+    }
+
+    /// The module of a program of integration tests that a file is, `a::b`; `None` for its root.
+    fn module(&self, file: &Path) -> Option<String> {
+        let folder = self.source.parent().filter(|_| self.is_integration())?;
+        let inner = file.strip_prefix(folder).ok().filter(|_| file != self.source)?;
+        let parts = inner.with_extension("");
+        let parts: Vec<_> = parts.iter().map(|part| part.to_string_lossy()).collect();
+        let parts = parts.strip_suffix(&["mod".into()]).unwrap_or(&parts);
+        Some(parts.join("::"))
+    }
+
+    /// The part of a file's tests that the filter names, if any: all, in a module of that name, or those that
+    /// have it in theirs. A module goes by the program's name and its own, `program_module`.
+    fn part(&self, filter: &str, file: &Path) -> Option<String> {
+        let text = std::fs::read_to_string(file).ok().filter(|text| has_tests(text))?;
+        let module = self.module(file).filter(|module| {
+            format!("{}::{module}", self.name)
+                .replace("::", "_")
+                .contains(&filter.replace("::", "_"))
+        });
+        let named = || names(filter, file, &text).then(|| filter.to_owned());
+        module.map(|module| format!("{module}::")).or_else(named)
     }
 }
 
@@ -143,13 +170,14 @@ pub fn all() -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-/// Whether a source file has a test that the filter may name: a function, or a module.
-fn names(filter: &str, file: &Path) -> bool {
+/// Whether tests stand in a source file.
+fn has_tests(text: &str) -> bool {
+    text.contains("#[test]") || text.contains("proptest!")
+}
+
+/// Whether a source file with tests has one that the filter may name: a function, or a module.
+fn names(filter: &str, file: &Path, text: &str) -> bool {
     let last = filter.rsplit("::").next().unwrap_or(filter);
-    let Ok(text) = std::fs::read_to_string(file) else { return false };
-    if !text.contains("#[test]") && !text.contains("proptest!") {
-        return false;
-    }
     let named = |line: &str| {
         let name = ["fn ", "mod "].into_iter().find_map(|word| line.trim().strip_prefix(word));
         name.and_then(|name| name.split(['(', '<', ' ', ';']).next())
@@ -159,42 +187,46 @@ fn names(filter: &str, file: &Path) -> bool {
     stem.is_some_and(|stem| stem.contains(last)) || text.lines().any(named)
 }
 
-/// Returns the targets whose tests `filter` names: all of a package, files of integration tests,
-/// and those in whose source such a test stands.
+/// Returns the targets whose tests `filter` names: all of a package, programs of integration tests or
+/// modules of them, and those in whose source such a test stands.
 pub fn needed(filter: &str) -> Result<Vec<Needed>> {
-    let named = |target: &Target| {
+    let need = |target: Target| {
+        let files = target.files();
         if target.package == filter {
-            Some(Named::Package)
-        } else if target.is_integration() && target.name.contains(filter) {
-            Some(Named::File)
-        } else if target.files().iter().any(|file| names(filter, file)) {
-            Some(Named::Tests)
-        } else {
-            None
+            return Some(Needed { target, named: Named::Package, files });
         }
+        if target.is_integration() && target.name.contains(filter) {
+            return Some(Needed { target, named: Named::Program, files });
+        }
+        let part = |file: PathBuf| Some((target.part(filter, &file)?, file));
+        let (mut parts, files): (Vec<String>, Vec<PathBuf>) =
+            files.into_iter().filter_map(part).unzip();
+        parts.sort();
+        parts.dedup();
+        (!parts.is_empty()).then_some(Needed { target, named: Named::Tests(parts), files })
     };
-    let mut needed: Vec<Needed> = all()?
-        .into_iter()
-        .filter_map(|target| Some(Needed { named: named(&target)?, target }))
-        .collect();
-    needed.sort_by_key(|need| need.named);
+    let mut needed: Vec<Needed> = all()?.into_iter().filter_map(need).collect();
+    needed.sort_by(|a, b| a.named.cmp(&b.named));
     Ok(needed)
 }
 
-/// How few runs of cargo test those. Files of integration tests and programs are selected in the
+/// How few runs of cargo test those. Integration tests and programs are selected in the
 /// whole workspace, so that cargo takes their dependencies with the same features as for all tests
 /// and does not compile them again.
 pub fn selections(needed: &[Needed]) -> Vec<Selection> {
     let mut selections: Vec<Selection> = Vec::new();
-    for Needed { target, named } in needed {
-        let whole = *named != Named::Tests;
+    for Needed { target, named, .. } in needed {
+        let filters = match named {
+            Named::Package | Named::Program => Vec::new(),
+            Named::Tests(parts) => parts.clone(),
+        };
         let in_package = *named == Named::Package || target.kind == Kind::Library;
         let scope: &[&str] = match in_package {
             true => &["--package", &target.package],
             false => &["--workspace"],
         };
         let same = |other: &&mut Selection| {
-            other.whole == whole && other.arguments.iter().zip(scope).all(|(a, b)| a == b)
+            other.filters == filters && other.arguments.iter().zip(scope).all(|(a, b)| a == b)
         };
         let own = target.arguments();
         match selections.iter_mut().find(same) {
@@ -203,7 +235,7 @@ pub fn selections(needed: &[Needed]) -> Vec<Selection> {
             Some(other) => other.arguments.extend(own),
             None => {
                 let scope = scope.iter().map(|&argument| argument.to_owned());
-                selections.push(Selection { arguments: scope.chain(own).collect(), whole });
+                selections.push(Selection { arguments: scope.chain(own).collect(), filters });
             }
         }
     }
@@ -221,12 +253,18 @@ mod tests {
 
     #[test]
     fn a_filter_needs_few_targets() {
+        let tests = |part: &str| Named::Tests(vec![part.to_owned()]);
         let of = |package: &str, name: &str, named| (package.to_owned(), name.to_owned(), named);
-        assert_eq!(found("gemm_stores"), [of("nvfp4-tests", "gemm_stores", Named::File)]);
-        let both = found("both_ways_give_the_same_bits");
-        assert_eq!(both, [of("nvfp4-tests", "gemm_stores", Named::Tests)]);
+        assert_eq!(found("gemm_stores"), [of("nvfp4-tests", "gemm", tests("stores::"))]);
+        let name = "both_ways_give_the_same_bits";
+        assert_eq!(found(name), [of("nvfp4-tests", "gemm", tests(name))]);
+        let stem = "gemm_hang";
+        assert_eq!(found(stem), [of("nvfp4-tests", "gemm_hang", Named::Program)]);
+        let folder = found("tcgen05_fail");
+        assert!(matches!(&folder[..], [(_, target, Named::Tests(_))] if target == "machine"));
         // In a module of a program.
-        assert_eq!(found("a_filter_needs_few_targets"), [of("xtask", "xtask", Named::Tests)]);
+        let name = "a_filter_needs_few_targets";
+        assert_eq!(found(name), [of("xtask", "xtask", tests(name))]);
         let package = found("nvfp4-cuda-builder");
         assert!(package.iter().any(|(.., named)| *named == Named::Package));
         for (package, target, named) in package {
@@ -242,6 +280,7 @@ mod tests {
 
     #[test]
     fn a_few_runs_test_what_is_needed() {
+        let tests = |part: &str| Named::Tests(vec![part.to_owned()]);
         let need = |package: &str, name: &str, kind, named| Needed {
             target: Target {
                 package: package.to_owned(),
@@ -250,26 +289,33 @@ mod tests {
                 source: PathBuf::new(),
             },
             named,
+            files: Vec::new(),
         };
         let needed = [
             need("p", "p", Kind::Library, Named::Package),
             need("p", "a", Kind::Integration, Named::Package),
-            need("q", "b", Kind::Integration, Named::File),
-            need("r", "b", Kind::Integration, Named::File),
-            need("r", "c", Kind::Integration, Named::File),
-            need("r", "r", Kind::Library, Named::Tests),
-            need("r", "d", Kind::Program, Named::Tests),
+            need("q", "b", Kind::Integration, Named::Program),
+            need("r", "b", Kind::Integration, Named::Program),
+            need("r", "c", Kind::Integration, Named::Program),
+            need("r", "r", Kind::Library, tests("t")),
+            need("r", "d", Kind::Program, tests("t")),
+            need("r", "e", Kind::Integration, tests("t")),
+            need("r", "f", Kind::Integration, tests("m::")),
         ];
-        let runs: Vec<(String, bool)> = selections(&needed)
+        let runs: Vec<(String, String)> = selections(&needed)
             .into_iter()
-            .map(|selection| (selection.arguments.join(" "), selection.whole))
+            .map(|selection| (selection.arguments.join(" "), selection.filters.join(" ")))
             .collect();
         let expected = [
-            ("--package p --lib --test a", true),
-            ("--workspace --test b --test c", true),
-            ("--package r --lib", false),
-            ("--workspace --bin d", false),
+            ("--package p --lib --test a", ""),
+            ("--workspace --test b --test c", ""),
+            ("--package r --lib", "t"),
+            ("--workspace --bin d --test e", "t"),
+            ("--workspace --test f", "m::"),
         ];
-        assert_eq!(runs, expected.map(|(arguments, whole)| (arguments.to_owned(), whole)));
+        assert_eq!(
+            runs,
+            expected.map(|(arguments, parts)| (arguments.to_owned(), parts.to_owned()))
+        );
     }
 }

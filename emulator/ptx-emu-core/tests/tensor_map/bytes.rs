@@ -1,6 +1,6 @@
 //! The 128 bytes of tensor maps: the driver's, read back, edited.
 
-use crate::common::{COPIES, hex, narrow, numbers};
+use super::common::{COPIES, hex, narrow, numbers};
 use proptest::prelude::*;
 use ptx_emu_core::Gpu;
 use ptx_emu_core::tensor_map::{

@@ -1,6 +1,6 @@
 //! Tile copies and reductions against recordings of an H200.
 
-use crate::common::{COPIES, GLOBAL, SHARED, TENSOR, contents, hex, load, narrow, numbers, store};
+use super::common::{COPIES, GLOBAL, SHARED, TENSOR, contents, hex, load, narrow, numbers, store};
 use ptx_emu_core::tensor_map::{Fill, ReduceOp, Reduction, TensorMap, Tile, TileError};
 use serde_json::Value;
 use std::collections::BTreeMap;

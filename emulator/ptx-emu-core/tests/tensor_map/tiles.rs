@@ -1,6 +1,6 @@
 //! Geometry of tile copies, against an oracle that goes element by element.
 
-use crate::common::{GLOBAL, SHARED, TENSOR, contents, load, store};
+use super::common::{GLOBAL, SHARED, TENSOR, contents, load, store};
 use proptest::prelude::*;
 use ptx_emu_core::tensor_map::{
     ElementType, ReduceOp, Reduction, Swizzle, TensorMap, Tile, TileError,

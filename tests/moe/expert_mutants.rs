@@ -1,5 +1,5 @@
 //! Mutation check of grouped products, and of the kernels around those of a mixture of experts, as
-//! tests/tests/gemm_mutants.rs does for other products.
+//! tests/gemm/mutants.rs does for other products.
 //!
 //! Launches are checked against the f64 oracle first, layers step by step.
 

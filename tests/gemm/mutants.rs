@@ -1,4 +1,4 @@
-//! Mutation check of the GEMM kernels but for grouped ones, as tests/tests/mutants.rs does for the others.
+//! Mutation check of the GEMM kernels but for grouped ones, as tests/library/mutants.rs does for the others.
 //!
 //! The host library makes the launch, on a machine with few SMs so that a CTA has several tiles;
 //! its result is checked against the f64 oracle first.

@@ -1,8 +1,5 @@
 //! Arithmetic on single values.
 
-#[path = "../support/roundings.rs"]
-mod roundings;
-
 mod convert;
 mod float;
 mod hosts;

@@ -1,0 +1,4 @@
+//! Products of a warpgroup.
+
+mod fail;
+mod products;

@@ -1,0 +1,9 @@
+//! Mixtures of experts: layers, their steps, the kernels around the products.
+
+mod expert_checksums;
+mod expert_mutants;
+mod layers;
+mod layers_refused;
+mod quantized;
+mod refused;
+mod steps;

@@ -1,0 +1,7 @@
+//! Quantising and dequantising against the CPU and against recordings.
+
+mod arithmetic;
+mod checksums;
+mod dequantize;
+mod golden;
+mod results;
