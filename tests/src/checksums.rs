@@ -1,4 +1,5 @@
-//! Checksums of results that no change of the source may change, and the files that hold them.
+//! Checksums of results that must stay the same when the source changes, and the files that hold
+//! them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,14 +17,14 @@ const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 /// The multiplier of 64-bit FNV-1a.
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// 64-bit FNV-1a of the bytes of all parts in turn.
+/// Computes 64-bit FNV-1a over the bytes of all parts in turn.
 #[must_use]
 pub fn fnv(parts: &[&[u8]]) -> u64 {
     let bytes = parts.iter().copied().flatten();
     bytes.fold(OFFSET, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
-/// The schedule that [`SCHEDULE`] names.
+/// Returns the schedule that [`SCHEDULE`] names.
 #[must_use]
 pub fn schedule() -> Schedule {
     std::env::var(SCHEDULE).map_or(Schedule::Eager, |text| {
@@ -31,8 +32,8 @@ pub fn schedule() -> Schedule {
     })
 }
 
-/// The checksums of the results of one operation on one architecture, each with a key that says
-/// in plain properties what was computed.
+/// The checksums of one operation's results on one architecture. Each key describes in plain
+/// properties the product that was computed.
 #[derive(Debug, Default)]
 pub struct Checksums(BTreeMap<String, String>);
 

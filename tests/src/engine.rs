@@ -13,15 +13,15 @@ pub const KERNEL: u32 = 0;
 /// A node that is a copy.
 pub const MEMCPY: u32 = 1;
 
-/// The kernels of the GPU, for one test at a time, since a recording of the kind below is disturbed
-/// by allocations of any thread (the lock comes first so that it goes last); where there is none, the test is skipped.
+/// Opens the kernels of the GPU, for one test at a time, since allocations of any thread disturb a recording of the
+/// kind below (the lock comes first so that it goes last). Without a GPU, the test is skipped.
 pub fn gpu() -> Option<(MutexGuard<'static, ()>, Kernels)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     Some((alone, crate::gpu()?))
 }
 
-/// Asserts that a call of the driver went well.
+/// Asserts that a call of the driver succeeded.
 ///
 /// # Panics
 /// If it did not.
@@ -35,17 +35,17 @@ pub struct Graph(*mut c_void);
 
 /// The resources of an engine: a stream in the primary context, memory, graphs.
 pub struct Engine {
-    /// The engine's own stream.
+    /// The engine's stream.
     pub stream: *mut c_void,
     memory: Vec<u64>,
     graphs: Vec<Graph>,
 }
 
 impl Engine {
-    /// A stream that is ordered with no other.
+    /// Creates an engine with a stream that is ordered with no other.
     ///
     /// # Panics
-    /// If the driver refuses it, as for all below.
+    /// If the driver refuses a call; this holds for all functions below.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "it needs a GPU")]
     pub fn new() -> Self {
@@ -61,7 +61,7 @@ impl Engine {
         Self { stream, memory: Vec::new(), graphs: Vec::new() }
     }
 
-    /// Memory of the engine's.
+    /// Allocates memory that belongs to the engine.
     pub fn alloc(&mut self, bytes: usize) -> u64 {
         let mut address = 0;
         // SAFETY: the context is current and the result writable.
@@ -70,14 +70,14 @@ impl Engine {
         address
     }
 
-    /// Memory of the engine's as a buffer of `device`.
+    /// Views the engine's memory as a buffer of `device`.
     pub fn view(&mut self, device: &Device, name: &str, bytes: usize) -> DeviceBuffer {
         let address = self.alloc(bytes);
         // SAFETY: allocated above, and freed after everything else.
         unsafe { DeviceBuffer::from_raw(device, name, address, bytes) }.expect("aligned")
     }
 
-    /// The engine's own way of bringing new activations.
+    /// Copies new activations, as the engine does it.
     pub fn copy(&self, to: u64, bytes: &[u8]) {
         // SAFETY: the caller names memory of the engine's with so many bytes; the source lives
         // until the copy is waited for.
@@ -88,8 +88,8 @@ impl Engine {
         }
     }
 
-    /// Records in the mode that refuses whatever waits or allocates, on any thread, and gives the
-    /// graph with the types of its nodes.
+    /// Records `work` in the mode that refuses calls that wait or allocate, on any thread. Returns
+    /// the graph with the types of its nodes.
     pub fn record(&mut self, work: impl FnOnce()) -> (Graph, Vec<u32>) {
         const GLOBAL: u32 = 0;
         let (mut graph, mut executable) = (ptr::null_mut(), ptr::null_mut());

@@ -7,7 +7,7 @@ use nvfp4::generate::Generator;
 use nvfp4::oracle::{self, Verification};
 use nvfp4::shape::GemvShape;
 
-/// One GEMV, its inputs and how it is run.
+/// One GEMV, its inputs and the way it is run.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Problem.
@@ -16,14 +16,14 @@ pub struct Case {
     pub generator: Generator,
     /// Layouts of the activations' and the weights' scales.
     pub layouts: [ScaleLayout; 2],
-    /// alpha, output, overrides.
+    /// Alpha, output, overrides.
     pub options: GemvOptions,
     /// Seed of the inputs.
     pub seed: u64,
 }
 
 impl Case {
-    /// Runs it and compares with the f64 oracle.
+    /// Runs the case and compares with the f64 oracle.
     pub fn run(&self, kernels: &Kernels) -> (GemvResult, Verification) {
         let (a, b) = self.generator.gemv(self.shape, self.layouts, self.seed).expect("inputs");
         let reference = oracle::gemv(&a, &b, self.options.alpha).expect("the oracle");
@@ -35,7 +35,7 @@ impl Case {
         (result, verification)
     }
 
-    /// Runs it and fails with the first mismatch.
+    /// Runs the case and fails with the first mismatch.
     pub fn check(&self, kernels: &Kernels) -> GemvResult {
         let (result, verification) = self.run(kernels);
         assert!(verification.passed(), "{self:?}\n{}\n{}", result.plan, verification.summary());

@@ -29,7 +29,7 @@ pub struct Golden {
     pub nan: u8,
 }
 
-/// A recorded file; NVFP4_GOLDEN_DIR names another folder than the workspace's.
+/// Reads a recorded file; NVFP4_GOLDEN_DIR names another folder than the workspace's.
 pub fn file(name: &str) -> Vec<u8> {
     let path = std::env::var_os("NVFP4_GOLDEN_DIR").map_or_else(
         || crate::root().join("tests/data/quant").join(name),
@@ -48,7 +48,7 @@ fn case(recipe: Recipe, scale: TensorScale, input: Vec<u8>, name: String) -> Gol
     Golden { name, recipe, scale, input, scales, codes, nan }
 }
 
-/// All of NVFP4.
+/// Returns all recordings of NVFP4.
 pub fn nvfp4() -> Vec<Golden> {
     let mut all = Vec::new();
     for (input, rows) in [("single", 25), ("wide", 23)] {
@@ -81,7 +81,7 @@ pub fn nvfp4() -> Vec<Golden> {
     all
 }
 
-/// All of NVFP4 with adaptive block scaling.
+/// Returns all recordings of NVFP4 with adaptive block scaling.
 pub fn adaptive() -> Vec<Golden> {
     let of = |(input, rows): (&str, usize)| {
         let bytes = file(&format!("nvfp4_{input}_input.f32le"));
@@ -101,7 +101,7 @@ pub fn adaptive() -> Vec<Golden> {
     [("single", 25), ("wide", 23), ("mixed", 512)].into_iter().flat_map(of).collect()
 }
 
-/// All of MXFP4.
+/// Returns all recordings of MXFP4.
 pub fn mxfp4() -> Vec<Golden> {
     let bytes = file("mx_input.f32le");
     let of = |recipe| {

@@ -27,7 +27,7 @@ pub const SCHEDULES: [Schedule; 5] = [
     Schedule::Random(333),
 ];
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace").to_path_buf()
 }
@@ -39,8 +39,8 @@ pub fn kernels_dir() -> PathBuf {
         .map_or_else(|| root().join("target/kernels"), PathBuf::from)
 }
 
-/// The `model.safetensors` of all-MiniLM-L6-v2, which `NVFP4_TEST_MODEL` names; without it the test is skipped.
-/// `cargo xtask fetch-model` fetches it, and `cargo xtask test` passes it on.
+/// Returns the `model.safetensors` of all-MiniLM-L6-v2, which `NVFP4_TEST_MODEL` names; without it the test is
+/// skipped. `cargo xtask fetch-model` fetches it, and `cargo xtask test` passes it on.
 pub fn real_model() -> Option<PathBuf> {
     let path = std::env::var_os("NVFP4_TEST_MODEL");
     if path.is_none() {
@@ -61,7 +61,7 @@ pub const REAL_LAYERS: [(&str, usize, usize); 6] = [
     ("output.dense", 384, 1536),
 ];
 
-/// The PTX of the module for `arch` that has the kernel `entry`.
+/// Returns the PTX of the module for `arch` that has the kernel `entry`.
 ///
 /// # Panics
 /// If there is none.
@@ -71,7 +71,7 @@ pub fn ptx(arch: Arch, entry: &str) -> String {
     ptx.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The module for `arch` that has the kernel `entry`, on its machine.
+/// Loads the module for `arch` that has the kernel `entry`, on its machine.
 ///
 /// # Panics
 /// If there is none.
@@ -85,7 +85,7 @@ pub fn module(arch: Arch, entry: &str) -> &'static Module {
     })
 }
 
-/// The machine that the kernels for `arch` are emulated on.
+/// Returns the machine that the kernels for `arch` are emulated on.
 pub const fn machine(arch: Arch) -> Gpu {
     match arch {
         Arch::Sm90a => Gpu::h200(),
@@ -94,12 +94,12 @@ pub const fn machine(arch: Arch) -> Gpu {
     }
 }
 
-/// The B200 that our kernels are emulated on.
+/// Returns the B200 that our kernels are emulated on.
 pub const fn b200() -> Gpu {
     Gpu::b200()
 }
 
-/// The B300 that they are emulated on.
+/// Returns the B300 that they are emulated on.
 pub const fn b300() -> Gpu {
     Gpu::b300()
 }
@@ -107,7 +107,7 @@ pub const fn b300() -> Gpu {
 /// The emulated machines, of sm_90a and of sm_100a.
 pub const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 
-/// The kernels of an emulated machine: `emu:h200`, `emu:b200` or `emu:b300`.
+/// Opens the kernels of an emulated machine: `emu:h200`, `emu:b200` or `emu:b300`.
 pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     match device.parse().expect("a known device") {
         DeviceRequest::Emulator(gpu) => emulated_on(gpu, schedule),
@@ -115,7 +115,7 @@ pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     }
 }
 
-/// The kernels of an emulated machine with properties of its own, few SMs for example.
+/// Opens the kernels of an emulated machine with changed properties, few SMs for example.
 pub fn emulated_on(gpu: Gpu, schedule: Schedule) -> Kernels {
     let device = Device::open(&DeviceRequest::Emulator(gpu)).expect("the emulator opens anywhere");
     let device = device.with_schedule(schedule);
@@ -125,22 +125,22 @@ pub fn emulated_on(gpu: Gpu, schedule: Schedule) -> Kernels {
 /// The GPU of all tests.
 const GPU: DeviceRequest = DeviceRequest::Cuda(0);
 
-/// The kernels of the GPU.
+/// Opens the kernels of the GPU.
 fn cuda() -> nvfp4::Result<Kernels> {
     Ok(Device::open(&GPU)?.kernels(Some(&kernels_dir())).expect("kernels are built"))
 }
 
-/// The kernels of the GPU; where there is none, the test that needs it is skipped.
+/// Opens the kernels of the GPU; without a GPU, the test that needs it is skipped.
 pub fn gpu() -> Option<Kernels> {
     cuda().map_err(skipped::test).ok()
 }
 
-/// The kernels of the GPU for a test that runs on other devices, too; where there is none, the test leaves it out.
+/// Opens the kernels of the GPU for a test that runs on other devices, too; without a GPU, the test leaves it out.
 pub fn also_gpu() -> Option<Kernels> {
     cuda().map_err(|error| skipped::part(GPU, error)).ok()
 }
 
-/// The kernels of every device there is: the emulated ones, and a GPU where there is one.
+/// Opens the kernels of every device: the emulated ones, and a GPU if there is one.
 pub fn devices() -> Vec<Kernels> {
     let emulators = DEVICES.map(|name| emulated(name, Schedule::Eager));
     emulators.into_iter().chain(also_gpu()).collect()

@@ -27,7 +27,7 @@ pub struct MixtureCase {
 }
 
 impl MixtureCase {
-    /// A layer of all experts on the device, with SiLU.
+    /// Makes a layer of all experts on the device, with SiLU.
     #[must_use]
     pub fn new([tokens, experts, top_k]: [usize; 3], sizes: [usize; 2], half: HalfType) -> Self {
         let shape = MoeShape { tokens, top_k, experts, first: 0, count: experts };
@@ -40,7 +40,7 @@ impl MixtureCase {
 #[derive(Debug)]
 pub struct Mixture<F> {
     case: MixtureCase,
-    /// Gate, up and down of each expert, tensors with scales of their own.
+    /// Gate, up and down of each expert, each a tensor with its scale.
     weights: [Vec<BlockScaled<F>>; 3],
     biases: [Vec<f32>; 3],
 }
@@ -59,10 +59,10 @@ fn normal(rng: &mut SplitMix64, count: usize) -> Vec<f32> {
 }
 
 impl<F: BlockFormat> Mixture<F> {
-    /// Random weights.
+    /// Makes random weights.
     ///
     /// # Panics
-    /// For sizes that cannot be.
+    /// If the sizes are impossible.
     #[must_use]
     pub fn new(case: MixtureCase, seed: u64) -> Self {
         let ([hidden, between], count) = (case.sizes, case.shape.count);
@@ -78,7 +78,7 @@ impl<F: BlockFormat> Mixture<F> {
         Self { case, weights, biases }
     }
 
-    /// Random tokens; each chooses different experts, most of them few.
+    /// Makes random tokens; each chooses different experts, most of them few.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -99,8 +99,8 @@ impl<F: BlockFormat> Mixture<F> {
         Step { x: x.expect("fits"), ids, weights, shared }
     }
 
-    /// Both as a layer takes them; the scales of activations that are quantised are those of these
-    /// tokens.
+    /// Returns weights and tokens as a layer takes them; the scales of activations that are
+    /// quantised are those of these tokens.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -129,7 +129,7 @@ impl<F: BlockFormat> Mixture<F> {
         operands
     }
 
-    /// The same with the scales of other operands.
+    /// Returns the operands of another step, with the scales of other operands.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -141,7 +141,7 @@ impl<F: BlockFormat> Mixture<F> {
     }
 }
 
-/// Layers of every kind that are small: 16-bit and FP4 activations, experts elsewhere, biases and a
+/// Returns small layers of every kind: 16-bit and FP4 activations, experts elsewhere, biases and a
 /// shared expert; weights are NVFP4.
 #[must_use]
 pub fn small() -> Vec<MixtureCase> {

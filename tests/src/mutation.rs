@@ -7,14 +7,14 @@ use ptx_emu::experiment::{Earlier, Experiment};
 use ptx_emu::mutate::{Equivalent, Fate, Mutant, MutateOptions, mutate_all};
 use ptx_emu::{GlobalMemory, Gpu, Module};
 
-/// The project's list of mutants that are no faults.
+/// Reads the project's list of mutants that are no faults.
 fn equivalents() -> Vec<Equivalent> {
     let path = crate::root().join("kernels-gpu/equivalent-mutants.txt");
     let text = std::fs::read_to_string(&path).expect("the list is there");
     Equivalent::parse(&text).expect("the list can be read")
 }
 
-/// Seeds, see [`MutateOptions`], and what is asked of the mutants.
+/// Seeds, see [`MutateOptions`], and the required share of caught mutants.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Seeds besides `eager` and `lazy`.
@@ -91,8 +91,8 @@ pub fn check(launches: &[Experiment], effort: Effort) {
 /// Seeds of kernels whose launches take long, besides `eager` and `lazy`.
 const FEW_SEEDS: u64 = 6;
 
-/// [`check`] of a GEMM kernel, whose mutants run under few seeds. The variable `NVFP4_ALL_SEEDS` makes them 64,
-/// which takes many minutes.
+/// Checks a GEMM kernel as [`check`] does, with few seeds. The variable `NVFP4_ALL_SEEDS` makes them 64, which
+/// takes many minutes.
 ///
 /// # Panics
 /// As [`check`].
@@ -110,7 +110,7 @@ pub enum Which {
     Last,
 }
 
-/// The part of a result of the harness of products that is written first of all.
+/// Returns the part of a result that the harness of products writes first.
 #[must_use]
 pub fn first_written(result: ResultKind) -> &'static str {
     match result {
@@ -120,9 +120,9 @@ pub fn first_written(result: ResultKind) -> &'static str {
     }
 }
 
-/// A launch of `kernel` in what `run` does on a machine, which the host library makes. `run` returns the names
-/// of an input that a [kernel before](earlier) makes and of a result that it writes. No other capture of the kernel
-/// has this `name` at the same time.
+/// Captures a launch of `kernel` by the host library while `run` works on a machine. `run` returns the names of an
+/// input that a [kernel before](earlier) makes and of a result that it writes. No other capture of the kernel has
+/// this `name` at the same time.
 ///
 /// # Panics
 /// If there is no such launch, or no such memory.
@@ -163,7 +163,7 @@ pub fn captured(
     experiment
 }
 
-/// The kernel before: lets the next one begin, takes its time, then copies from one place to
+/// The kernel before: it lets the next one begin, takes its time, then copies from one place to
 /// another, twice; 32 threads.
 const BEFORE: &str = ".version 9.0
 .target sm_90
@@ -197,9 +197,9 @@ DONE:
 /// The bytes of memory before a kernel has written there.
 const POISON: u8 = 0xff;
 
-/// A kernel before in the stream that makes an input, which is in `memory` already, and writes
-/// a result that the kernel replaces: addresses and bytes, multiples of four. A kernel that reads
-/// the one or writes the other before it has ended goes wrong.
+/// Returns a kernel before in the stream that makes an input, which is in `memory` already, and
+/// writes a result that the kernel replaces: addresses and bytes, multiples of four. A kernel that
+/// reads the one or writes the other before it has ended goes wrong.
 pub fn earlier(
     memory: &mut GlobalMemory,
     gpu: &Gpu,
@@ -209,7 +209,7 @@ pub fn earlier(
     let mut params = Vec::new();
     for (to, bytes) in [input, result] {
         assert!(bytes.is_multiple_of(4), "{bytes} bytes");
-        // A result may have begun as something.
+        // The result may have initial contents.
         let poison = |_| vec![POISON; bytes as usize];
         let contents = memory.read(to, bytes).unwrap_or_else(poison);
         memory.fill(to, bytes, POISON).expect("it is there");

@@ -12,14 +12,14 @@ use nvfp4::floats;
 use nvfp4::rng::SplitMix64;
 use ptx_emu::{Checks, GlobalMemory, Launch, Schedule};
 
-/// All recipes of both formats.
+/// Returns all recipes of both formats.
 pub fn recipes() -> impl Iterator<Item = Recipe> {
     let nvfp4 = Nvfp4Recipe::ALL.into_iter().map(Recipe::Nvfp4);
     let nvfp4 = nvfp4.chain(AdaptiveRecipe::ALL.into_iter().map(Recipe::Adaptive));
     nvfp4.chain(Mxfp4Recipe::ALL.into_iter().map(Recipe::Mxfp4))
 }
 
-/// `values` rounded to `ty`: its bytes, and what they stand for.
+/// Rounds `values` to `ty`; returns the bytes and the rounded values.
 #[must_use]
 pub fn encode(ty: FloatType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let bytes = floats::encode(ty, values.iter().map(|&x| f64::from(x)));
@@ -27,8 +27,8 @@ pub fn encode(ty: FloatType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     (bytes, rounded)
 }
 
-/// A value of one of many magnitudes, with zeros of both signs, ties of e2m1 times powers of two,
-/// and subnormals; finite also as f16.
+/// Returns a value of one of many magnitudes, with zeros of both signs, ties of e2m1 times powers
+/// of two, and subnormals; finite also as f16.
 pub fn value(random: &mut SplitMix64) -> f32 {
     let word = random.next_u64();
     let sign = if word & 1 == 0 { 1.0 } else { -1.0 };
@@ -44,7 +44,7 @@ pub fn value(random: &mut SplitMix64) -> f32 {
     }
 }
 
-/// So many of them.
+/// Returns so many of them.
 pub fn values(random: &mut SplitMix64, count: usize) -> Vec<f32> {
     (0..count).map(|_| value(random)).collect()
 }
@@ -69,7 +69,7 @@ impl EmulatedGpu {
     /// Launches one kernel.
     ///
     /// # Panics
-    /// With what the emulator diagnoses.
+    /// With the emulator's diagnosis.
     pub fn launch(
         &self,
         memory: &mut GlobalMemory,
@@ -97,7 +97,7 @@ impl EmulatedGpu {
     }
 }
 
-/// Largest magnitude; NaN if there is one.
+/// Returns the largest magnitude; NaN if there is one.
 fn amax(values: &[f32]) -> f32 {
     let worse =
         |max: f32, x: &f32| if x.is_nan() || max.is_nan() { f32::NAN } else { max.max(x.abs()) };
@@ -121,14 +121,14 @@ pub struct Case {
     pub m: usize,
     /// Columns.
     pub k: usize,
-    /// Order of everything that is asynchronous.
+    /// The order of all asynchronous operations.
     pub schedule: Schedule,
-    /// SMs that launches are made for, where they are not the machine's.
+    /// SMs that launches are made for, if they are not the machine's.
     pub sms: Option<u32>,
 }
 
 impl Case {
-    /// An f32 matrix with linear scales, and 1 as the tensor-level scale.
+    /// Makes a case of an f32 matrix with linear scales, and 1 as the tensor-level scale.
     #[must_use]
     pub fn new(recipe: Recipe, m: usize, k: usize) -> Self {
         Self {
@@ -144,14 +144,14 @@ impl Case {
         }
     }
 
-    /// Elements of a block.
+    /// Returns the elements of a block.
     #[must_use]
     pub fn block(&self) -> usize {
         self.recipe.format().block() as usize
     }
 }
 
-/// The result of a quantise kernel. Padding included.
+/// The result of a quantise kernel, padding included.
 #[derive(Debug, PartialEq)]
 pub struct Quantized {
     /// Packed codes.
@@ -164,11 +164,11 @@ pub struct Quantized {
     pub error: u64,
 }
 
-/// Runs the kernels, with `up` the fused ones. Outputs start uninitialised, so
-/// that a byte that is never written fails to be read.
+/// Runs the kernels, with `up` the fused ones. Outputs start uninitialised, so that reading a byte
+/// that was never written fails.
 ///
 /// # Panics
-/// With what the emulator diagnoses.
+/// With the emulator's diagnosis.
 #[must_use]
 pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) -> Quantized {
     let silu = up.is_some();
@@ -205,8 +205,8 @@ pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) 
     let errors = memory.alloc_from("errors", &NO_ERROR.to_le_bytes()).expect("room");
     let config = quantize_config(case.recipe, case.ty, silu);
     let (ctas, depth) = config.launch(m, k, case.layout, sms);
-    // Few CTAs that live for the whole launch go round many times, also where the host would
-    // have more of them.
+    // Few CTAs that live for the whole launch go round many times, also if the host would launch
+    // more of them.
     let grid = case
         .sms
         .filter(|_| config.persistent)
@@ -252,7 +252,7 @@ pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) 
     }
 }
 
-/// The CPU reference; 128x4 padding is zero.
+/// Returns the CPU's reference; 128x4 padding is zero.
 fn reference(case: &Case, values: &[f32]) -> Quantized {
     let (block, blocks) = (case.block(), case.k / case.block());
     let all = amax(values);

@@ -1,4 +1,4 @@
-//! Refusals: bad input is an error with its field, what is required and what was found, before anything is launched.
+//! Refusals: bad input is an error with the field, the required and the actual value, before anything is launched.
 
 use fp4_formats::{BlockFormat, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -14,7 +14,8 @@ use ptx_emu::Schedule;
 use crate::emulated;
 use crate::gemm::{POISON, blocks};
 
-/// Checks that a result is the error with this field, requirement and finding, of its kind and as bad input.
+/// Checks that a result is the error with this field, requirement and actual value, of its kind and as bad
+/// input.
 ///
 /// # Panics
 /// If it is none.
@@ -34,7 +35,7 @@ pub fn refused<T>(result: Result<T>, [field, required, actual]: [&str; 3]) {
     assert_eq!((error.kind(), error.exit_code()), (kind, 2), "{error}");
 }
 
-/// An emulated machine that notices launches, with memory that must keep what it has.
+/// An emulated machine that counts launches, with memory that must keep its contents.
 #[derive(Debug)]
 pub struct Watched {
     /// Its kernels.
@@ -43,14 +44,14 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// One of [`DEVICES`](crate::DEVICES).
+    /// Opens one of [`DEVICES`](crate::DEVICES).
     #[must_use]
     pub fn new(device: &str) -> Self {
         let (kernels, reports) = emulated(device, Schedule::Eager).observed();
         Self { kernels, reports }
     }
 
-    /// Poisoned memory.
+    /// Allocates poisoned memory.
     ///
     /// # Panics
     /// If there is none.
@@ -59,7 +60,7 @@ impl Watched {
         self.upload(&vec![POISON; bytes])
     }
 
-    /// Memory with these bytes.
+    /// Allocates memory with these bytes.
     ///
     /// # Panics
     /// If there is none.
@@ -68,10 +69,10 @@ impl Watched {
         DeviceBuffer::upload(self.kernels.device(), "x", bytes).expect("memory")
     }
 
-    /// Matrices of weights that are alike, batch, N and K, in memory; gated ones are two for each entry.
+    /// Puts equal matrices of weights, batch, N and K, into memory; gated ones are two for each entry.
     ///
     /// # Panics
-    /// For sizes that cannot be.
+    /// If the sizes are impossible.
     #[must_use]
     pub fn weights<F: BlockFormat>(
         &self,
@@ -83,7 +84,7 @@ impl Watched {
         repacked.upload(self.kernels.device()).expect("memory")
     }
 
-    /// The same on the host.
+    /// Makes the same weights on the host.
     ///
     /// # Panics
     /// As [`weights`](Self::weights).
@@ -105,7 +106,7 @@ impl Watched {
         repacked.expect("weights")
     }
 
-    /// Checks that something was taken and launched.
+    /// Checks that the call succeeded and launched something.
     ///
     /// # Panics
     /// If it was not.
@@ -115,7 +116,8 @@ impl Watched {
         assert!(!self.reports.take().is_empty(), "nothing was launched");
     }
 
-    /// [`refused`], with nothing launched since the last call, and with nothing but poison in `kept`.
+    /// Checks as [`refused`] does. Also asserts that nothing was launched and that the buffers in
+    /// `kept` still hold only poison.
     ///
     /// # Panics
     /// If it is otherwise.
@@ -131,7 +133,8 @@ impl Watched {
         }
     }
 
-    /// [`refused`](Self::refused) of memory of another device of the same kind, which errors call `what`.
+    /// Checks the [refusal](Self::refused) of memory of another device of the same kind; `what` is its
+    /// name in errors.
     ///
     /// # Panics
     /// If it is otherwise.

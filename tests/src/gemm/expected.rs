@@ -1,4 +1,4 @@
-//! The right results of a product, and the comparison with what a kernel wrote.
+//! The expected results of a product, and the comparison with a kernel's results.
 
 use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
@@ -10,7 +10,7 @@ use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize_matrix};
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Blocks, Dims};
 
-/// A product's right results.
+/// The expected results of a product.
 #[derive(Debug)]
 pub struct Expected {
     shape: GemmShape,
@@ -18,11 +18,11 @@ pub struct Expected {
     pub reference: Reference,
     /// The result; in NVFP4 with its scale.
     pub output: Output,
-    /// Elements or codes, and scales, where nothing is rounded before the result is.
+    /// Elements or codes, and scales, if nothing is rounded before the result is.
     exact: Option<[Vec<u8>; 2]>,
 }
 
-/// Codes and scales that the CPU's quantiser makes of f32 results, for a kind of blocks as of
+/// Quantises f32 results on the CPU; returns codes and scales for a kind of blocks as of
 /// [`Output::blocks`].
 pub(super) fn quantized(
     [l, m, n]: [usize; 3],
@@ -42,13 +42,13 @@ pub(super) fn quantized(
     }
 }
 
-/// Codes and scales with the scales in a layout, padding included.
+/// Returns codes and scales with the scales in a layout, padding included.
 fn in_layout<F: BlockFormat>(blocks: &BlockScaled<F>, layout: ScaleLayout) -> [Vec<u8>; 2] {
     let blocks = blocks.to_layout(layout).expect("small");
     [blocks.codes().to_vec(), blocks.scales().to_vec()]
 }
 
-/// Two codes with zeros of the same sign.
+/// Returns two codes with zeros of the same sign.
 fn without_negative_zero(byte: u8) -> u8 {
     let (low, high) = pack::unpair(byte);
     let [low, high] = [low, high].map(|code| if code == 8 { 0 } else { code });
@@ -58,7 +58,7 @@ fn without_negative_zero(byte: u8) -> u8 {
 /// The first difference of a result, or none.
 type Comparison = Result<(), String>;
 
-/// The first place where two parts of a result differ.
+/// Finds the first place at which two parts of a result differ.
 fn difference(part: &str, got: &[u8], right: &[u8]) -> Result<Option<usize>, String> {
     if got.len() != right.len() {
         return Err(format!("{} bytes of {part}, not {}", got.len(), right.len()));
@@ -76,7 +76,7 @@ fn passed(check: &Verification) -> Comparison {
 /// Compares the largest magnitude that a launch found with that of its results `values`, of type `of`.
 ///
 /// # Errors
-/// Both numbers, in words.
+/// Both numbers.
 pub fn compare_largest(found: f32, of: FloatType, values: &[f32]) -> Comparison {
     let nan = values.iter().any(|x| x.is_nan());
     let right = values.iter().fold(0f32, |right, x| right.max(x.abs()));
@@ -103,7 +103,7 @@ impl Expected {
         Self { shape, reference, output, exact }
     }
 
-    /// The same product in a format, NVFP4 with the scale that its f32 results ask for.
+    /// Returns the same product in a format, NVFP4 with the scale that its f32 results ask for.
     #[must_use]
     pub(super) fn quantized(&self, format: Format, layout: ScaleLayout, floats: &[f32]) -> Self {
         let amax = floats.iter().fold(0f32, |amax, x| amax.max(x.abs()));
@@ -114,7 +114,7 @@ impl Expected {
         Self { shape: self.shape, reference: self.reference.clone(), output, exact: None }
     }
 
-    /// `[batch, token, row of the weights]` of a result's byte.
+    /// Returns `[batch, token, row of the weights]` of a result's byte.
     fn place(&self, byte: usize) -> String {
         let GemmShape { m, n, .. } = self.shape;
         let index = match self.output {
@@ -124,11 +124,11 @@ impl Expected {
         format!("[l, m, n] = {:?}", [index / (m * n), index / n % m, index % n])
     }
 
-    /// Compares a result of the host library's with the oracle, within the bound of its kernel,
-    /// and bit by bit where the sums are exact.
+    /// Compares a result of the host library with the oracle, within the bound of its kernel, and
+    /// bit by bit if the sums are exact.
     ///
     /// # Errors
-    /// The first mismatch, in words.
+    /// The first mismatch.
     pub fn compare(&self, result: &GemmResult) -> Comparison {
         let GemmShape { m, n, l, .. } = self.shape;
         let check = result.verify(&self.reference);
@@ -152,11 +152,11 @@ impl Expected {
         Ok(())
     }
 
-    /// Compares floats with the oracle within the bound of so many `additions`, and bit by bit
-    /// where the sums are exact.
+    /// Compares floats with the oracle within the bound of so many `additions`, and bit by bit if
+    /// the sums are exact.
     ///
     /// # Errors
-    /// The first mismatch, in words.
+    /// The first mismatch.
     pub fn compare_floats(&self, bytes: &[u8], floats: FloatType, additions: u32) -> Comparison {
         let reference = self.reference.clone().with_additions(additions);
         passed(&reference.verify(&floats::decode(floats, bytes), floats))?;
@@ -184,11 +184,11 @@ impl Expected {
         }
     }
 
-    /// Compares a result in NVFP4 or MXFP4 with what the CPU's quantiser makes of `floats`, the result of
-    /// the same kernel in f32. `signed` says whether zeros have the same signs.
+    /// Compares a result in NVFP4 or MXFP4 with the CPU's quantisation of `floats`, the result of the
+    /// same kernel in f32. `signed`: whether zeros have the same signs.
     ///
     /// # Errors
-    /// The first mismatch, in words.
+    /// The first mismatch.
     pub fn compare_quantized(&self, got: [&[u8]; 2], floats: &[f32], signed: bool) -> Comparison {
         let Some(blocks) = self.output.blocks() else {
             return Err("it is in floats".into());
@@ -202,7 +202,7 @@ impl Expected {
     /// it is rounded, or with that of `floats`, the result of the same kernel in f32.
     ///
     /// # Errors
-    /// Both numbers, in words.
+    /// Both numbers.
     pub fn compare_magnitude(&self, result: &GemmResult, floats: Option<&[f32]>) -> Comparison {
         let Some(found) = result.magnitude else { return Ok(()) };
         let (of, values) = match (self.output, floats) {

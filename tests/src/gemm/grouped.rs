@@ -1,4 +1,5 @@
-//! Grouped products: a case, its inputs and the comparison with the oracle, row by row of each group.
+//! Grouped products: a case, its inputs, and the comparison with the oracle for each row of each
+//! group.
 
 use super::expected::{compare_largest, quantized};
 use super::{ActivationType, LINEAR, POISON, blocks};
@@ -22,14 +23,14 @@ use nvfp4::tune::ResultKind;
 use ptx_emu::LaunchReport;
 use std::ops::Range;
 
-/// One grouped product and how it is run.
+/// One grouped product and the way it is run.
 #[derive(Debug, Clone)]
 pub struct GroupedCase {
     /// Tokens of each group.
     pub counts: Vec<usize>,
-    /// Tokens of a slot; none where groups follow each other.
+    /// Tokens of a slot; `None` if groups follow each other.
     pub slot: Option<usize>,
-    /// Tokens of the matrices that no group has, where groups follow each other.
+    /// Tokens of the matrices that no group has, if groups follow each other.
     pub spare: usize,
     /// N of the result, and K.
     pub sizes: [usize; 2],
@@ -45,7 +46,7 @@ pub struct GroupedCase {
     pub result: ResultKind,
     /// Factor of the result.
     pub alpha: f32,
-    /// Whether each group has a factor of its own.
+    /// Whether each group has its own factor.
     pub factors: bool,
     /// Whether there are row factors, column factors, a bias.
     pub vectors: [bool; 3],
@@ -74,7 +75,7 @@ pub struct GroupedResult {
     pub status: u32,
     /// The largest magnitude, if it was asked for.
     pub magnitude: Option<f32>,
-    /// How it was run.
+    /// The plan.
     pub plan: GemmPlan,
     /// The launches' reports.
     pub reports: Vec<LaunchReport>,
@@ -102,7 +103,7 @@ impl<F: BlockFormat> GroupedInputs<F> {
     }
 }
 
-/// Compares the largest magnitude, if there is one, with that of `values`, the results.
+/// Compares the largest magnitude, if there is one, with that of the results `values`.
 fn compare_magnitude(result: &GroupedResult, of: FloatType, values: &[f32], what: &str) {
     if let Some(found) = result.magnitude {
         compare_largest(found, of, values).unwrap_or_else(|error| panic!("{what}\n{error}"));
@@ -110,7 +111,7 @@ fn compare_magnitude(result: &GroupedResult, of: FloatType, values: &[f32], what
 }
 
 impl GroupedCase {
-    /// NVFP4 operands with exact sums, an f32 result, and a plan of the host library's.
+    /// Makes a case with NVFP4 operands of exact sums, an f32 result, and the host library's plan.
     #[must_use]
     pub fn new(counts: &[usize], sizes: [usize; 2]) -> Self {
         Self {
@@ -135,7 +136,7 @@ impl GroupedCase {
         }
     }
 
-    /// Rows of all matrices.
+    /// Returns the rows of all matrices.
     fn rows(&self) -> usize {
         match self.slot {
             Some(slot) => slot * self.counts.len(),
@@ -143,7 +144,7 @@ impl GroupedCase {
         }
     }
 
-    /// Matrices and tokens of each.
+    /// Returns the number of matrices and the tokens of each.
     fn matrices(&self) -> [usize; 2] {
         match self.slot {
             Some(slot) => [self.counts.len(), slot],
@@ -158,7 +159,7 @@ impl GroupedCase {
         }
     }
 
-    /// The rows of each group.
+    /// Returns the rows of each group.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range<usize>> {
         let mut next = 0;
@@ -170,7 +171,7 @@ impl GroupedCase {
         self.counts.iter().enumerate().map(range).collect()
     }
 
-    /// The counts as the device takes them.
+    /// Returns the counts as the device takes them.
     fn counts_on_device(&self) -> Vec<i32> {
         match self.slot {
             Some(_) => self.counts.iter().map(|&count| count as i32).collect(),
@@ -240,10 +241,10 @@ impl GroupedCase {
         GroupedInputs { activations, experts, ups, options, factors }
     }
 
-    /// Runs it with these counts on the device, which need not be the case's.
+    /// Runs the case with these counts on the device, which may differ from the case's.
     ///
     /// # Panics
-    /// If it is not taken.
+    /// If the library refuses it.
     #[must_use]
     pub fn run_with(&self, kernels: &Kernels, counts: &[i32]) -> GroupedResult {
         let result = match self.format {
@@ -257,10 +258,10 @@ impl GroupedCase {
         result.unwrap_or_else(|error| panic!("{self:?}\n{error}"))
     }
 
-    /// Runs it; nothing is compared.
+    /// Runs the case and compares nothing.
     ///
     /// # Panics
-    /// If it is not taken.
+    /// If the library refuses it.
     #[must_use]
     pub fn run(&self, kernels: &Kernels) -> GroupedResult {
         self.run_with(kernels, &self.counts_on_device())
@@ -358,8 +359,8 @@ impl GroupedCase {
         })
     }
 
-    /// Runs it on a device whose results are poisoned before, and compares: rows of groups with the
-    /// oracle, all others with the poison.
+    /// Runs the case on a device whose results are poisoned before, and compares: rows of groups
+    /// with the oracle, all others with the poison.
     ///
     /// Returns the rows of weights and the tokens of the plan's tiles.
     ///
@@ -413,7 +414,7 @@ impl GroupedCase {
         result.plan.tile
     }
 
-    /// Compares floats; the values, 0 where a row belongs to no group.
+    /// Compares floats and returns the values, 0 for rows of no group.
     fn compare(
         &self,
         reference: &Reference,
@@ -446,7 +447,7 @@ impl GroupedCase {
         values
     }
 
-    /// Compares a result in NVFP4 with what the CPU's quantiser makes of `values`.
+    /// Compares a result in NVFP4 with the CPU's quantisation of `values`.
     fn compare_blocks(
         &self,
         values: &[f32],

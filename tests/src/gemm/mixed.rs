@@ -1,4 +1,4 @@
-//! Mixed products: several cases in one launch, each compared with its own oracle.
+//! Mixed products: several cases in one launch, each compared with its oracle.
 
 use super::{Case, Expected, Inputs};
 use fp4_formats::quantize::Format;
@@ -32,7 +32,7 @@ impl MixedOperands {
     /// Makes the buffers of a dense case of one matrix, with a poisoned result.
     ///
     /// # Errors
-    /// As repacking and uploading.
+    /// If repacking or uploading fails.
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,
         case: &Case,
@@ -120,9 +120,9 @@ impl MixedOperands {
     }
 }
 
-/// Runs the cases in one launch and compares each with the oracle; results in FP4, too, with what the
-/// quantiser makes of the same kernel's in f32. All are dense, of one matrix, and of the same types of
-/// operands.
+/// Runs the cases in one launch and compares each with the oracle. Results in FP4 are also compared
+/// with the CPU's quantisation of the same kernel's f32 results. All cases are dense, of one matrix,
+/// and of the same types of operands.
 ///
 /// # Panics
 /// With the first mismatch.
@@ -157,7 +157,7 @@ fn check_as<F: BlockFormat>(kernels: &Kernels, cases: &[Case]) -> Vec<GemmResult
                 continue;
             }
             let got = [&results[at].bytes, &results[at].scales].map(Vec::as_slice);
-            // The tile may have the other orientation: zeros of the other sign.
+            // The tile may have the other orientation, which gives zeros the other sign.
             let floats = floats[at].values();
             let same = expected.compare_quantized(got, &floats, false);
             let same = same.and_then(|()| expected.compare_magnitude(&results[at], Some(&floats)));

@@ -1,5 +1,5 @@
-//! The harness of all GEMM tests: one product with everything that can vary, its inputs, the
-//! oracle's results, and the comparison.
+//! The harness of all GEMM tests: a case with all options, its inputs, the oracle's results, and
+//! the comparison.
 //!
 //! | step | where |
 //! | --- | --- |
@@ -46,7 +46,7 @@ pub const ROWS: [usize; 7] = [1, 3, 8, 40, 72, 200, 1000];
 pub const DEPTHS: [usize; 9] = [16, 32, 48, 144, 160, 416, 1040, 2064, 7184];
 /// Every type of float that a result can be.
 pub const FLOATS: [FloatType; 3] = FloatType::ALL;
-/// Everything that a result can be.
+/// Every type of a result.
 pub const RESULTS: [ResultKind; 7] = [
     ResultKind::Floats(FloatType::F16),
     ResultKind::Floats(FloatType::Bf16),
@@ -57,10 +57,10 @@ pub const RESULTS: [ResultKind; 7] = [
     ResultKind::Blocks(Format::Mxfp4, ScaleLayout::Blocked128x4),
 ];
 
-/// The message of an error that is bad input.
+/// Returns the message of an error that is bad input.
 ///
 /// # Panics
-/// If it is none; `what` was to be refused.
+/// If there is none; `what` was to be refused.
 pub fn refused<T>(what: &str, result: Result<T>) -> String {
     match result {
         Ok(_) => panic!("{what}: taken"),
@@ -104,7 +104,7 @@ impl ActivationType {
         }
     }
 
-    /// Random activations that are not block-scaled, `[batch, rows, K]`, of which there are `copies`.
+    /// Makes random activations that are not block-scaled, `[batch, rows, K]`, `copies` times.
     ///
     /// # Panics
     /// If they are block-scaled.
@@ -133,7 +133,7 @@ impl ActivationType {
         }
     }
 
-    /// The buffers of elements or codes, and of scales, as a product takes them.
+    /// Returns the buffers of elements or codes, and of scales, as a product takes them.
     #[must_use]
     pub fn buffers(self, [elements, scales]: &[DeviceBuffer; 2]) -> ActivationBuffers<'_> {
         match self {
@@ -166,7 +166,8 @@ impl ActivationType {
         operand.half().map_or(Self::Fp8(None), Self::Halves)
     }
 
-    /// All types of activations that have kernels of every architecture for weights in `format`.
+    /// Returns all types of activations that have kernels of every architecture for weights in
+    /// `format`.
     #[must_use]
     pub fn all(format: Format) -> &'static [Self] {
         match format {
@@ -176,7 +177,7 @@ impl ActivationType {
     }
 }
 
-/// Random matrices `[batch, rows, K]`, whose scale is `factor` times the generator's.
+/// Makes random matrices `[batch, rows, K]`, whose scale is `factor` times the generator's.
 ///
 /// # Panics
 /// If K is not whole blocks.
@@ -194,7 +195,7 @@ pub fn blocks<F: BlockFormat>(
     BlockScaled::new("x", dims, layout, codes, scales, factor * x.global_scale()).expect("valid")
 }
 
-/// How the two matrices of a gated product come.
+/// The form in which the two matrices of a gated product are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GatedForm {
     /// Two tensors.
@@ -209,10 +210,10 @@ impl GatedForm {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Pair, Self::Stacked, Self::Interleaved];
 
-    /// Two matrices of weights in this form; `up` is the second of a pair.
+    /// Returns two matrices of weights in this form; `up` is the second of a pair.
     ///
     /// # Panics
-    /// If they are none.
+    /// If the form does not take them.
     #[must_use]
     pub fn weights<'a, F: BlockFormat>(
         self,
@@ -231,17 +232,17 @@ impl GatedForm {
 /// The other half of a gated product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gated {
-    /// How the matrices come.
+    /// The form of the matrices.
     pub form: GatedForm,
     /// Factor of the half.
     pub alpha: f32,
     /// Whether it has column factors and a bias.
     pub vectors: [bool; 2],
-    /// Scale of its tensor over the generator's, where it has one of its own.
+    /// Scale of its tensor over the generator's, if it has its own tensor.
     pub tensor_scale: f32,
 }
 
-/// One GEMM, its inputs and how it is run.
+/// One GEMM, its inputs and the way it is run.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Sizes; N is the result's.
@@ -254,7 +255,7 @@ pub struct Case {
     pub layout: ScaleLayout,
     /// Whether all batch entries have the same weights.
     pub shared_weights: bool,
-    /// How inputs are made.
+    /// The generator of the inputs.
     pub generator: Generator,
     /// Seed of the inputs.
     pub seed: u64,
@@ -272,7 +273,7 @@ pub struct Case {
     pub vectors: [bool; 3],
     /// The activation function of the epilogue.
     pub activation: Activation,
-    /// The other half, where the product is gated.
+    /// The other half, if the product is gated.
     pub gated: Option<Gated>,
     /// Whether the largest magnitude of the results is asked for.
     pub magnitude: bool,
@@ -285,7 +286,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// Exact NVFP4 operands with linear scales, an f32 result, and a plan of the host library's.
+    /// Makes a case with exact NVFP4 operands, linear scales, an f32 result, and the host library's
+    /// plan.
     #[must_use]
     pub fn new([m, n, k, l]: [usize; 4]) -> Self {
         Self {
@@ -311,14 +313,14 @@ impl Case {
         }
     }
 
-    /// The same by the kernel `name` with so many parts of K.
+    /// Selects the kernel `name` with so many parts of K.
     #[must_use]
     pub fn kernel(mut self, name: &str, split: Split) -> Self {
         self.overrides = GemmOverrides::new().kernel(name.to_string()).split(split);
         self
     }
 
-    /// The same with weights in `format`; K is rounded up to whole blocks.
+    /// Sets the weights' format; K is rounded up to whole blocks.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
@@ -326,64 +328,64 @@ impl Case {
         self
     }
 
-    /// The same with activations of another type.
+    /// Sets the type of the activations.
     #[must_use]
     pub fn activations(self, activations: ActivationType) -> Self {
         Self { activations, ..self }
     }
 
-    /// The same with weights in `format` beside activations of type `operand`, or ones that become it
-    /// before the product: in turn by `index`.
+    /// Sets weights in `format` beside activations of type `operand`, or of a type that becomes it
+    /// before the product: `index` selects among them in turn.
     #[must_use]
     pub fn decoded_to(self, format: Format, operand: Operand, index: usize) -> Self {
         self.format(format).activations(ActivationType::of_operand(format, operand, index))
     }
 
-    /// The same with another type of result.
+    /// Sets the type of the result.
     #[must_use]
     pub fn result(self, result: impl Into<ResultKind>) -> Self {
         Self { result: result.into(), ..self }
     }
 
-    /// The same with one matrix of weights for all batch entries.
+    /// Uses one matrix of weights for all batch entries.
     #[must_use]
     pub fn shared_weights(self) -> Self {
         Self { shared_weights: true, ..self }
     }
 
-    /// The same with activations and their scales at other places.
+    /// Places activations and their scales.
     #[must_use]
     pub fn activations_at(self, activations_at: [Placement; 2]) -> Self {
         Self { activations_at, ..self }
     }
 
-    /// The same with the result and its scales at other places.
+    /// Places the result and its scales.
     #[must_use]
     pub fn result_at(self, result_at: [Placement; 2]) -> Self {
         Self { result_at, ..self }
     }
 
-    /// The same with another activation.
+    /// Sets the activation function.
     #[must_use]
     pub fn activation(self, activation: Activation) -> Self {
         Self { activation, ..self }
     }
 
-    /// The same with weights of a gate and of up, as two tensors.
+    /// Makes the product gated, with two tensors of weights.
     #[must_use]
     pub fn gated(self) -> Self {
         self.gated_as(GatedForm::Pair)
     }
 
-    /// The same with weights of a gate and of up in this form.
+    /// Makes the product gated, with weights in this form.
     #[must_use]
     pub fn gated_as(self, form: GatedForm) -> Self {
         let gated = Gated { form, alpha: 1.0, vectors: [false; 2], tensor_scale: 1.0 };
         Self { gated: Some(gated), ..self }
     }
 
-    /// The same, gated if it is not, with this factor of the other half, and column factors and
-    /// a bias if `vectors` say so.
+    /// Makes the product gated, if it is not, with this factor of the other half, and with column
+    /// factors and a bias if `vectors` say so.
     #[must_use]
     pub fn up(self, alpha: f32, vectors: [bool; 2]) -> Self {
         let case = if self.gated.is_some() { self } else { self.gated() };
@@ -400,7 +402,7 @@ impl Case {
         self.exact_vectors() && !matches!(self.activations, ActivationType::Fp8(_))
     }
 
-    /// Whether the vectors are such that nothing would be rounded beside sums that are not.
+    /// Whether the vectors round nothing if the sums are exact.
     fn exact_vectors(&self) -> bool {
         let sums = match self.generator {
             Generator::Exact | Generator::Contest | Generator::ContestGemm => true,
@@ -409,7 +411,7 @@ impl Case {
         sums && self.activation == Activation::Identity && self.gated.is_none()
     }
 
-    /// The operands, vectors and alpha. `F` is the weights' format.
+    /// Makes the operands, the vectors and alpha. `F` is the weights' format.
     ///
     /// # Panics
     /// If they do not fit.
@@ -471,7 +473,7 @@ impl Case {
         Inputs { activations, weights, up_weights, form, options }
     }
 
-    /// Random matrices with the case's spread of scales.
+    /// Makes random matrices with the case's spread of scales.
     fn blocks<F: BlockFormat>(
         &self,
         dims: [usize; 3],
@@ -495,7 +497,8 @@ impl Case {
         BlockScaled::new("x", x.dims(), layout, codes, scales, x.global_scale()).expect("valid")
     }
 
-    /// The oracle's results for `inputs` on a target, and the requested type of the result.
+    /// Computes the oracle's results for `inputs` on a target, and converts them to the requested
+    /// type.
     ///
     /// # Panics
     /// If the inputs do not fit one another.
@@ -515,25 +518,24 @@ impl Case {
 #[derive(Debug)]
 pub struct Inputs<F> {
     activations: GemmActivations<F>,
-    /// Weights, of each batch entry or shared; of a gated product, the gate's or those of both
-    /// halves.
+    /// Weights, per batch entry or shared; for a gated product, the gate's or those of both halves.
     pub weights: BlockScaled<F>,
     /// The second of a pair of weights.
     pub up_weights: Option<BlockScaled<F>>,
-    /// How the weights of a gated product come.
+    /// The form of a gated product's weights.
     form: Option<GatedForm>,
     /// Alpha and vectors; the result is left at its default.
     pub options: GemmOptions,
 }
 
 impl<F: BlockFormat> Inputs<F> {
-    /// Activations of every batch entry.
+    /// Returns the activations of every batch entry.
     #[must_use]
     pub fn activations(&self) -> Activations<'_, F> {
         self.activations.activations()
     }
 
-    /// The weights, gated or not.
+    /// Returns the weights, gated or not.
     #[must_use]
     pub fn all_weights(&self) -> Weights<'_, F> {
         match self.form {
@@ -542,7 +544,7 @@ impl<F: BlockFormat> Inputs<F> {
         }
     }
 
-    /// Bytes of the activations: elements or codes, and scales.
+    /// Returns the bytes of the activations: elements or codes, and scales.
     #[must_use]
     pub fn activation_bytes(&self) -> [Cow<'_, [u8]>; 2] {
         self.activations.bytes()

@@ -8,11 +8,11 @@ pub const GUARD: usize = 48;
 /// The placement of an operand's matrices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Placement {
-    /// One after the other; no stride is given.
+    /// Matrices one after the other; no stride is given.
     Dense,
     /// Matrices with so many elements, or bytes of scales, of padding between them.
     Padded(usize),
-    /// One for all entries.
+    /// One matrix for all entries.
     Shared,
 }
 
@@ -21,16 +21,16 @@ pub enum Placement {
 pub struct Part {
     /// The placement of its matrices.
     pub placement: Placement,
-    /// How many there are.
+    /// The number of matrices.
     pub batch: usize,
-    /// Bytes of a matrix; 0 where the operand has no such buffer.
+    /// Bytes of a matrix; 0 if the operand has no such buffer.
     pub size: usize,
-    /// Bits of what strides are counted in.
+    /// The unit of strides in bits.
     pub bits: usize,
 }
 
 impl Part {
-    /// Bytes between two matrices.
+    /// Returns the bytes between two matrices.
     fn padding(&self) -> usize {
         match self.placement {
             Placement::Padded(units) => units * self.bits / 8,
@@ -38,7 +38,7 @@ impl Part {
         }
     }
 
-    /// The stride as it is given.
+    /// Returns the stride as it is given.
     #[must_use]
     pub fn stride(&self) -> Option<usize> {
         match self.placement {
@@ -48,8 +48,8 @@ impl Part {
         }
     }
 
-    /// The contents of a buffer with `matrices`, which follow each other here. There is a guard
-    /// behind them where a stride is given.
+    /// Returns a buffer with `matrices`, which follow each other here. If a stride is given, a
+    /// guard is behind them.
     #[must_use]
     pub fn spread(&self, matrices: &[u8]) -> Vec<u8> {
         let guard = match self.placement {
@@ -63,13 +63,13 @@ impl Part {
         [matrices.join(&padding[..]), guard.to_vec()].concat()
     }
 
-    /// The contents of a buffer before a result is written to it.
+    /// Returns the contents of a buffer before a result is written to it.
     #[must_use]
     pub fn poisoned(&self) -> Vec<u8> {
         self.spread(&vec![POISON; self.size * self.batch])
     }
 
-    /// The matrices in a buffer, one after the other.
+    /// Returns the matrices in a buffer, one after the other.
     ///
     /// # Errors
     /// The first byte that was written anywhere else.

@@ -1,4 +1,4 @@
-//! A case through the host library.
+//! The run of a case through the host library.
 
 use super::{ActivationType, Case, Expected, Inputs, Part, Placement};
 use fp4_formats::arch::TensorFamily;
@@ -16,7 +16,7 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
 use nvfp4::tune::ResultKind;
 
-/// The tensor cores that a kernel of this name is for.
+/// Returns the tensor cores that a kernel of this name is for.
 ///
 /// # Panics
 /// If there is none.
@@ -35,10 +35,10 @@ fn weights_are(plan: &GemmPlan) -> Option<&String> {
 }
 
 impl Case {
-    /// Runs it on a device whose results are poisoned before, and compares.
+    /// Runs the case on a device whose results are poisoned before, and compares.
     ///
     /// # Panics
-    /// With the first mismatch, or if the device runs another kernel than is asked for.
+    /// With the first mismatch, or if the device runs another kernel than the requested one.
     pub fn check(&self, kernels: &Kernels) -> GemmResult {
         let result = self.check_on(std::slice::from_ref(kernels)).remove(0);
         if let Some(name) = &self.overrides.kernel {
@@ -47,8 +47,8 @@ impl Case {
         result
     }
 
-    /// Runs it on each device that has kernels for its activations, and compares: with the oracle, and where sums are exact with other
-    /// devices of the same architecture. The results.
+    /// Runs the case on each device that has kernels for its activations, and returns the results. It compares them
+    /// with the oracle and, if sums are exact, with other devices of the same architecture.
     ///
     /// # Panics
     /// As [`check`](Self::check).
@@ -83,8 +83,8 @@ impl Case {
             if let ResultKind::Blocks(..) = self.result
                 && !self.exact()
             {
-                // The same kernel for floats. On sm_100a its plan may have the operands change
-                // places, which changes nothing but the sign of zeros.
+                // The same kernel for floats. On sm_100a its plan may swap the operands, which
+                // changes nothing but the sign of zeros.
                 let overrides = GemmOverrides::new()
                     .kernel(result.plan.kernel.to_string())
                     .split(result.plan.split);
@@ -113,7 +113,7 @@ impl Case {
         inputs: &Inputs<F>,
         arch: Arch,
     ) -> &'a Expected {
-        // Weights are as everywhere, unless one target rounds them.
+        // All targets have the same weights, unless one rounds them.
         let alike =
             |other: Arch| other == arch || !matches!(self.activations, ActivationType::Fp8(_));
         let at = known.iter().position(|(other, _)| alike(*other)).unwrap_or_else(|| {
@@ -123,7 +123,7 @@ impl Case {
         &known[at].1
     }
 
-    /// Runs it and compares nothing. The scale of a result in NVFP4 is `result_scale`.
+    /// Runs the case and compares nothing. The scale of a result in NVFP4 is `result_scale`.
     ///
     /// # Panics
     /// If it cannot be run.
@@ -143,7 +143,7 @@ impl Case {
         self.run(kernels, &inputs, &options).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
     }
 
-    /// The overrides for a device of `arch`: where it lacks the kernel, it plans.
+    /// Returns the overrides for a device of `arch`, which plans if it lacks the kernel.
     fn overrides_on(&self, arch: Arch) -> GemmOverrides {
         match &self.overrides.kernel {
             Some(name) if tensor_of(name) != arch.tensor() => GemmOverrides::default(),
@@ -151,7 +151,7 @@ impl Case {
         }
     }
 
-    /// The result, whose buffers hold no numbers before.
+    /// Runs the case on buffers that hold no numbers before, and returns the result.
     fn run<F: BlockFormat>(
         &self,
         kernels: &Kernels,
@@ -161,7 +161,7 @@ impl Case {
         let placed = [self.activations_at, self.result_at].concat();
         if placed.iter().all(|&placement| placement == Placement::Dense) {
             if let ActivationType::Fp8(_) = self.activations {
-                // Scales of MXFP4 need not fit: the oracle rounds the same weights.
+                // Scales of MXFP4 may be out of range: the oracle rounds the same weights.
                 let (a, device) = (inputs.activations(), kernels.device());
                 let weights = Repacked::rounded(device, inputs.all_weights(), a.kind())?;
                 return GemmRun::new(kernels, &a, &weights, options)?.run();
@@ -176,8 +176,8 @@ impl Case {
         self.run_placed(kernels, inputs, options, true)
     }
 
-    /// The oracle's results, and those of a product whose buffers are strided as the case says,
-    /// but whose arguments say that they are dense.
+    /// Returns the oracle's results, and those of a product whose buffers are strided as the case
+    /// says, but whose arguments say that they are dense.
     ///
     /// # Panics
     /// If it cannot be run.
@@ -191,8 +191,8 @@ impl Case {
         (expected, result)
     }
 
-    /// Launches on buffers of this function's. If it is not `strided`, inputs are cut to the
-    /// size of a dense batch.
+    /// Launches on buffers of this function. Unless it is `strided`, inputs are cut to the size of
+    /// a dense batch.
     fn run_placed<F: BlockFormat>(
         &self,
         kernels: &Kernels,

@@ -1,5 +1,5 @@
-//! Launches of sm_100a's GEMM kernels with parameters that the host library does not choose: which
-//! operand is where, the order of tiles, who stores results.
+//! Launches of sm_100a's GEMM kernels with parameters that the host library does not choose: the
+//! orientation, the order of tiles, the storing threads.
 
 mod operands;
 
@@ -49,7 +49,7 @@ pub enum Modules {
 }
 
 impl Modules {
-    /// The module that has the kernel `entry`.
+    /// Returns the module that has the kernel `entry`.
     fn of(&self, entry: &str) -> &Module {
         match self {
             Self::Altered { kernel, module } if *kernel == entry => module,
@@ -58,7 +58,7 @@ impl Modules {
     }
 }
 
-/// The kernel `name` with `to` in place of each `from`.
+/// Replaces each `from` by `to` in the kernel `name`.
 ///
 /// # Panics
 /// If the kernel has no `from`.
@@ -71,7 +71,7 @@ pub fn without(name: &str, from: &str, to: &str) -> Modules {
     })
 }
 
-/// The kernel `name` without one `from` of it at a time, in order.
+/// Returns the kernel `name` without one `from` of it at a time, in order.
 ///
 /// # Panics
 /// If the kernel has no `from`.
@@ -91,7 +91,7 @@ pub fn without_each(name: &str, from: &'static str) -> impl Iterator<Item = Modu
     })
 }
 
-/// A kernel with another body.
+/// Returns a kernel with another body.
 fn altered(kernel: &'static str, alter: impl FnOnce(&str) -> String) -> Modules {
     let text = crate::ptx(Arch::Sm100a, kernel);
     let start = text.find(&format!("\n.visible .entry {kernel}(")).expect("the kernel");
@@ -104,27 +104,27 @@ fn altered(kernel: &'static str, alter: impl FnOnce(&str) -> String) -> Modules 
 /// A product by a kernel of sm_100a.
 #[derive(Debug, Clone)]
 pub struct Product {
-    /// Operands and result. Dense, and not by the plan of the host library.
+    /// Operands and result. They are dense, and not by the plan of the host library.
     pub case: Case,
     /// The kernel.
     pub config: &'static Sm100Config,
-    /// Whether the weights are the rows of the tensor core's tiles; always where they must be.
+    /// Whether the weights are the rows of the tensor core's tiles; always true if they must be.
     pub swapped: bool,
     /// Whether clusters ask for tiles.
     pub dynamic: bool,
     /// Clusters of a launch whose clusters do not ask for tiles. With stream-K they share all K steps in
     /// even runs; otherwise cluster `i` computes every `clusters`-th tile from `i` on.
     pub clusters: u32,
-    /// Whether threads store results, also where the copy engine can.
+    /// Whether threads store results that the copy engine could store.
     pub direct: bool,
     /// Bytes from a multiple of 256 to the result.
     pub shift: u64,
-    /// How often the product is launched.
+    /// The number of launches.
     pub launches: usize,
-    /// Whether a kernel before makes activations that the product loads as they are. All others are
-    /// laid out by one, where that must be.
+    /// Whether a kernel before makes activations that the product loads as they are. Other
+    /// activations are laid out by a kernel if they must be.
     pub late: bool,
-    /// Order of everything that is asynchronous.
+    /// The order of all asynchronous operations.
     pub schedule: Schedule,
 }
 
@@ -147,7 +147,7 @@ struct Kernel {
     params: Vec<u8>,
 }
 
-/// Poison with room for `bytes` bytes, and a guard behind them.
+/// Poisons `bytes` bytes, and a guard behind them.
 fn poisoned(memory: &mut GlobalMemory, name: &str, bytes: u64) -> u64 {
     let whole = bytes + GUARD as u64;
     let at = memory.alloc(name, whole, 256).expect("room");
@@ -164,7 +164,7 @@ fn written(memory: &GlobalMemory, what: &str, at: u64, bytes: u64) -> Vec<u8> {
 }
 
 impl Product {
-    /// A product of exact operands by `config`, under the schedule `eager`.
+    /// Makes a product of exact operands by `config`, under the schedule `eager`.
     #[must_use]
     pub fn new(config: &'static Sm100Config, [m, n, k, l]: [u32; 4]) -> Self {
         let mut case = Case::new([m, n, k, l].map(|size| size as usize));
@@ -189,7 +189,7 @@ impl Product {
         }
     }
 
-    /// The same with these layouts of the scales of activations, if they have any, and weights.
+    /// Sets the layouts of the scales of activations, if they have any, and of weights.
     #[must_use]
     pub fn layouts(mut self, [activations, weights]: [ScaleLayout; 2]) -> Self {
         if let ActivationType::Blocks(layout) = &mut self.case.activations {
@@ -199,7 +199,7 @@ impl Product {
         self
     }
 
-    /// The same with full-range operands, of MXFP4 with exponents from -40 to 40.
+    /// Uses full-range operands, of MXFP4 with exponents from -40 to 40.
     #[must_use]
     pub fn full_range(mut self) -> Self {
         self.case.generator = Generator::FullRange;
@@ -210,19 +210,19 @@ impl Product {
         self
     }
 
-    /// Runs it and compares. In NVFP4 it is made twice: in f32, and as what the CPU's quantiser
-    /// makes of that.
+    /// Runs the product and compares. In NVFP4 it is made twice: in f32, and as the CPU's
+    /// quantisation of that.
     ///
     /// # Panics
-    /// With the first mismatch, or what the emulator diagnoses.
+    /// With the first mismatch, or the emulator's diagnosis.
     pub fn check(&self) -> Outcome {
         self.run(&Modules::Built).unwrap_or_else(|e| panic!("{self:?}\n{e}"))
     }
 
-    /// [`check`](Self::check) with other kernels.
+    /// Runs [`check`](Self::check) with other kernels.
     ///
     /// # Errors
-    /// What the emulator diagnoses.
+    /// The emulator's diagnosis.
     ///
     /// # Panics
     /// With the first mismatch.
@@ -273,7 +273,7 @@ impl Product {
         let left = memory.read(params.flags, flags.len() as u64).expect("inside");
         assert_eq!(left, flags, "{what}: flags are not as they were");
         let result = written(&memory, &what, params.epilogue.sink.out, bytes);
-        // A sum of K / 16 terms in f32, and the epilogue.
+        // The bound of a sum of K / 16 terms in f32, and the epilogue.
         let comparison = expected.compare_floats(&result, floats, k / 16 + 12);
         comparison.unwrap_or_else(|e| panic!("{what}\n{e}"));
         if let ResultKind::Blocks(format, layout) = self.case.result {
@@ -284,7 +284,8 @@ impl Product {
         Ok(Outcome { counters, bytes: result })
     }
 
-    /// The same product in NVFP4 or MXFP4: what the CPU's quantiser makes of its f32, bit for bit.
+    /// Compares the same product in NVFP4 or MXFP4 with the CPU's quantisation of its f32, bit for
+    /// bit.
     fn check_blocks(
         &self,
         modules: &Modules,
@@ -329,12 +330,12 @@ impl Product {
         u32::try_from(tiles).expect("few tiles")
     }
 
-    /// K steps of a tile.
+    /// Returns the K steps of a tile.
     fn steps(&self) -> u32 {
         self.config.steps(self.problem().k)
     }
 
-    /// Clusters of a launch.
+    /// Returns the clusters of a launch.
     fn clusters(&self) -> u32 {
         let tiles = self.tiles();
         if self.dynamic {
@@ -362,8 +363,8 @@ impl Product {
         }
     }
 
-    /// Launches kernels in stream order, each so that it may begin before the one before has
-    /// ended. The last one's counters, or what went wrong.
+    /// Launches kernels in stream order, each so that it may begin before the one before has ended.
+    /// Returns the last one's counters, or the diagnosis.
     fn launch(
         &self,
         modules: &Modules,

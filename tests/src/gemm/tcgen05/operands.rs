@@ -32,7 +32,7 @@ impl Kernel {
     }
 }
 
-/// The tensor map of a shape at an address.
+/// Encodes the tensor map of a shape at an address.
 pub(super) fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
     let element = match shape.element {
         MapElement::PaddedU4 => ElementType::U4Align16,
@@ -58,8 +58,8 @@ pub(super) fn encode(shape: &TensorMapShape, address: u64) -> TensorMap {
 }
 
 impl Product {
-    /// Puts operands and vectors into memory. Parameters that lack the result, and the launches
-    /// before the product; those that lay out weights have run, as when a model is loaded.
+    /// Puts operands and vectors into memory. Returns parameters that lack the result, and the
+    /// launches before the product; those that lay out weights have run, as when a model is loaded.
     pub(super) fn place_operands<F: BlockFormat>(
         &self,
         modules: &Modules,
@@ -158,8 +158,9 @@ impl Product {
         Ok((params, before))
     }
 
-    /// Puts activations into memory that the kernel loads as they are, or has a kernel do it: the map
-    /// of codes, where the copy engine takes them, and none of scales; and that kernel.
+    /// Puts activations into memory for a kernel that loads them as they are, or for a kernel that
+    /// copies them there: returns the map of codes, if the copy engine takes them, none of scales,
+    /// and that kernel.
     fn place_tokens<F: BlockFormat>(
         &self,
         memory: &mut GlobalMemory,
@@ -219,7 +220,7 @@ impl Product {
         }
     }
 
-    /// Puts an operand into memory; kernels lay it out anew where they must.
+    /// Puts an operand into memory; kernels lay it out anew if they must.
     fn place<F: BlockFormat>(
         &self,
         memory: &mut GlobalMemory,
@@ -275,7 +276,7 @@ impl Product {
     }
 }
 
-/// Fewer CTAs than there are words for: threads take several, as in the largest launches.
+/// Returns fewer CTAs than there are words: threads take several, as in the largest launches.
 fn few(ctas: u32) -> u32 {
     ctas.div_ceil(3)
 }
