@@ -212,7 +212,10 @@ fn bad_input_is_refused() {
     refused(&[&from[..], &["--set", "moe"]].concat(), "no run of the files is of moe");
     refused(&[&from[..], &["--set", "x"]].concat(), "unknown set of shapes `x`");
     refused(&[&from[..], &["--activations", "f64"]].concat(), "f64");
-    refused(&[&from[..], &["--run", "2026-11-22-x"]].concat(), "no run of the files is of 2026-11-22-x");
+    refused(
+        &[&from[..], &["--run", "2026-11-22-x"]].concat(),
+        "no run of the files is of 2026-11-22-x",
+    );
 
     // A folder that cannot be made ends a bench before anything runs.
     std::fs::write(&broken, "").expect("written");
