@@ -30,7 +30,7 @@ const PLANS: usize = 16;
 ///
 /// | tensor | shape | type |
 /// | --- | --- | --- |
-/// | `x` | `[T, K]` or `[T, 1, K]`, or `[T, top-k, K]` with a row of its own for each choice | f32, f16, bf16 |
+/// | `x` | `[T, K]` or `[T, 1, K]`, or `[T, top-k, K]` with its own row for each choice | f32, f16, bf16 |
 /// | `ids` | `[T, top-k]` | u8, u32, i32, i64 |
 /// | `y` | `[T, top-k, N]` | that of `x` |
 ///
@@ -188,7 +188,7 @@ impl MoeLinear {
             unreachable!("weights of an engine with kernels are on its device")
         };
         let device = kernels.device();
-        // Each choice is a token of its own, so that results of choices are not added up.
+        // Each choice becomes a token, so that results of choices are not added up.
         let shape =
             MoeShape { tokens: count, top_k: 1, experts: matrices, first: 0, count: matrices };
         let routing = Routing::new(kernels, shape)?;

@@ -156,7 +156,7 @@ impl CudaDevice {
     /// * `stream` is null, the handle of the legacy default stream, or a stream that has not been
     ///   destroyed. It is not destroyed before the last call of this handle, its clones, and the
     ///   modules, memory and graphs made from them, other than dropping them.
-    /// * If the caller records the stream into a graph of its own, then everything that was queued
+    /// * If the caller records the stream into its own graph, then everything that was queued
     ///   meanwhile stays valid as long as the graph may be replayed: memory is not freed, modules
     ///   are not unloaded (a handle of this GPU is kept). Freeing waits for what runs, but does not
     ///   know what a graph will run.

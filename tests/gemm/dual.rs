@@ -114,7 +114,7 @@ fn every_activation_and_result() {
     }
 }
 
-/// Batches with weights of their own and shared, dense and with matrices apart; activations that
+/// Batches with their own weights and shared, dense and with matrices apart; activations that
 /// all entries share.
 #[test]
 fn batches() {

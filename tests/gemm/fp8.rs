@@ -48,7 +48,7 @@ fn run<F: BlockFormat>(
     run.run().expect("runs").values()
 }
 
-/// Sums that e4m3 products keep exactly, with factors of their own for each row and column: all bits
+/// Sums that e4m3 products keep exactly, with their own factors for each row and column: all bits
 /// are those of the sum, by every kernel, under every schedule.
 fn exact_sums<F: BlockFormat>(one: u8) {
     let [m, n, k] = [130, 139, 416];

@@ -115,7 +115,7 @@ fn each_launch_takes_the_scale_of_its_weights() {
     }
 }
 
-/// The same beside 16-bit activations: each gives the bytes of a product of its own.
+/// The same beside 16-bit activations: each gives the bytes of a separate product.
 #[test]
 fn weights_take_turns_beside_halves() {
     for kernels in machines() {

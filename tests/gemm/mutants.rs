@@ -73,7 +73,7 @@ fn sm90(kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
 
 /// Tiles shared by a CTA on each of `sms` SMs. A CTA sends more steps than it has stages, so that
 /// it waits for one when it begins the next tile, which has an odd number of steps: the loop is
-/// unrolled twice, and the odd step has code of its own.
+/// unrolled twice, and the odd step has its own code.
 fn shared(sms: u32, kernel: &'static str, shape: [usize; 3]) -> Experiment {
     sm90_on(sms, kernel, Split::StreamK, shape)
 }

@@ -1,9 +1,9 @@
 //! Every option of a product with every configuration, against the f64 oracle: what a configuration's
-//! kernel has code of its own for. The coverage of the kernels (`cargo xtask test --coverage`) rests on
+//! kernel has its own code for. The coverage of the kernels (`cargo xtask test --coverage`) rests on
 //! this.
 //!
 //! A configuration meets each way of storing ([`Store`]) in each orientation, and each value of every
-//! other option. The other options change from case to case with periods of their own, and begin
+//! other option. The other options change from case to case with their own periods, and begin
 //! elsewhere for each configuration, so that over all configurations they meet each other. Shapes are
 //! those of one or two tiles that are not full.
 

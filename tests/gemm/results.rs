@@ -107,7 +107,7 @@ fn long_k() {
     }
 }
 
-/// Batches, with weights of their own and shared.
+/// Batches, with their own weights and shared.
 #[test]
 fn batches() {
     let kernels = emulated(DEVICES[0], SCHEDULES[3]);

@@ -1,4 +1,4 @@
-//! Recordings of CUDA graphs on a GPU: a program of its own, since an allocation of any other thread disturbs
+//! Recordings of CUDA graphs on a GPU, in a separate program, since an allocation of any other thread disturbs
 //! a recording.
 
 mod moe_graph;

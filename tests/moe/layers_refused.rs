@@ -294,7 +294,7 @@ fn operands_of_runs() {
         refused(&|o| shorter(&mut o.biases.down), ["length of the second biases", "512", "511"]);
         let error = ["length of the shared experts' result", "256", "255"];
         refused(&|o| shorter(&mut o.shared), error);
-        // Weights of experts have names of their own in checkpoints, here all are `x`.
+        // Weights of experts have their own names in checkpoints, here all are `x`.
         refused(&|o| o.first[3] = o.second[3], ["weights `x`", "gated", "otherwise"]);
         refused(&|o| o.second[3] = o.first[3], ["weights `x`", "not gated", "otherwise"]);
     }

@@ -77,7 +77,7 @@ pub fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packages the adapter to candle, which has a workspace of its own. `nvfp4` is taken from this checkout,
+/// Packages the adapter to candle, which has its own workspace. `nvfp4` is taken from this checkout,
 /// as no registry may have it. Packaged crates are not built again: `cargo xtask test` builds them.
 fn candle() -> Command {
     let mut cargo = run::cargo();

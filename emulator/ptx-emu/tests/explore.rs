@@ -91,7 +91,7 @@ fn the_first_failure_is_named() {
     assert!(matches!(diagnostic.kind, DiagnosticKind::Async(_)), "{diagnostic}");
 }
 
-/// The program in a folder of its own, with the bundle and a module with
+/// The program in its own folder, with the bundle and a module with
 /// arguments.
 fn program(test: &str, entry: &str, words: &str) -> (PathBuf, Output) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("explore {test}"));

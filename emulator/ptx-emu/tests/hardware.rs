@@ -149,7 +149,7 @@ fn other_outputs_are_said_and_written() {
     assert_eq!(left.expected.keys().collect::<Vec<_>>(), ["maps", "y"]);
 }
 
-/// Each of several in a process of its own: one that goes wrong takes its GPU with it.
+/// Each of several in its own process: one that goes wrong takes its GPU with it.
 #[test]
 fn several_bundles_run_one_by_one() {
     let at = folder("several");

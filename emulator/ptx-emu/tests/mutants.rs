@@ -349,7 +349,7 @@ fn a_wrong_list_is_noticed() {
 
 #[test]
 fn waits_are_for_the_barriers_that_they_name() {
-    // A wait in a loop of its own: `wait` writes it that way.
+    // A wait in its own loop: `wait` writes it that way.
     let body = format!(
         "{}
         @%leader mbarrier.arrive.expect_tx.shared::cta.b64 _, [%b], 128;

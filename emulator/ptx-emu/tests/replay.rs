@@ -310,7 +310,7 @@ fn what_a_launch_left_is_written() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("cannot be written"));
     std::fs::remove_dir_all(&folder).expect("removable");
     std::fs::remove_dir_all(&out).expect("removable");
-    // Each of several bundles has a folder of its own.
+    // Each of several bundles has its own folder.
     bundle().write(&folder.join("0-twice")).expect("writable");
     bundle().write(&folder.join("1-twice")).expect("writable");
     assert_eq!(replay(&folder, &["--out", out_text]).status.code(), Some(0));

@@ -183,7 +183,7 @@ impl GroupedCase {
         let ([n, k], [matrices, rows]) = (self.sizes, self.matrices());
         let mut rng = SplitMix64::new(self.seed);
         let groups = self.counts.len();
-        // Tensors with scales of their own.
+        // Tensors with their own scales.
         let own_scale = |group: usize| [1.0, 0.5, 4.0][group % 3];
         let expert = |rng: &mut SplitMix64, group: usize| {
             let layout = ScaleLayout::ALL[group % 2];

@@ -110,7 +110,7 @@ fn floats(set: &mut Set) {
     }
 }
 
-/// Types of 8 bits have no registers of their own: sources are in 16 bits, results
+/// Types of 8 bits have no registers: sources are in 16 bits, results
 /// in 32, which shows how they are extended.
 fn add(set: &mut Set, start: &str, to: &str, from: &str, count: usize) {
     let name = format!("{start}.{to}.{from}");

@@ -9,7 +9,7 @@ use ptx_emu_core::num::minifloat::Minifloat;
 use ptx_emu_core::num::{bfloat, half};
 use std::fmt::Write as _;
 
-/// Threads: four warps, each with a product of its own.
+/// Threads: four warps, each with its own product.
 const THREADS: usize = 128;
 
 pub(super) fn probes(set: &mut Set) {

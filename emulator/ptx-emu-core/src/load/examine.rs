@@ -117,7 +117,7 @@ fn together(mut outline: Outline<'_>, text: &str, gpu: &Gpu, names: Vec<String>)
         functions.sort_unstable();
         functions.dedup();
         // One that calls through a pointer may call any function that it reaches, and no other:
-        // the module does not know which these are. An alias of nothing is an error of its own.
+        // the module does not know which these are. An alias of nothing has its own error.
         let by_itself = functions.iter().any(|&index| module.functions[index].calls_any)
             || reached.iter().any(|name| dangling.contains(*name));
         if by_itself && let Ok(outline) = Outline::new(text) {

@@ -100,7 +100,7 @@ pub mod single;
 /// Rounding modifier of a floating-point instruction.
 ///
 /// The integer roundings `.rni`, `.rzi`, `.rmi`, `.rpi` of `cvt` use the same four
-/// directions. Stochastic rounding (`.rs`) takes an operand of its own; see
+/// directions. Stochastic rounding (`.rs`) takes its own operand; see
 /// [`narrow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Rounding {

@@ -285,7 +285,7 @@ fn p23_stores_may_end_after_their_cta() {
     assert_eq!(finding(&over, Model::Hardware), Some(Kind::MemoryInFlight));
 }
 
-/// A launch of one warp of a module of its own, with 4 KiB of output.
+/// A launch of one warp, in its own module, with 4 KiB of output.
 fn launch(
     module: &Module,
     entry: &str,

@@ -21,7 +21,7 @@ fn store(register: &str) -> String {
     )
 }
 
-/// A launch of a module of its own.
+/// A launch of a module that has one kernel.
 struct Kernel<'a> {
     text: &'a str,
     gpu: Gpu,
@@ -56,7 +56,7 @@ fn words(memory: &GlobalMemory, at: u64, count: usize) -> Vec<u32> {
 
 #[test]
 fn p01_shared_addresses_carry_the_rank_from_bit_24() {
-    // Rank 1 clears bit 24 of an address of its own and stores there: rank 0
+    // Rank 1 clears bit 24 of one of its addresses and stores there: rank 0
     // finds it. Each writes the address of its variable.
     let body = format!(
         "st.shared.u32 [%s], 0; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;

@@ -63,7 +63,7 @@ fn votes_matches_reductions_and_election() {
     lanes("elect.sync %r1|%p1, -1; selp.u32 %r0, 1, 0, %p1; add.u32 %r0, %r0, %r1;", |t| {
         u32::from(t == 0)
     });
-    // Two groups with masks of their own, at once.
+    // Two groups with their own masks, at once.
     lanes(
         "setp.lt.u32 %p1, %tid, 12; selp.b32 %r1, 0xfff, 0xfffff000, %p1; redux.sync.add.u32 %r0, %tid, %r1;
          elect.sync _|%p2, %r1; @%p2 add.u32 %r0, %r0, 1000;",

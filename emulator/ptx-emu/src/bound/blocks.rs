@@ -115,7 +115,7 @@ impl<'a> Graph<'a> {
                     for label in last.targets() {
                         match labels.get(label) {
                             Some(at) if *at < all.len() => targets.push(block_at(*at)),
-                            // A function with a section of its own, which returns.
+                            // A function with its own section, which returns.
                             _ if matches!(flow, Flow::Call | Flow::Maybe) => {
                                 targets.extend(next);
                             }

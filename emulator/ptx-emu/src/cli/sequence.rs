@@ -39,7 +39,7 @@ pub(super) fn run(args: &ReplayArgs, folders: Vec<PathBuf>) -> (Option<String>, 
     (Some(text), worst)
 }
 
-/// Replays one on a GPU in a process of its own: a kernel that goes wrong leaves its process no
+/// Replays one on a GPU in its own process: a kernel that goes wrong leaves its process no
 /// GPU, and each has other addresses free.
 fn on_gpu(args: &ReplayArgs, ordinal: u32) -> (Option<String>, u8) {
     let mut command = Command::new(std::env::current_exe().unwrap_or_default());

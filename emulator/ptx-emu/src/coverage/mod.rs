@@ -10,7 +10,7 @@
 //! and add to what the file holds.
 //!
 //! For test runs, the environment variable [`FOLDER`] names a folder: every process that launches
-//! kernels appends what it reached to a file of its own there, which [`Reached::read`] sums up.
+//! kernels appends what it reached to its own file there, which [`Reached::read`] sums up.
 //! `ptx-emu coverage FOLDER MODULE...` then says what was reached of modules, function by function.
 //! Functions are known by target, name and text, so that variants of a module count apart.
 //! Launches of mutants (`mutate`) are left out. A list of [`Explanation`]s says why some are not

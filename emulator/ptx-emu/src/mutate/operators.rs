@@ -221,7 +221,7 @@ fn changed(
 }
 
 /// The instruction with register operand `at` replaced by `opcode` of it and
-/// `value`, in a scope of its own.
+/// `value`, in its own scope.
 fn computed(
     ins: &Instruction,
     at: usize,

@@ -41,7 +41,7 @@ impl Codes {
         rows: usize,
     ) -> Decoded<Self> {
         let fragment = Fragment::new(rows, form.k, form.container);
-        // In a byte of its own e2m1 is in bits 2 to 5 (PTX ISA 9.7.14.5.11).
+        // In its own byte e2m1 is in bits 2 to 5 (PTX ISA 9.7.14.5.11).
         let shift = if element == Element::E2m1 && form.container == 8 { 2 } else { 0 };
         let slots = sources::<u32>(d, at, fragment.registers())?;
         Ok(Self { element, fragment, shift, slots })

@@ -225,7 +225,7 @@ impl History {
 struct Line {
     /// Era of the shadow in which the rest has a meaning.
     era: u64,
-    /// The chunks have histories of their own.
+    /// The chunks have their own histories.
     split: bool,
     whole: History,
     /// Kept when the line is joined.
