@@ -2,9 +2,10 @@
 //! one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fp4_formats::gemv::{self, GemvParams};
+use fp4_formats::gemv::GemvParams;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::generate::Generator;
+use nvfp4::plan::gemv::{Geometry, choose};
 use nvfp4::shape::GemvShape;
 use nvfp4_tests::ptx;
 use ptx_emu_core::{Checks, GlobalMemory, Launch, Module, Schedule};
@@ -25,8 +26,8 @@ fn gemv_kernels(criterion: &mut Criterion) {
             let (a_codes, a_scales) = (put("a codes", a.codes()), put("a scales", a.scales()));
             let out = memory.alloc("out", SHAPE.m as u64 * 4, 16).expect("room");
             let (m, k) = (SHAPE.m as u32, SHAPE.k as u32);
-            let (config, _) = gemv::choose(k, layout).expect("a kernel");
-            let geometry = config.geometry(m, k, 1, 132, None);
+            let (config, _) = choose(k, layout).expect("a kernel");
+            let geometry = Geometry::new(config, [m, k, 1], 132, None);
             let module = Module::load(&ptx(arch, config.name), &gpu).expect("the kernels load");
             let params = GemvParams {
                 b_codes,

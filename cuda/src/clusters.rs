@@ -3,12 +3,12 @@
 use std::ptr;
 
 use cuda_lazy::raw;
-use fp4_formats::gemm::ResidentClusters;
 
 use super::error::{CudaError, check};
 use super::launch::{LaunchConfig, cluster_attribute};
 use super::module::LoadedModule;
 use super::probe::DeviceInfo;
+use super::resident::ResidentClusters;
 
 /// A kernel that does nothing. With all the shared memory of a block, each of its blocks has an SM
 /// for itself.

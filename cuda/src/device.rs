@@ -7,7 +7,6 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cuda_lazy::{CUDA_SUCCESS, raw};
-use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::{Arch, TensorFamily};
 
 use super::clusters;
@@ -17,6 +16,7 @@ use super::module::{CudaModule, LoadedModule};
 use super::owned::{Chosen, OwnedContext, OwnedMemory, OwnedStream, Owner};
 use super::probe::{DeviceInfo, probe};
 use super::queue::{Queue, Relaxed, StreamId, Turn};
+use super::resident::ResidentClusters;
 
 /// A supported GPU, ready to allocate, load and launch. Clones share it.
 ///

@@ -12,7 +12,8 @@
 //! | --- | --- |
 //! | `error` | [`CudaError`], [`CudaCode`]: which call failed, with the driver's code by name |
 //! | `probe` | [`probe`]: the driver and its devices, or why there are none |
-//! | `clusters` | how many clusters a GPU runs at a time |
+//! | `resident` | [`ResidentClusters`]: how many clusters a machine runs at a time |
+//! | `clusters` | the same of a GPU, as the driver says |
 //! | `device` | [`CudaDevice`]: context, stream (its own or the caller's), cache of modules |
 //! | `memory` | [`CudaMemory`]: bytes on the device, allocated or the caller's |
 //! | `fixed` | device memory at addresses of the caller's |
@@ -48,6 +49,7 @@ mod owned;
 mod parameters;
 mod probe;
 mod queue;
+mod resident;
 mod run;
 mod tensor_map;
 mod times;
@@ -65,6 +67,7 @@ pub use module::{CudaKernel, CudaModule, KernelLimits};
 pub use parameters::{KernelParameter, parameter_counts};
 pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, driver_file, probe};
 pub use queue::StreamId;
+pub use resident::ResidentClusters;
 pub use run::{PtxBuffer, PtxLaunch, run_ptx};
 pub use tensor_map::{TENSOR_MAP_BYTES, TensorMapArguments};
 pub use times::Times;

@@ -1,5 +1,4 @@
-//! The contract between the GEMV kernels and whoever launches them: parameter block, kernels, and
-//! the launch geometry that follows from a shape.
+//! The contract between the GEMV kernels and whoever launches them: parameter block and kernels.
 //!
 //! `C[l, m] = alpha * sum_k A[l, k] * B[l, m, k]`: `A` are the activations, one vector per batch
 //! entry; `B` are the weights, one row per output. Both are NVFP4. The number of outputs is called
@@ -10,7 +9,7 @@
 //! it with its chunk of one row after the other. A row with more chunks than a CTA may have threads
 //! is taken *panel* by panel: all rows of the CTA in the first panel, then all in the next.
 
-use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
+use crate::{BlockFormat, Nvfp4, ScaleLayout};
 
 /// Warps of a CTA at most. With [`MIN_BLOCKS`] it bounds the registers of a thread.
 pub const MAX_WARPS: u32 = 16;
@@ -20,9 +19,6 @@ pub const MIN_BLOCKS: u32 = 2;
 
 /// Rows that a CTA has in flight: the loads of a thread that are not complete.
 pub const ROWS: u32 = 4;
-
-/// Rows of a CTA at most, which bounds the shared memory: an f32 for each row and warp.
-pub const MAX_ROWS: u32 = 256;
 
 /// Parameter block of every GEMV kernel, passed by value. Pointers are device addresses.
 ///
@@ -66,11 +62,11 @@ pub struct GemvParams {
     pub out_type: u32,
     /// 1 if `a_scales` is in the 128x4 layout, 0 if linear.
     pub a_blocked: u32,
-    /// [`Geometry::panel`].
+    /// Chunks of a panel: a thread has at most one of them. The last panel may have fewer.
     pub panel: u32,
-    /// [`Geometry::share`].
+    /// Row groups of a CTA, but for the first `rest` CTAs, which have one more.
     pub share: u32,
-    /// [`Geometry::rest`].
+    /// CTAs with one row group more.
     pub rest: u32,
 }
 
@@ -184,97 +180,6 @@ impl GemvConfig {
     pub const fn takes_k(&self, k: u32) -> bool {
         k > 0 && k.is_multiple_of(self.chunk_elements())
     }
-
-    /// The launch for weights of shape `[l, m, k]`, all at least 1, on a GPU of `sms` SMs.
-    ///
-    /// A wave of resident CTAs shares the batch entries, or fewer, so that each has a multiple of
-    /// the rows in flight: on an H200 that is faster, for few rows as well (`benches/record`), and
-    /// leaves room in which the stream's next kernel starts. If `ctas` are given, so many share a
-    /// batch entry.
-    #[must_use]
-    pub const fn geometry(&self, m: u32, k: u32, l: u32, sms: u32, ctas: Option<u32>) -> Geometry {
-        let chunks = k / self.chunk_elements();
-        let panels = chunks.div_ceil(MAX_WARPS * WARP);
-        let panel = chunks.div_ceil(panels);
-        let warps = panel.div_ceil(WARP);
-        let ctas_per_sm = MAX_WARPS * MIN_BLOCKS / warps;
-        let groups = self.row_groups(m);
-        let ctas = match ctas {
-            Some(ctas) => ctas,
-            None => {
-                let wave = sms * ctas_per_sm / l;
-                let share = groups.div_ceil(if wave == 0 { 1 } else { wave });
-                let share = share.next_multiple_of(self.groups_in_flight());
-                let most = MAX_ROWS / self.group_rows();
-                groups.div_ceil(if share < most { share } else { most })
-            }
-        };
-        let (share, rest) = (groups / ctas, groups % ctas);
-        let rows = groups.div_ceil(ctas) as u64 * self.group_rows() as u64;
-        Geometry { panel, panels, warps, ctas_per_sm, ctas, share, rest, rows }
-    }
-}
-
-/// How a launch divides a GEMV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Geometry {
-    /// Chunks of a panel: a thread has at most one of them. The last panel may have fewer.
-    pub panel: u32,
-    /// Panels of a row.
-    pub panels: u32,
-    /// Warps of a CTA.
-    pub warps: u32,
-    /// CTAs that an SM holds at the same time.
-    pub ctas_per_sm: u32,
-    /// CTAs that share the row groups of a batch entry.
-    pub ctas: u32,
-    /// Row groups of a CTA, but for the first `rest` CTAs, which have one more.
-    pub share: u32,
-    /// CTAs with one row group more.
-    pub rest: u32,
-    /// Rows of a CTA, those included that do not exist in its row groups. More than [`MAX_ROWS`]
-    /// only where the number of CTAs was asked for.
-    pub rows: u64,
-}
-
-impl Geometry {
-    /// Threads of a CTA.
-    pub const fn threads(&self) -> u32 {
-        self.warps * WARP
-    }
-
-    /// Dynamic shared memory of a CTA in bytes: an f32 for each row and warp.
-    pub const fn shared_bytes(&self) -> u32 {
-        self.rows as u32 * self.warps * size_of::<f32>() as u32
-    }
-
-    /// Length of the longest chain of dependent f32 additions behind a result: one for each block
-    /// of a thread's chunk, log2(32) across the warp, one for each further panel, and one for each
-    /// warp. It bounds the rounding error.
-    pub const fn additions(&self, config: &GemvConfig) -> u32 {
-        config.chunk_blocks() + WARP.ilog2() + self.panels - 1 + self.warps
-    }
-}
-
-/// Why a kernel was chosen.
-pub type Reason = &'static str;
-
-/// The kernel for rows of `k` elements with scales in `layout`, and why. `None` if `k` is not a
-/// positive multiple of 16.
-pub const fn choose(k: u32, layout: ScaleLayout) -> Option<(&'static GemvConfig, Reason)> {
-    if k == 0 || !k.is_multiple_of(Nvfp4::BLOCK as u32) {
-        return None;
-    }
-    Some(match (layout, k.is_multiple_of(32)) {
-        (ScaleLayout::Linear, true) => (&CONFIGS[0], "rows are 16-byte aligned"),
-        (ScaleLayout::Linear, false) => (&CONFIGS[1], "rows are only 8-byte aligned"),
-        (ScaleLayout::Blocked128x4, true) => {
-            (&CONFIGS[2], "128x4 scales: rows whose scales share a sector are taken together")
-        }
-        (ScaleLayout::Blocked128x4, false) => {
-            (&CONFIGS[3], "128x4 scales, rows are only 8-byte aligned")
-        }
-    })
 }
 
 /// All kernels. The PTX of each architecture has one for each.
@@ -348,64 +253,5 @@ mod tests {
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, panel)), 13);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, share)), 14);
         assert_eq!(narrow(core::mem::offset_of!(GemvParams, rest)), 0x0d0e_0f10);
-    }
-
-    #[test]
-    fn choices_of_the_table() {
-        let pick = |k, layout| choose(k, layout).map(|c| c.0.name);
-        assert_eq!(pick(16384, Linear), Some("gemv_nvfp4_linear"));
-        assert_eq!(pick(7184, Linear), Some("gemv_nvfp4_linear_k16"));
-        assert_eq!(pick(32, Blocked128x4), Some("gemv_nvfp4_128x4"));
-        assert_eq!(pick(48, Blocked128x4), Some("gemv_nvfp4_128x4_k16"));
-        for k in [0, 8, 17, 40] {
-            assert_eq!(pick(k, Linear), None, "k={k}");
-        }
-    }
-
-    /// Every chunk has a thread, CTAs fit an SM, and they have rows, not too many.
-    #[test]
-    fn geometries_fit() {
-        for layout in ScaleLayout::ALL {
-            for m in [1, 3, 129, 7168, 1 << 20, i32::MAX as u32] {
-                for k in (16..2048).step_by(16).chain([7168, 7184, 16384, 16400, 65536, 1 << 20]) {
-                    for l in [1, 3, 8, 300, 65_535] {
-                        let (config, _) = choose(k, layout).unwrap();
-                        assert!(config.takes_k(k) && config.scale_layout == layout);
-                        let g = config.geometry(m, k, l, 132, None);
-                        let chunks = k / config.chunk_elements();
-                        assert!(g.panel <= g.warps * WARP, "{g:?}");
-                        assert!(g.panel * (g.panels - 1) < chunks, "{g:?}");
-                        assert!(g.panel * g.panels >= chunks, "{g:?}");
-                        assert!(g.threads() <= MAX_WARPS * WARP, "{g:?}");
-                        assert!(g.ctas_per_sm * g.threads() <= 1024, "{g:?}");
-                        assert!(g.rows >= 1 && g.rows <= u64::from(MAX_ROWS), "{g:?}");
-                        assert!(g.ctas >= 1 && g.ctas <= config.row_groups(m), "{g:?}");
-                        assert!(g.shared_bytes() * g.ctas_per_sm <= 32 << 10, "{g:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    /// One wave of CTAs with equally many rows.
-    #[test]
-    fn contest_shapes() {
-        let geometry = |m, k, l| CONFIGS[0].geometry(m, k, l, 132, None);
-        let g = geometry(7168, 16384, 1);
-        assert_eq!((g.warps, g.ctas, g.rows), (16, 256, 28));
-        let g = geometry(4096, 7168, 8);
-        assert_eq!((g.warps, g.ctas, g.rows), (7, 64, 64));
-        let g = geometry(7168, 2048, 4);
-        assert_eq!((g.warps, g.ctas, g.rows), (2, 448, 16));
-    }
-
-    #[test]
-    fn additions_are_those_of_the_longest_chain() {
-        let additions =
-            |config: &GemvConfig, k| config.geometry(1, k, 1, 132, None).additions(config);
-        assert_eq!(additions(&CONFIGS[0], 32), 2 + 5 + 1);
-        assert_eq!(additions(&CONFIGS[0], 16384), 2 + 5 + 16);
-        assert_eq!(additions(&CONFIGS[0], 16384 + 32), 2 + 5 + 1 + 9);
-        assert_eq!(additions(&CONFIGS[1], 16), 1 + 5 + 1);
     }
 }

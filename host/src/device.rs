@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fp4_formats::arch::Targets;
-use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use fp4_formats::{Arch, Family, Swizzle};
 #[cfg(feature = "capture")]
@@ -33,6 +32,7 @@ pub(crate) use self::found::FoundKernel;
 use self::maps::Maps;
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
+pub use crate::cuda::ResidentClusters;
 use crate::cuda::{
     self, CudaDevice, CudaError, CudaModule, DriverError, StreamId, TensorMapArguments,
 };

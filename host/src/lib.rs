@@ -11,6 +11,7 @@
 //! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
 //! | [`device`], [`buffer`] | what runs kernels, and its memory |
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
+//! | [`plan`] | cost models, and choices of kernels by them |
 //! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
 //! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
 //! | [`parallel`] | parts of weights for several devices |
@@ -165,6 +166,7 @@ pub mod operands;
 pub mod oracle;
 pub mod parallel;
 mod params;
+pub mod plan;
 pub mod quantize;
 pub mod rng;
 mod setters;

@@ -1,10 +1,10 @@
 //! Plans over the shape tables: every shape has a kernel that takes it, and errors say why not.
 
-use fp4_formats::gemm::ResidentClusters;
-use fp4_formats::gemv::{CONFIGS, MAX_ROWS, MAX_WARPS};
+use fp4_formats::gemv::{CONFIGS, MAX_WARPS};
 use fp4_formats::{Arch, ScaleLayout, WARP};
-use nvfp4::device::DeviceProperties;
+use nvfp4::device::{DeviceProperties, ResidentClusters};
 use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
+use nvfp4::plan::gemv::MAX_ROWS;
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 

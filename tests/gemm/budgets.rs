@@ -14,6 +14,7 @@ use fp4_formats::{Arch, FloatType};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{GemmOverrides, GemmPlan, GemmResult, Reads, plan};
 use nvfp4::generate::Generator;
+use nvfp4::plan::sm90::schedule;
 use nvfp4::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
 use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
@@ -68,7 +69,7 @@ fn sums_copied(plan: &GemmPlan, [m, n, k, l]: [u32; 4], sms: u32) -> u64 {
     let copying = HOPPER.iter().find(|config| config.name == plan.kernel);
     let Some(config) = copying.filter(|config| config.copies_partials()) else { return 0 };
     let problem = Problem { m, n, k, l };
-    let schedule = config.schedule(plan.split, &problem, sms).expect("as planned");
+    let schedule = schedule(config, plan.split, &problem, sms).expect("as planned");
     let runs = schedule.ctas(config.tiles(&problem).count()) as u32;
     let sent = (0..runs).filter(|&run| !schedule.run(run).take(&schedule).owned(&schedule));
     let sent = if schedule.is_split() { 0 } else { sent.count() };

@@ -1,6 +1,6 @@
 //! A GEMV as a product of one token on sm_100a's tensor cores, against the f64 oracle.
 
-use fp4_formats::gemm::sm100::{CONFIGS, vector};
+use fp4_formats::gemm::sm100::CONFIGS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::device::Kernels;
@@ -11,6 +11,7 @@ use nvfp4::gemv::{
 };
 use nvfp4::generate::Generator;
 use nvfp4::oracle;
+use nvfp4::plan::vector;
 use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape};
 use nvfp4::tensor::BlockScaled;
 use nvfp4::{

@@ -9,6 +9,7 @@ use fp4_formats::quantize::{
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{Arch, FloatType};
+use nvfp4::plan::gemv::Geometry;
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::GlobalMemory;
 use ptx_emu::experiment::{Experiment, Watched};
@@ -96,7 +97,7 @@ fn gemv(arch: Arch, config: &gemv::GemvConfig) -> Experiment {
     let (m, l) = (9usize, 2usize);
     // A multiple of 16 alone for the narrow loads.
     let k = 16_384 + if config.load_bytes == 8 { 48 } else { 32 };
-    let geometry = config.geometry(m as u32, k as u32, l as u32, 132, Some(1));
+    let geometry = Geometry::new(config, [m as u32, k as u32, l as u32], 132, Some(1));
     let layout = config.scale_layout;
     let (b_stride, a_stride) =
         (layout.bytes(m, k / 16).expect("small"), Linear.bytes(1, k / 16).expect("small"));

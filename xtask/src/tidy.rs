@@ -295,6 +295,46 @@ fn imports_of_the_emulators_core_go_one_way() {
     none("imports against the order of the layers", offences);
 }
 
+/// Names of the dependencies of a package that the workspace names or that lie at a path.
+fn own_dependencies(package: &str) -> Vec<String> {
+    let manifest = std::fs::read_to_string(run::root().join(package).join("Cargo.toml"));
+    let manifest = manifest.expect("readable");
+    let (_, section) = manifest.split_once("[dependencies]\n").expect("dependencies");
+    let lines = section.lines().take_while(|line| !line.starts_with('['));
+    let own = |line: &&str| line.contains("path = ") || line.contains("workspace = true");
+    let name = |line: &str| line.split([' ', '.', '=']).next().unwrap_or_default().to_owned();
+    lines.filter(own).map(name).collect()
+}
+
+/// Cost models and choices are the host's: a module's stamp and digest are made of the contract, so each of
+/// their constants there would make every module stale.
+#[test]
+fn the_contract_has_no_planner() {
+    assert_eq!(own_dependencies("formats"), [""; 0]);
+    assert_eq!(own_dependencies("kernels-gpu"), ["cuda_std", "fp4-formats"]);
+    let words = ["estimate", "cycles", "clocks", "candidates", "rates", "planner"];
+    let mut seen = [0, 0];
+    let mut offences = Vec::new();
+    for (path, text) in sources() {
+        let contract = path.starts_with("formats/src");
+        if !contract && !path.starts_with("host/src/plan") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default().to_lowercase();
+            let mut names = code.split(|c: char| !c.is_alphanumeric());
+            if names.any(|name| words.contains(&name)) {
+                seen[usize::from(contract)] += 1;
+                if contract {
+                    offences.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(seen[0] > 100, "the planner has {} lines with such names", seen[0]);
+    none("costs in the contract, which belong in the host's `plan`", offences);
+}
+
 /// Programs' pointers are followed in one file: it serves the stand-ins for CUDA's libraries and
 /// the library before the driver's.
 #[test]

@@ -161,6 +161,14 @@ impl Workshop {
             .collect())
     }
 
+    /// The digest of a module that is made of `files`, from the root, and of what all modules share.
+    ///
+    /// # Errors
+    /// If the sources cannot be read.
+    pub fn digest(&self, files: &[PathBuf]) -> Result<String> {
+        Shared::read(&self.root)?.digest_with(files)
+    }
+
     /// Compiles modules, on as many threads as there are cores; those that failed have their error.
     ///
     /// # Errors

@@ -12,11 +12,9 @@
 //! | [`next`] | what a launch does ahead for the next one |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
-//! | [`clusters`] | how many clusters a machine runs at a time |
-//! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters, cost |
+//! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters |
 //! | [`sm100`] | sm_100a: the same |
 
-pub mod clusters;
 pub mod combine;
 pub mod epilogue;
 pub mod groups;
@@ -28,7 +26,6 @@ pub mod sm90;
 pub mod split;
 pub mod work;
 
-pub use clusters::ResidentClusters;
 pub use combine::{Activation, Combine, Half, PairedRows};
 pub use epilogue::{
     Affine, Epilogue, OUT_MX_RECIPE, OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType,

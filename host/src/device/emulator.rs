@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fp4_formats::gemm::ResidentClusters;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
 use fp4_formats::{Arch, Swizzle};
 use ptx_emu_core::tensor_map::{self, ElementType, L2Promotion, TENSOR_MAP_BYTES};
@@ -16,6 +15,7 @@ use super::found::Code;
 use super::{Backend, Choice, Device, DeviceError, DeviceProperties, Kernels, LaunchSpec};
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
+use crate::cuda::ResidentClusters;
 #[cfg(feature = "capture")]
 use crate::error::Error;
 use crate::error::Result;

@@ -253,7 +253,7 @@ impl fmt::Display for GemmPlan {
 /// ```
 /// use fp4_formats::Arch;
 /// use fp4_formats::HalfType;
-/// use fp4_formats::gemm::ResidentClusters;
+/// use nvfp4::device::ResidentClusters;
 /// use nvfp4::device::DeviceProperties;
 /// use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
 /// use nvfp4::quantize::Format;

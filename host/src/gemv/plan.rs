@@ -1,17 +1,18 @@
 //! Plans of a GEMV: which kernel runs it, with which launch, and why.
 //!
-//! [`fp4_formats::gemv::choose`] chooses a configuration from the table that the kernels are compiled
+//! [`choose`](crate::plan::gemv::choose) chooses a configuration from the table that the kernels are compiled
 //! from. A plan is the launch that follows, with the reasons. Nothing is measured at run time.
 
 use std::fmt;
 
-use fp4_formats::gemv::{self as contract, CONFIGS, GemvConfig, MAX_ROWS, ROWS};
+use fp4_formats::gemv::{CONFIGS, GemvConfig, ROWS};
 use fp4_formats::{Arch, ScaleLayout};
 use serde::Serialize;
 
 use super::WeightForm;
 use crate::device::{DeviceProperties, MAX_GRID_Y};
 use crate::error::{Error, Result};
+use crate::plan::gemv::{Geometry, MAX_ROWS, choose};
 use crate::quantize::device::Step;
 use crate::shape::{GemvShape, MAX_DIM};
 
@@ -149,7 +150,7 @@ pub fn plan(
     dimension("L", shape.l)?;
     let batches = shape.l.min(MAX_GRID_Y) as u32;
     let sms = machine.sms.max(1);
-    let Some((table, reason)) = contract::choose(k, layout) else {
+    let Some((table, reason)) = choose(k, layout) else {
         return Err(Error::shape("K", "a multiple of 16", shape.k));
     };
     let (config, reason) = match &overrides.kernel {
@@ -159,7 +160,7 @@ pub fn plan(
     if overrides.ctas == Some(0) {
         return Err(Error::shape("number of CTAs", "at least 1", 0));
     }
-    let geometry = config.geometry(m, k, batches, sms, overrides.ctas);
+    let geometry = Geometry::new(config, [m, k, batches], sms, overrides.ctas);
     if geometry.rows > u64::from(MAX_ROWS) {
         let least = config.row_groups(m).div_ceil(MAX_ROWS / config.group_rows());
         return Err(Error::shape(

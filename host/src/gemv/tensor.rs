@@ -5,7 +5,7 @@
 //! product loads the scales of activations; only in the wide tiles of kernels that are asked for by
 //! name does a launch before lay them out in the workspace.
 
-use fp4_formats::gemm::sm100::{prepare, vector};
+use fp4_formats::gemm::sm100::prepare;
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, ScaleLayout, TensorFamily};
@@ -15,6 +15,7 @@ use super::{GemvOverrides, GemvPlan, WeightForm};
 use crate::device::DeviceProperties;
 use crate::error::{Error, Result};
 use crate::gemm::{VectorProduct, rates};
+use crate::plan::vector;
 use crate::shape::GemvShape;
 
 /// What plans are made for, besides sizes and weights.

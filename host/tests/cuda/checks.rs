@@ -5,12 +5,12 @@ use std::error::Error;
 use std::fmt;
 
 use fp4_formats::e4m3;
-use fp4_formats::gemm::ResidentClusters;
 use half::f16;
 use nvfp4::cuda::{
     Cublas, CublasError, CublasLt, CublasShape, CudaDevice, CudaError, CudaLaunch, CudaMemory,
     CudaModule, E4m3Sums,
 };
+use nvfp4::device::ResidentClusters;
 
 /// How a check ended.
 pub enum Outcome {

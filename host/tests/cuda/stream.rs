@@ -1,7 +1,7 @@
 //! A caller's stream and memory, as a driver sees them: which calls there are, on which stream.
 //! `fake_driver` has the driver; kernels do nothing on it.
 
-use fp4_formats::gemm::ResidentClusters;
+use nvfp4::device::ResidentClusters;
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr;

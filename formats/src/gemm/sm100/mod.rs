@@ -13,7 +13,6 @@
 //!
 //! | file | topic |
 //! | --- | --- |
-//! | [`choose`] | which configuration for which problem |
 //! | [`config`] | tile configurations and what follows from them |
 //! | [`decode`] | weights as 16-bit floats |
 //! | [`descriptor`] | the bits that describe operands to `tcgen05` |
@@ -22,9 +21,7 @@
 //! | [`prepare`] | operands that the copy engine cannot take as they are |
 //! | [`tokens`] | activations that kernels take as they are in memory |
 //! | [`store`] | boxes of results that the copy engine stores |
-//! | [`vector`] | products of one token in place of a GEMV |
 
-pub mod choose;
 pub mod config;
 pub mod decode;
 pub mod descriptor;
@@ -33,7 +30,6 @@ pub mod params;
 pub mod prepare;
 pub mod store;
 pub mod tokens;
-pub mod vector;
 
 pub use config::{CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES, Sm100Config};
 pub use params::{Side, Sm100GroupedParams, Sm100Params, codes_map, elements_map, scales_map};

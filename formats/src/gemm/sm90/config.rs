@@ -4,7 +4,6 @@
 //! producer warpgroup copies, two consumer warpgroups decode and multiply. The
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
-use super::estimate::clusters;
 use super::place::{MORE_PLACES, Place};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
@@ -35,7 +34,7 @@ const SYSTEM_SHARED_BYTES: u32 = 1024;
 /// Partitions of an SM, registers of a partition, and the unit in which threads get them. A
 /// warp's registers are all in one partition; the warps of a CTA are assigned to the
 /// partitions in turn.
-pub(super) const PARTITIONS: u32 = 4;
+pub const PARTITIONS: u32 = 4;
 const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
@@ -77,7 +76,7 @@ const NARROW_FIXED: u32 = 128;
 /// The same of [wide](Sm90Config::is_wide) tiles, whose steps take 0.39 us of 48 tokens, 0.47 of
 /// 80, 0.59 of 128, 0.83 of 176, 0.95 of 208 and 1.15 of 256: the narrowest product, and the width
 /// below which steps take as long.
-pub(super) const WIDE_NARROWEST: u32 = 48;
+pub const WIDE_NARROWEST: u32 = 48;
 const WIDE_FLOOR: u32 = 64;
 const WIDE_FIXED: u32 = 16;
 /// Tokens of the products of [trimmed](Sm90Config::trims) tiles, the last of which is the whole tile, and of
@@ -530,30 +529,6 @@ impl Sm90Config {
     /// Whether the kernel can split K so.
     pub const fn takes(&self, split: Split) -> bool {
         split.cluster() <= self.max_split()
-    }
-
-    /// Steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive before it has
-    /// finished: as many as were measured to be best where the producer copies them. Elsewhere none: of few
-    /// tokens memory is the limit, and CTAs that end earlier leave it unused.
-    pub const fn kept_steps(&self) -> u32 {
-        if self.copies_partials() { 2 } else { 0 }
-    }
-
-    /// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
-    /// launch, or where the kernel cannot split K so.
-    pub fn schedule(&self, split: Split, problem: &Problem, sms: u32) -> Option<Schedule> {
-        if !self.takes(split) {
-            return None;
-        }
-        let blocks = match split {
-            // Sharing tiles among more CTAs than SMs costs more than it brings.
-            Split::StreamK => 1,
-            Split::None | Split::Cluster(_) => self.min_blocks,
-        };
-        let fit = clusters(sms, self.multicast, blocks);
-        let tiles = self.tiles(problem).count();
-        let schedule = Schedule::new(split, tiles, problem.k.div_ceil(K_STEP), fit)?;
-        Some(schedule.keeping(self.kept_steps(), tiles))
     }
 }
 

@@ -9,12 +9,10 @@
 //! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and what follows from them |
-//! | [`estimate`] | what they are expected to cost, and the choice |
 //! | [`params`] | the parameter block |
 //! | [`place`] | what a grouped product's producer tells the consumers of a tile |
 
 pub mod config;
-pub mod estimate;
 pub mod fold;
 pub mod params;
 pub mod place;

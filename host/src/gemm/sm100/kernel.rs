@@ -1,6 +1,5 @@
 //! A kernel of sm_100a for one problem, and which operand is where in its tiles.
 
-use fp4_formats::gemm::sm100::choose::{self, Estimate, Limit};
 use fp4_formats::gemm::sm100::config::Products;
 use fp4_formats::gemm::sm100::prepare;
 use fp4_formats::gemm::{Problem, ResultType, Split};
@@ -16,6 +15,7 @@ use crate::gemm::fp8;
 use crate::gemm::plan::{Candidate, Reads};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Gemm, WeightForm};
+use crate::plan::sm100::{self as estimate, Estimate, Limit};
 use crate::quantize::device::Step;
 
 /// A kernel of sm_100a for one problem.
@@ -150,7 +150,7 @@ impl Kernel for Sm100Kernel {
     }
 
     fn store_cycles(&self, result: ResultType) -> u64 {
-        choose::store_clocks(self.choice.config, self.choice.swapped, result)
+        estimate::store_clocks(self.choice.config, self.choice.swapped, result)
     }
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {

@@ -1,7 +1,6 @@
 //! Launching on sm_100a: activations are laid out where they must be, and maps made of all
 //! operands.
 
-use fp4_formats::gemm::sm100::choose::Estimate;
 use fp4_formats::gemm::sm100::prepare::{PrepareGroupedScales, PreparedBlocks};
 use fp4_formats::gemm::sm100::store::RESULT_ALIGN;
 use fp4_formats::gemm::sm100::{
@@ -22,6 +21,7 @@ use crate::gemm::fp8::{self, PlacedBytes};
 use crate::gemm::strides::{Entries, Strides};
 use crate::gemm::{Gemm, Output, Workspace};
 use crate::params::bytes;
+use crate::plan::sm100::Estimate;
 use crate::quantize::device::launch_step;
 
 /// One operand's place in device memory.

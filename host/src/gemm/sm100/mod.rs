@@ -15,7 +15,6 @@ mod workspace;
 use std::sync::Arc;
 
 use fp4_formats::gemm::sm90::fold::Lost;
-use fp4_formats::gemm::sm100::choose::{self, Estimate};
 use fp4_formats::gemm::sm100::prepare::PreparedBlocks;
 use fp4_formats::gemm::sm100::{CONFIGS, GROUPED, MIXED, STEP_BYTES, Sm100Config, folded};
 use fp4_formats::gemm::{NextWeights, Problem, Split};
@@ -30,6 +29,7 @@ use super::plan::Request;
 use super::weights::{BlockRows, fold};
 use super::{ActivationKind, DeviceWeights, WeightForm};
 use crate::error::{Error, Result};
+use crate::plan::sm100::{self as estimate, Estimate};
 use kernel::Sm100Kernel;
 pub(crate) use vector::{VectorOperands, VectorProduct, rates};
 
@@ -109,7 +109,7 @@ impl Family for Sm100 {
         let machine = rates(*machine);
         let result = asked.output.planned();
         let mut found: Vec<_> =
-            choose::candidates(format, operand(kind), problem, result, &machine)
+            estimate::candidates(format, operand(kind), problem, result, &machine)
                 .filter(|found| request.may_be(found.config.name))
                 .filter(|found| found.config.stores(result, asked.gated, found.swapped))
                 .filter(|found| overrides.split.is_none_or(|split| split == found.split))
@@ -141,10 +141,11 @@ impl Family for Sm100 {
         let machine = rates(*machine);
         let result = asked.output.planned();
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..*problem };
-        let mut found: Vec<_> = choose::grouped(format, operand(kind), &expected, result, &machine)
-            .filter(|found| request.may_be(found.config.name))
-            .filter(|found| found.config.stores(result, asked.gated, found.swapped))
-            .collect();
+        let mut found: Vec<_> =
+            estimate::grouped(format, operand(kind), &expected, result, &machine)
+                .filter(|found| request.may_be(found.config.name))
+                .filter(|found| found.config.stores(result, asked.gated, found.swapped))
+                .collect();
         best_first(&mut found);
         for choice in &mut found {
             let shape = choice.config.work_shape(choice.swapped);
@@ -181,7 +182,7 @@ impl Family for Sm100 {
             let sms = machine.sms;
             let machine = rates(*machine);
             let result = asked.output.planned();
-            let choices = choose::mixed(format, operand(kind), problem, result, &machine);
+            let choices = estimate::mixed(format, operand(kind), problem, result, &machine);
             for choice in choices {
                 if choice.config.stores(result, asked.gated, choice.swapped) {
                     let (problem, groups) = (*problem, None);

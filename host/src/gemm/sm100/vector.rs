@@ -1,9 +1,8 @@
 //! A GEMV by the kernels of this architecture: a product of one token, whose weights lie as those of a GEMV
 //! do, codes and 128x4 scales in buffers of their own.
 
-use fp4_formats::gemm::sm100::choose::{Estimate, Rates};
 use fp4_formats::gemm::sm100::prepare::PreparedBlocks;
-use fp4_formats::gemm::sm100::{Side, Sm100Config, Sm100Params, result_map, vector};
+use fp4_formats::gemm::sm100::{Side, Sm100Config, Sm100Params, result_map};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, ResultType, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMap;
@@ -17,6 +16,8 @@ use crate::error::Result;
 use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
 use crate::params::bytes;
+use crate::plan::sm100::{Estimate, Rates};
+use crate::plan::vector;
 use crate::quantize::device::{Step, launch_step};
 
 /// A GEMV on the tensor cores, planned.

@@ -1,6 +1,6 @@
 //! What is where in the workspace of a product on sm_100a.
 
-use fp4_formats::gemm::sm100::choose::Estimate;
+use crate::plan::sm100::Estimate;
 use fp4_formats::gemm::sm100::config::flag_bytes;
 
 /// CTAs of a launch under stream-K on a machine without as many SMs: one pair.

@@ -2,7 +2,6 @@
 
 use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::sm90::config::{self, K_STEP, MAX_BLOCKS, THREADS};
-use fp4_formats::gemm::sm90::estimate::{self, Estimate};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::quantize::{Format, dequantize_config};
 use fp4_formats::{HalfType, Operand, TensorFamily};
@@ -13,6 +12,7 @@ use crate::gemm::fp8::{self, matrix_bytes};
 use crate::gemm::plan::{Candidate, Reads};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Gemm, WeightForm};
+use crate::plan::sm90::{self as estimate, Estimate};
 use crate::quantize::device::Step;
 
 /// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its

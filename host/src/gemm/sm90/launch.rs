@@ -1,7 +1,7 @@
 //! Launching on sm_90a: block-scaled activations are decoded first, and floats that become e4m3 are
 //! quantised.
 
-use fp4_formats::gemm::sm90::{Sm90GroupedParams, Sm90Params, activations_map, estimate};
+use fp4_formats::gemm::sm90::{Sm90GroupedParams, Sm90Params, activations_map};
 use fp4_formats::gemm::{EvenRuns, Groups, NextWeights};
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
 use fp4_formats::{Divisor, ScaleLayout};
@@ -16,6 +16,7 @@ use crate::gemm::fp8::{self, PlacedBytes, matrix_bytes};
 use crate::gemm::strides::Strides;
 use crate::gemm::{Gemm, Workspace};
 use crate::params::bytes;
+use crate::plan::sm90 as estimate;
 use crate::quantize::device::launch_step;
 
 /// The operands of a launch that depend on its activations.

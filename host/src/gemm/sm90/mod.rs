@@ -6,7 +6,6 @@ mod launch;
 use std::sync::Arc;
 
 use fp4_formats::gemm::sm90::config::{CONFIGS, GROUPED, K_STEP, MAX_STAGES, MIXED, Sm90Config};
-use fp4_formats::gemm::sm90::estimate::{self, Estimate};
 use fp4_formats::gemm::sm90::fold::Lost;
 use fp4_formats::gemm::sm90::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::sm90::{Scheme, WeightLayout};
@@ -22,6 +21,7 @@ use super::plan::Request;
 use super::weights::BlockRows;
 use super::{ActivationKind, DeviceWeights, WeightForm};
 use crate::error::{Error, Result};
+use crate::plan::sm90::{self as estimate, Estimate};
 use kernel::{GroupedRuns, Sm90Kernel};
 
 /// `wgmma`.

@@ -9,12 +9,14 @@
 //! take as much longer. Its constants are published rates and counts of instructions, not
 //! measurements; those of the fix-up are sm_90a's.
 
-use super::config::{NARROW_COLUMNS, Products, STORE_COLUMNS};
-use super::prepare::scales_need_it;
-use super::{CONFIGS, GROUPED, MIXED, Sm100Config};
-use crate::gemm::{Problem, ResidentClusters, ResultType, Schedule, Split, Tiles};
-use crate::quantize::Format;
-use crate::{HalfType, Operand, ScaleLayout};
+use fp4_formats::gemm::sm100::config::{NARROW_COLUMNS, Products, STORE_COLUMNS};
+use fp4_formats::gemm::sm100::prepare::scales_need_it;
+use fp4_formats::gemm::sm100::{CONFIGS, GROUPED, MIXED, Sm100Config};
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
+use fp4_formats::quantize::Format;
+use fp4_formats::{HalfType, Operand, ScaleLayout};
+
+use crate::device::ResidentClusters;
 
 /// What a machine does per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,7 +212,7 @@ impl Estimate {
         let loaded = (tokens * config.loaded_bytes()) as u64;
         let bytes = config.stage_bytes() as u64 + loaded - absent;
         let read = config.read_bytes() as u64 + loaded - absent;
-        let rows = super::config::CTA_ROWS as u64;
+        let rows = fp4_formats::gemm::sm100::config::CTA_ROWS as u64;
         let slower = match config.products() {
             Products::Blocks => 1,
             Products::Bytes | Products::Folded => 2,
@@ -394,7 +396,7 @@ pub fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FloatType;
+    use fp4_formats::FloatType;
 
     const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
     const BLOCKS: ResultType = ResultType::Blocks(Format::Nvfp4);

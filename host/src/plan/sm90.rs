@@ -1,12 +1,12 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use super::config::{
+use fp4_formats::WARP;
+use fp4_formats::gemm::sm90::config::{
     CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
-use super::repack::Scheme;
-use crate::WARP;
-use crate::gemm::{Problem, ResultType, Schedule, Split};
-use crate::quantize::Format;
+use fp4_formats::gemm::sm90::repack::Scheme;
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::quantize::Format;
 
 /// What a candidate is expected to cost, in cycles of an SM: the comparator of
 /// [`candidates`]. A model for ranking, not a prediction.
@@ -101,7 +101,7 @@ const GPCS: [u32; 8] = [18, 18, 18, 18, 16, 16, 16, 12];
 const GPC_SMS: u32 = 132;
 
 /// Clusters of `size` CTAs that run at a time with `resident` CTAs per SM.
-pub(super) const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
+const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
     if size == 1 {
         return sms as u64 * resident as u64;
     }
@@ -111,6 +111,36 @@ pub(super) const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
         i += 1;
     }
     if sum == 0 { 1 } else { sum }
+}
+
+/// Steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive before it has
+/// finished: as many as were measured to be best where the producer copies them. Elsewhere none: of few
+/// tokens memory is the limit, and CTAs that end earlier leave it unused.
+const fn kept_steps(config: &Sm90Config) -> u32 {
+    if config.copies_partials() { 2 } else { 0 }
+}
+
+/// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
+/// launch, or where the kernel cannot split K so.
+#[must_use]
+pub fn schedule(
+    config: &Sm90Config,
+    split: Split,
+    problem: &Problem,
+    sms: u32,
+) -> Option<Schedule> {
+    if !config.takes(split) {
+        return None;
+    }
+    let blocks = match split {
+        // Sharing tiles among more CTAs than SMs costs more than it brings.
+        Split::StreamK => 1,
+        Split::None | Split::Cluster(_) => config.min_blocks,
+    };
+    let fit = clusters(sms, config.multicast, blocks);
+    let tiles = config.tiles(problem).count();
+    let schedule = Schedule::new(split, tiles, problem.k.div_ceil(K_STEP), fit)?;
+    Some(schedule.keeping(kept_steps(config), tiles))
 }
 
 /// Cycles in which a CTA stores the results of a tile that `parts` CTAs share.
@@ -129,7 +159,7 @@ pub const fn store_cycles(config: &Sm90Config, parts: u32, result: ResultType) -
 }
 
 /// The estimate for one candidate with a result of type `result`; that of floats does not depend
-/// on which. `None` where there is no such [`Sm90Config::schedule`].
+/// on which. `None` where there is no such [`schedule`].
 pub fn estimate(
     config: &'static Sm90Config,
     split: Split,
@@ -137,7 +167,7 @@ pub fn estimate(
     sms: u32,
     result: ResultType,
 ) -> Option<Estimate> {
-    let schedule = config.schedule(split, problem, sms)?;
+    let schedule = schedule(config, split, problem, sms)?;
     let grid = config.tiles(problem);
     let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
     let runs = schedule.ctas(tiles);
@@ -318,9 +348,9 @@ fn found_on_device(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FloatType;
-    use crate::gemm::sm90::config::MAX_SPLIT;
-    use crate::gemm::sm90::repack::CHUNK_ROWS;
+    use fp4_formats::FloatType;
+    use fp4_formats::gemm::sm90::config::MAX_SPLIT;
+    use fp4_formats::gemm::sm90::repack::CHUNK_ROWS;
 
     /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
     /// and no work at all in more CTAs than a tile has tokens for.

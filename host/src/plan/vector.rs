@@ -1,11 +1,11 @@
 //! A GEMV as a swapped product of one token: whether the tensor cores take it sooner than the kernels of a
 //! GEMV. Both are estimated by published rates and counts of instructions, not by measurements of ours.
 
-use super::Sm100Config;
-use super::choose::{ENDS, Estimate, Rates, choose};
-use crate::gemm::{Problem, ResultType};
-use crate::quantize::Format;
-use crate::{BlockFormat, Nvfp4, ScaleLayout, WARP};
+use super::sm100::{ENDS, Estimate, Rates, choose};
+use fp4_formats::gemm::sm100::Sm100Config;
+use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::quantize::Format;
+use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
 /// Instructions that an SM issues in a clock, half of what its quarters could: their warps wait for weights in
 /// between. Of the public contest's three shapes the best published kernels, which convert and multiply like
@@ -78,13 +78,13 @@ pub fn by(
 /// Whether rows of `k` elements are multiples of 16 bytes, as the copy engine takes them.
 #[must_use]
 pub const fn takes_k(k: u32) -> bool {
-    k > 0 && !super::prepare::codes_need_it(k)
+    k > 0 && !fp4_formats::gemm::sm100::prepare::codes_need_it(k)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FloatType;
+    use fp4_formats::FloatType;
 
     const F16: ResultType = ResultType::Floats(FloatType::F16);
 

@@ -1,0 +1,17 @@
+//! Cost models, and the choices by them: the kernel and the division of work for a problem.
+//!
+//! The contract ([`formats`](crate::formats)) has the tables of kernels, this module has the preferences
+//! among them. No kernel is compiled from it: a constant of an estimate changes plans, but neither the
+//! kernels nor their stamp.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | [`sm90`] | products on sm_90a: cycles of each configuration and schedule, as measured on an H200 |
+//! | [`sm100`] | products on sm_100a: clocks of each configuration, by published rates |
+//! | [`vector`] | a GEMV as a product of one token, on sm_100a |
+//! | [`gemv`] | the kernels of a GEMV |
+
+pub mod gemv;
+pub mod sm100;
+pub mod sm90;
+pub mod vector;
