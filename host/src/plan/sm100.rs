@@ -16,7 +16,7 @@ use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
 use fp4_formats::quantize::Format;
 use fp4_formats::{HalfType, Operand, ScaleLayout};
 
-use crate::device::ResidentClusters;
+use crate::cuda::ResidentClusters;
 
 /// What a machine does per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
