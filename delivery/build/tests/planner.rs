@@ -61,6 +61,13 @@ fn modules(workshop: &Workshop, arch: Arch) -> Result<()> {
     Ok(fs::write(workshop.folder(arch).join(FILE_NAME), text)?)
 }
 
+/// Whether every module of the architectures that are compiled is fresh.
+fn is_complete(workshop: &Workshop) -> Result<bool> {
+    let archs: Vec<Arch> = Arch::compiled().collect();
+    let found = workshop.inventory(&archs, &Family::ALL)?;
+    Ok(found.iter().all(|found| !found.compiled.is_empty() && found.missing.is_empty()))
+}
+
 #[test]
 fn a_constant_of_the_planner_recompiles_no_kernel() -> Result<()> {
     let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -77,23 +84,22 @@ fn a_constant_of_the_planner_recompiles_no_kernel() -> Result<()> {
         fs::create_dir_all(root.join("host/src/plan"))?;
         fs::copy(real.join(file), root.join(file))?;
     }
-    let archs: Vec<Arch> = Arch::compiled().collect();
-    for &arch in &archs {
+    for arch in Arch::compiled() {
         modules(&workshop, arch)?;
     }
-    assert!(workshop.is_complete(&archs)?);
+    assert!(is_complete(&workshop)?);
     for file in PLANNER {
         let text = fs::read_to_string(root.join(file))?;
         let (before, number) =
             text.split_once(": u32 = ").or(text.split_once(": u64 = ")).expect("a constant");
         write(&root, file, &format!("{before}: u32 = 1{number}"))?;
-        assert!(workshop.is_complete(&archs)?, "{file}");
+        assert!(is_complete(&workshop)?, "{file}");
     }
     for file in [CONTRACT, KERNEL] {
         write(&root, file, "//! Another line.\n")?;
-        assert!(!workshop.is_complete(&archs)?, "{file}");
+        assert!(!is_complete(&workshop)?, "{file}");
         write(&root, file, "//! One line.\n")?;
-        assert!(workshop.is_complete(&archs)?, "{file}");
+        assert!(is_complete(&workshop)?, "{file}");
     }
     Ok(fs::remove_dir_all(root)?)
 }
