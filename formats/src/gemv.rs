@@ -193,7 +193,6 @@ pub const CONFIGS: [GemvConfig; 4] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ScaleLayout::{Blocked128x4, Linear};
 
     /// Every row belongs to exactly one row group, and the first row of each group exists.
     #[test]
