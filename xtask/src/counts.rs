@@ -28,9 +28,12 @@ type Opcodes = BTreeMap<String, usize>;
 /// Counts by kernel.
 pub type Counts = BTreeMap<String, Opcodes>;
 
+/// The expected counts, from the root.
+pub const FILE: &str = "tests/data/kernels/synchronisation.json";
+
 /// Path of the expected counts.
 fn file() -> PathBuf {
-    run::root().join("tests/data/kernels/synchronisation.json")
+    run::root().join(FILE)
 }
 
 /// The expected counts of an architecture's kernels.
@@ -42,20 +45,39 @@ pub fn expected(arch: Arch) -> Result<Counts> {
     all.remove(arch.name()).with_context(|| format!("{} lacks {arch}", path.display()))
 }
 
-/// Compiles an architecture's kernels and counts, of those that synchronise nothing, too.
+/// Compiles an architecture's kernels and counts.
 pub fn compiled(arch: Arch, compiler: &Compiler) -> Result<Counts> {
     let families = Family::of(arch).map(|family| (arch, family)).collect();
     let mut counts = Counts::new();
     for ((_, family), built) in build_kernels::compile(families, compiler)? {
         let built = built.with_context(|| family.to_string())?;
-        counts.extend(built.kernels.into_iter().map(|kernel| (kernel.name, Opcodes::new())));
-        for ((kernel, opcode), count) in ptx::convergent_counts(&built.ptx) {
-            let opcodes = counts.get_mut(&kernel);
-            let opcodes = opcodes.with_context(|| format!("{opcode} outside of any kernel"))?;
-            opcodes.insert(opcode, count);
-        }
+        let kernels = built.kernels.into_iter().map(|kernel| kernel.name);
+        count(&mut counts, kernels, &built.ptx)?;
     }
     Ok(counts)
+}
+
+/// Counts in an architecture's kernels as they stand in `target/kernels`.
+pub fn built(arch: Arch) -> Result<Counts> {
+    let mut counts = Counts::new();
+    for module in build_kernels::manifest(arch)?.modules {
+        let path = build_kernels::folder(arch).join(&module.ptx.name);
+        let ptx = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let kernels = module.kernels.into_iter().map(|entry| entry.kernel.name);
+        count(&mut counts, kernels, &ptx)?;
+    }
+    Ok(counts)
+}
+
+/// Adds the counts of a module's kernels, of those that synchronise nothing, too.
+fn count(counts: &mut Counts, kernels: impl Iterator<Item = String>, ptx: &str) -> Result<()> {
+    counts.extend(kernels.map(|kernel| (kernel, Opcodes::new())));
+    for ((kernel, opcode), count) in ptx::convergent_counts(ptx) {
+        let opcodes = counts.get_mut(&kernel);
+        let opcodes = opcodes.with_context(|| format!("{opcode} outside of any kernel"))?;
+        opcodes.insert(opcode, count);
+    }
+    Ok(())
 }
 
 /// Returns the differences, one line per kernel.

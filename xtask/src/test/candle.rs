@@ -2,6 +2,7 @@
 
 use super::Tally;
 use super::cargo::Cargo;
+use super::gated::Part;
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -12,6 +13,13 @@ pub const NAME: &str = "nvfp4-candle";
 
 /// Its manifest.
 const MANIFEST: &str = "candle/Cargo.toml";
+
+/// The steps with what they depend on: the adapter and the library, and the kernels that the tests launch.
+pub fn part() -> Result<Part> {
+    Part::new(NAME, &["xtask/src/test/candle.rs", "tests/skipped"])
+        .package("candle")?
+        .package("kernels-gpu")
+}
 
 /// Runs all steps. The example takes the real model if it is here, and a random one otherwise.
 pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {

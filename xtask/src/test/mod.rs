@@ -9,19 +9,22 @@ mod candle;
 mod cargo;
 mod coverage;
 mod exporters;
+mod gated;
 mod nvcc;
 mod python;
 mod targets;
 
 use crate::build_kernels::{self, Assembler};
-use crate::run::tools;
-use crate::{counts, fetch_model, lint};
+use crate::counts::{self, FILE as COUNTS};
+use crate::run::{self, tools};
+use crate::{fetch_model, lint};
 use anyhow::{Context, Result};
 use cargo::{Cargo, MODEL_VARIABLE};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use cuda_builder::{Compiler, Fetch};
 use fp4_formats::Arch;
+use gated::{Part, Record};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,6 +32,8 @@ use targets::{Needed, Selection, Target};
 
 /// The test that launches one configuration of each family of kernels.
 const QUICK: &str = "quick";
+/// The filter that names the compilation of the kernels by compilers other than the one that is used.
+const OTHER_COMPILERS: &str = "other-compilers";
 /// Packages whose tests launch kernels.
 const WITH_KERNELS: [&str; 2] = ["nvfp4", "nvfp4-tests"];
 /// Tests that are named at the end.
@@ -43,6 +48,13 @@ pub struct Options {
     /// module is tested with, unless they are here
     #[arg(long)]
     offline: bool,
+    /// Everything: also the parts that have passed with the same inputs (`.ci/green.json`), and what
+    /// `--exporters` runs
+    #[arg(long, conflicts_with_all = ["quick", "filter"])]
+    all: bool,
+    /// Write to `.ci/green.json` which of the parts that take long have passed, with their inputs
+    #[arg(long, conflicts_with_all = ["quick", "exporters"])]
+    record: bool,
     /// Only this: what ModelOpt, llmcompressor and TorchAO write is converted, and their loaders read
     /// what is written here; installs 6 GB of Python packages in target/exporters
     #[arg(long, conflicts_with_all = ["quick", "filter"])]
@@ -166,22 +178,27 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if options.coverage {
         coverage::begin(&mut cargo)?;
     }
+    // A filter that names a part runs it.
+    let mut record = Record::read(&run::root(), options.all || options.filter.is_some())?;
     let (mut tally, whole) = match (&options.filter, options.quick) {
         (filter, true) => (quick(filter.as_deref(), cargo)?, false),
-        (Some(filter), false) => (filtered(filter, options.offline, cargo)?, false),
-        (None, false) => (everything(options, cargo)?, true),
+        (Some(filter), false) => (filtered(filter, options.offline, cargo, &mut record)?, false),
+        (None, false) => (everything(options, cargo, &mut record)?, true),
     };
+    if options.record {
+        record.write()?;
+    }
     if options.coverage {
         tally.step("coverage of the kernels", coverage::report(whole));
     }
     Ok(tally.finish())
 }
 
-fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
+fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Tally> {
     let mut tally = Tally::default();
     let compiler = Compiler::find(Fetch::Allowed)?;
     build_kernels::refresh()?;
-    compilers(&mut tally, &compiler);
+    compilers(&mut tally, &compiler, record)?;
     machine_code(&mut tally, options);
     let cargo = Cargo {
         model: model(&mut tally, options.offline),
@@ -191,9 +208,15 @@ fn everything(options: &Options, cargo: Cargo) -> Result<Tally> {
     };
     cargo.run(&mut tally, &["--workspace"], &[])?;
     cargo.run_documentation(&mut tally)?;
-    candle::run(&mut tally, &cargo)?;
-    python::run(&mut tally, options.offline)?;
-    tally.skip("exporters and their loaders", "only with --exporters: 6 GB of Python packages");
+    record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
+    record.run(&mut tally, &python::part()?, |tally| python::run(tally, options.offline))?;
+    match options.all {
+        true => exporters::run(&mut tally, options.offline)?,
+        false => {
+            let why = "only with --exporters or --all: 6 GB of Python packages";
+            tally.skip("exporters and their loaders", why);
+        }
+    }
     Ok(tally)
 }
 
@@ -224,17 +247,22 @@ fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
 }
 
 /// The tests of a name.
-fn filtered(filter: &str, offline: bool, cargo: Cargo) -> Result<Tally> {
+fn filtered(filter: &str, offline: bool, cargo: Cargo, record: &mut Record) -> Result<Tally> {
+    if filter == OTHER_COMPILERS {
+        let mut tally = Tally::default();
+        other_compilers(&mut tally, &Compiler::find(Fetch::Allowed)?, record)?;
+        return Ok(tally);
+    }
     if filter == candle::NAME {
         let mut tally = Tally::default();
         build_kernels::refresh()?;
         let cargo = Cargo { model: model(&mut tally, offline), ..cargo };
-        candle::run(&mut tally, &cargo)?;
+        record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
         return Ok(tally);
     }
     if filter == python::NAME {
         let mut tally = Tally::default();
-        python::run(&mut tally, offline)?;
+        record.run(&mut tally, &python::part()?, |tally| python::run(tally, offline))?;
         return Ok(tally);
     }
     let nothing_named = || UsageError::NothingNamed { actual: filter.to_owned() };
@@ -276,17 +304,33 @@ fn model(tally: &mut Tally, offline: bool) -> Option<PathBuf> {
     fetched.map_err(|error| tally.skip("real model", &format!("{error:#}"))).ok()
 }
 
-/// Every accepted compiler builds the kernels, and each result keeps the
+/// Checks that the kernels, as they are compiled for all tests, have the expected synchronising instructions, and
+/// that every other accepted compiler gives kernels with the same.
+fn compilers(tally: &mut Tally, default: &Compiler, record: &mut Record) -> Result<()> {
+    for arch in Arch::compiled() {
+        let name = format!("synchronising instructions of the kernels for {arch}");
+        let result = counts::built(arch).and_then(|counts| counts::check(arch, &counts));
+        tally.step(&name, result);
+    }
+    other_compilers(tally, default, record)
+}
+
+/// Every accepted compiler but the one that is used builds the kernels, and each result keeps the
 /// contract that `cuda_builder` checks and has the expected synchronising instructions.
-fn compilers(tally: &mut Tally, default: &Compiler) {
+fn other_compilers(tally: &mut Tally, default: &Compiler, record: &mut Record) -> Result<()> {
     let all = Compiler::all();
-    for compiler in &all {
-        for arch in Arch::compiled() {
-            let name = format!("kernels for {arch} with rustc {}", compiler.release);
-            let result =
-                counts::compiled(arch, compiler).and_then(|counts| counts::check(arch, &counts));
-            tally.step(&name, result);
-        }
+    for compiler in all.iter().filter(|compiler| compiler.rustc != default.rustc) {
+        let sources = ["cuda_builder", "delivery/build", "xtask/src/counts.rs", COUNTS];
+        let part = Part::new(format!("kernels with {}", compiler.origin), &sources);
+        let part = part.package("kernels-gpu")?.tool(compiler.describe());
+        record.run(tally, &part, |tally| {
+            for arch in Arch::compiled() {
+                let name = format!("kernels for {arch} with rustc {}", compiler.release);
+                let result = counts::compiled(arch, compiler);
+                tally.step(&name, result.and_then(|counts| counts::check(arch, &counts)));
+            }
+            Ok(())
+        })?;
     }
     for (wanted, origin) in
         [("rustup's toolchain", "active toolchain"), ("Debian's rustc-web", "Debian's rustc-web")]
@@ -298,6 +342,7 @@ fn compilers(tally: &mut Tally, default: &Compiler) {
             );
         }
     }
+    Ok(())
 }
 
 /// ptxas accepts every kernel and none goes through local memory.

@@ -2,6 +2,7 @@
 //! with NumPy in a virtual environment.
 
 use super::exporters::python;
+use super::gated::Part;
 use super::{Skipped, Tally};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
@@ -24,6 +25,16 @@ fn package() -> PathBuf {
 /// The folder of the environment and the wheel.
 fn work() -> PathBuf {
     run::target().join("python")
+}
+
+/// The steps with what they depend on: the package and the emulator, and the programs that the tests run.
+pub fn part() -> Result<Part> {
+    let programs = ["emulator/ptx-emu/examples", "emulator/ptx-emu-core/tests/findings/triton"];
+    let own = ["xtask/src/test/python.rs"];
+    let python = version().unwrap_or_else(|why| format!("no Python: {why:#}"));
+    let part =
+        Part::new(NAME, &[&own[..], &programs[..]].concat()).tool(format!("Python {python}"));
+    part.package(&format!("emulator/{NAME}"))
 }
 
 /// Runs all steps, or says why not.

@@ -7,14 +7,63 @@ use std::path::{Path, PathBuf};
 
 /// The parts of `cargo metadata` that are used.
 #[derive(Deserialize)]
-struct Metadata {
+pub struct Metadata {
     packages: Vec<Package>,
 }
 
+/// A package of a workspace.
 #[derive(Deserialize)]
-struct Package {
+pub struct Package {
     name: String,
+    manifest_path: PathBuf,
     targets: Vec<Described>,
+    dependencies: Vec<Dependency>,
+}
+
+/// A package that another one depends on.
+#[derive(Deserialize)]
+pub struct Dependency {
+    /// Its folder, if it is named by that.
+    path: Option<PathBuf>,
+    /// `dev`, `build` or nothing.
+    kind: Option<String>,
+}
+
+impl Metadata {
+    /// The packages of this workspace, or of that of another manifest.
+    pub fn read(manifest: Option<&Path>) -> Result<Self> {
+        let mut cargo = run::cargo();
+        cargo.args(["metadata", "--no-deps", "--format-version", "1"]);
+        if let Some(manifest) = manifest {
+            cargo.arg("--manifest-path").arg(manifest);
+        }
+        let output = cargo.output().context("running cargo metadata")?;
+        let message = || String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "cargo metadata: {}", message());
+        serde_json::from_slice(&output.stdout).context("reading cargo metadata")
+    }
+
+    /// The package in a folder.
+    pub fn package_in(&self, folder: &Path) -> Option<&Package> {
+        self.packages.iter().find(|package| package.manifest_path.parent() == Some(folder))
+    }
+}
+
+impl Package {
+    /// The folders of those dependencies that `used` takes and that are named by their folders.
+    pub fn folders_of(
+        &self,
+        used: impl FnMut(&&Dependency) -> bool,
+    ) -> impl Iterator<Item = PathBuf> {
+        self.dependencies.iter().filter(used).filter_map(|dependency| dependency.path.clone())
+    }
+}
+
+impl Dependency {
+    /// Whether only tests, benches and examples use it.
+    pub fn is_for_tests(&self) -> bool {
+        self.kind.as_deref() == Some("dev")
+    }
 }
 
 #[derive(Deserialize)]
@@ -146,15 +195,8 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 
 /// All of the workspace.
 pub fn all() -> Result<Vec<Target>> {
-    let output = run::cargo()
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .context("running cargo metadata")?;
-    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata =
-        serde_json::from_slice(&output.stdout).context("reading cargo metadata")?;
     let mut targets = Vec::new();
-    for Package { name: package, targets: described } in metadata.packages {
+    for Package { name: package, targets: described, .. } in Metadata::read(None)?.packages {
         for Described { name, kind, src_path: source, test } in described {
             let kind = kind.iter().find_map(|kind| match kind.as_str() {
                 "lib" | "proc-macro" => Some(Kind::Library),
