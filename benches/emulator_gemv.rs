@@ -4,9 +4,9 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fp4_formats::gemv::GemvParams;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
-use nvfp4::generate::Generator;
 use nvfp4::plan::gemv::{Geometry, choose};
 use nvfp4::shape::GemvShape;
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::ptx;
 use ptx_emu_core::{Checks, GlobalMemory, Launch, Module, Schedule};
 

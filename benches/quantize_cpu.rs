@@ -5,8 +5,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fp4_formats::FloatType;
 use nvfp4::floats;
 use nvfp4::quantize::{Format, QuantizeOptions, quantize_bytes, recipe_by_name};
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::Dims;
+use nvfp4_lab::rng::SplitMix64;
 
 const RECIPES: [(Format, &str); 9] = [
     (Format::Nvfp4, "torchao"),

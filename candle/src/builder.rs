@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use nvfp4::ScaleLayout;
-use nvfp4::checkpoint::{Blocks, Layout, Model, Order, Parts, load};
 use nvfp4::parallel::{Cut, Part};
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::Dims;
+use nvfp4_checkpoint::{Blocks, Layout, Model, Order, Parts, load};
 
 use crate::engine::Engine;
 use crate::error::{shape, wrap};
@@ -121,8 +121,7 @@ impl PackedBuilder {
     pub fn get(&self, dims: impl Into<Shape>, tensor: &str, dtype: DType) -> Result<Tensor> {
         let (name, dims) = (self.name(tensor), dims.into());
         let model = &self.source.model;
-        let found =
-            model.file(&name).map_err(nvfp4::Error::from).and_then(|file| file.floats(&name));
+        let found = model.file(&name).and_then(|file| file.floats(&name));
         let found = found.map_err(wrap)?;
         if found.shape != dims.dims() {
             return Err(shape(
@@ -228,7 +227,7 @@ impl PackedBuilder {
         }
     }
 
-    fn load(&self, parts: &Parts) -> Result<nvfp4::checkpoint::Weight> {
+    fn load(&self, parts: &Parts) -> Result<nvfp4_checkpoint::Weight> {
         let Some(layout) = self.source.layout else {
             unreachable!("only a layout finds the parts of weights")
         };
@@ -270,7 +269,7 @@ impl PackedBuilder {
 
     /// A matrix of floats in NVFP4.
     fn quantized(&self, name: &str, inputs: usize, outputs: usize) -> Result<Blocks> {
-        let file = self.source.model.file(name).map_err(|error| wrap(error.into()))?;
+        let file = self.source.model.file(name).map_err(wrap)?;
         if !self.quantizes {
             return Err(shape(format!("`{name}`"), "quantised, or quantising asked for", "floats"));
         }

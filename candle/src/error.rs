@@ -3,7 +3,7 @@
 use candle_core::Error;
 
 /// An error of the library.
-pub(crate) fn wrap(error: nvfp4::Error) -> Error {
+pub(crate) fn wrap(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::wrap(error)
 }
 

@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Result, Tensor};
-//! use nvfp4::checkpoint::Blocks;
+//! use nvfp4::tensor::Blocks;
 //! use nvfp4::quantize::{TensorScale, quantize};
 //! use nvfp4::{ScaleLayout, tensor::Dims};
 //! use nvfp4_candle::{Engine, Linear};

@@ -9,9 +9,9 @@ use candle_core::{
     CpuStorage, CustomOp1, DType, InplaceOp2, Layout, Module, Result, Shape, Tensor,
 };
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::checkpoint::Blocks;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{ActivationBuffers, Gemm, GemmOptions, HalfMatrix, ResultBuffers, Vectors};
+use nvfp4::tensor::Blocks;
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
 

@@ -8,13 +8,13 @@ use std::thread::{self, ThreadId};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::checkpoint::Blocks;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     ActivationBuffers, ChosenRows, Gemm, GemmOptions, GroupBuffers, Grouping, HalfMatrix,
     ResultBuffers, Vectors,
 };
 use nvfp4::moe::{MoeShape, Routes, Routing};
+use nvfp4::tensor::Blocks;
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
 

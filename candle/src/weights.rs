@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::checkpoint::Blocks;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{DeviceWeights, Repacked};
+use nvfp4::tensor::Blocks;
 
 use crate::engine::{Engine, Place};
 use crate::error::{shape, wrap};

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
-use nvfp4::checkpoint::{Blocks, Layout, Model, ModelOptions, matrix, quantize_model};
 use nvfp4::device::{Device as Machine, DeviceRequest};
 use nvfp4::observe::Reports;
 use nvfp4::parallel::Part;
@@ -13,6 +12,7 @@ use nvfp4::quantize::{Format, TensorScale, quantize, recipe_by_name};
 use nvfp4::tensor::Dims;
 use nvfp4::{HalfType, ScaleLayout};
 use nvfp4_candle::{Engine, Linear, MoeLinear, PackedBuilder};
+use nvfp4_checkpoint::{Blocks, Layout, Model, ModelOptions, matrix, quantize_model};
 
 const N: usize = 40;
 const K: usize = 64;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use nvfp4::checkpoint::{Layout, Model, inspect, load, matrix, verify};
+use nvfp4_checkpoint::{Layout, Model, inspect, load, matrix, verify};
 
 /// A folder of this process, in memory where the system has such a place.
 pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {

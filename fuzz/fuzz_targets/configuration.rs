@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 
 use common::{FOLDER, read_everything};
 use libfuzzer_sys::fuzz_target;
-use nvfp4::checkpoint::{Layout, Model, ModelOptions, NewTensor, quantize_model, write};
 use nvfp4::quantize::{Format, recipe_by_name};
+use nvfp4_checkpoint::{Layout, Model, ModelOptions, NewTensor, quantize_model, write};
 use nvfp4_manifest::Manifest;
 use safetensors::Dtype;
 

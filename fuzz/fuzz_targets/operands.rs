@@ -7,8 +7,9 @@ mod common;
 
 use common::FOLDER;
 use libfuzzer_sys::fuzz_target;
-use nvfp4::checkpoint::Checkpoint;
-use nvfp4::{operands, tune};
+use nvfp4::tune;
+use nvfp4_checkpoint::Checkpoint;
+use nvfp4_lab::operands;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&mode, rest)) = input.split_first() else { return };

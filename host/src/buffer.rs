@@ -375,7 +375,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>> {
+    pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>> {
         let end = range.end.min(self.len());
         let start = range.start.min(end);
         Ok(match &self.place {

@@ -7,11 +7,8 @@ use std::path::PathBuf;
 use fp4_formats::SizeOverflow;
 use thiserror::Error;
 
-#[cfg(feature = "checkpoint")]
-use crate::checkpoint::CheckpointError;
 use crate::device::DeviceError;
 use crate::kernels::KernelsError;
-use crate::shape::ShapeError;
 use crate::tune::TuneError;
 
 /// Position of an element in a batch of matrices.
@@ -124,13 +121,6 @@ pub enum Error {
         /// Its size.
         bytes: usize,
     },
-    /// A shape string could not be used.
-    #[error(transparent)]
-    ShapeString(#[from] ShapeError),
-    /// A safetensors file could not be used.
-    #[cfg(feature = "checkpoint")]
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
     /// No PTX was found.
     #[error(transparent)]
     Kernels(#[from] KernelsError),
@@ -181,7 +171,7 @@ pub enum ErrorKind {
     OutOfMemory,
     /// A call of the driver failed, or a kernel did.
     Driver,
-    /// A checkpoint cannot be used.
+    /// A checkpoint cannot be used: an error of the crate `nvfp4-checkpoint`.
     Checkpoint,
     /// A file cannot be read or written, a tuning table among them.
     File,
@@ -199,22 +189,20 @@ impl Error {
             | Self::NonFinite { .. }
             | Self::NonFiniteAt { .. }
             | Self::ScaleNotFinite { .. }
-            | Self::ScaleNegative { .. }
-            | Self::ShapeString(_) => ErrorKind::InvalidArgument,
+            | Self::ScaleNegative { .. } => ErrorKind::InvalidArgument,
             Self::WrongDevice { .. } => ErrorKind::WrongDevice,
             Self::Overflow { .. } => ErrorKind::Overflow,
             Self::Memory { .. } => ErrorKind::OutOfMemory,
             Self::Kernels(_) => ErrorKind::Unsupported,
             Self::Device(error) => error.kind(),
-            #[cfg(feature = "checkpoint")]
-            Self::Checkpoint(_) => ErrorKind::Checkpoint,
             Self::Tune(_) | Self::Io { .. } => ErrorKind::File,
             Self::Wrong { .. } => ErrorKind::Wrong,
         }
     }
 
     /// An [`Error::Shape`] from printable values.
-    pub(crate) fn shape(
+    #[must_use]
+    pub fn shape(
         field: impl Into<String>,
         required: impl Into<String>,
         actual: impl fmt::Display,
@@ -223,7 +211,8 @@ impl Error {
     }
 
     /// A size overflow in `what`.
-    pub(crate) fn overflow(what: impl Into<String>, source: SizeOverflow) -> Self {
+    #[must_use]
+    pub fn overflow(what: impl Into<String>, source: SizeOverflow) -> Self {
         Self::Overflow { what: what.into(), detail: source.to_string() }
     }
 
@@ -233,8 +222,6 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Wrong { .. } => 1,
-            #[cfg(feature = "checkpoint")]
-            Self::Checkpoint(CheckpointError::Interrupted { .. }) => 1,
             Self::Device(error) if error.happened_while_running() => 1,
             _ => 2,
         }
@@ -245,7 +232,10 @@ impl Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Checks that `bytes` more bytes can be allocated in total.
-pub(crate) fn require_memory(what: &str, bytes: u64) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn require_memory(what: &str, bytes: u64) -> Result<()> {
     if available_memory().is_none_or(|available| bytes <= available) {
         return Ok(());
     }
@@ -254,7 +244,10 @@ pub(crate) fn require_memory(what: &str, bytes: u64) -> Result<()> {
 }
 
 /// An empty vector with room for `len` elements, or a typed error if there is not enough memory.
-pub(crate) fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     let bytes = len.saturating_mul(size_of::<T>());
     require_memory(what, bytes as u64)?;
@@ -265,7 +258,10 @@ pub(crate) fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
 }
 
 /// A vector of `len` copies of `value`, or a typed error.
-pub(crate) fn filled<T: Clone>(what: &str, len: usize, value: T) -> Result<Vec<T>> {
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn filled<T: Clone>(what: &str, len: usize, value: T) -> Result<Vec<T>> {
     let mut vector = reserve(what, len)?;
     vector.resize(len, value);
     Ok(vector)

@@ -12,29 +12,24 @@
 //! | [`device`], [`buffer`] | what runs kernels, and its memory |
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`plan`] | cost models, and choices of kernels by them |
-//! | [`gemv`] | batched matrix-vector products: plans, launches, and a layer of a checkpoint as a GEMV |
+//! | [`gemv`] | batched matrix-vector products: plans and launches |
 //! | [`gemm`] | matrix products with block-scaled weights: plans and launches |
 //! | [`parallel`] | parts of weights for several devices |
 //! | [`threads`] | what threads may share, streams, and recordings |
 //! | [`tune`] | measured choices of GEMM kernels |
-//! | [`oracle`] | the f64 reference and the tolerance |
-//! | [`mod@bench`] | one verified run of a shape, with times or counters |
-//! | [`shape`], [`generate`], [`rng`] | shape strings, test inputs from a seed |
-//! | [`checkpoint`] | safetensors files, whole models, and four projects' layouts of quantised weights |
+//! | [`moe`] | mixtures of experts |
+//! | [`shape`] | sizes of products |
 //! | [`observe`] | what the emulator reports of launches |
-//! | [`operands`] | operands of a GEMV or a GEMM in a safetensors file |
 //! | [`floats`] | floats of several types as bytes |
-//! | [`doctor`] | the driver, GPUs and kernels of this machine, and which of them will be used |
+//! | [`whole`] | files that appear complete or not at all |
 //! | [`cuda`] | the CUDA backend |
 //! | [`error`] | the error types |
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
-//! | `checkpoint` | yes | [`checkpoint`], [`operands`], layers of checkpoints as operands |
-//! | `emulator` | yes | devices without a GPU, [`mod@bench`], [`observe`] |
+//! | `emulator` | yes | devices without a GPU, [`observe`] |
 //! | `capture` | no | [`capture`]: launches as bundles that the program `ptx-emu` replays |
 //! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
-//! | `cli` | no | the program `nvfp4`, and the packages that only it needs |
 //! | `cudarc` | no | devices from streams of the crate `cudarc`, operands from its slices |
 //! | `nccl` | no | NCCL's all-reduce through `cudarc` |
 //! | `cust` | no | contexts, streams and memory through the crate `cust`, whose build needs a variable |
@@ -124,58 +119,38 @@
 //! }
 //! ```
 //!
-//! # A whole checkpoint
-//! ```no_run
-//! use nvfp4::checkpoint::{Layout, Model, ModelOptions, quantize_model, verify};
-//! use nvfp4::quantize::recipe_by_name;
-//! use nvfp4::{Format, Result};
-//!
-//! # fn main() -> Result<()> {
-//! let model = Model::open("llama")?;
-//! let options = ModelOptions::new(recipe_by_name(Format::Nvfp4, "modelopt")?, Layout::ModelOpt);
-//! print!("{}", quantize_model(&model, &options, "llama-nvfp4".as_ref(), None, &mut ())?);
-//! print!("{}", verify(&Model::open("llama-nvfp4")?, Some(&model), &mut ())?);
-//! # Ok(())
-//! # }
-//! ```
+//! # Checkpoints, and the laboratory
+//! The crate `nvfp4-checkpoint` reads safetensors files and whole models, in four projects' layouts of
+//! quantised weights, and quantises, converts and verifies them. The crate `nvfp4-lab` has the f64 oracle, test
+//! inputs from a seed, verified and timed runs, and the program `nvfp4`.
 
-#[cfg(feature = "emulator")]
-pub mod bench;
 pub mod buffer;
 #[cfg(feature = "capture")]
 pub mod capture;
-#[cfg(feature = "checkpoint")]
-pub mod checkpoint;
 #[cfg(feature = "cudarc")]
 pub mod cudarc;
 pub mod dequantize;
 pub mod device;
-pub mod doctor;
 pub mod error;
 pub mod floats;
 pub mod gemm;
 pub mod gemv;
-pub mod generate;
 pub mod kernels;
 pub mod modules;
 pub mod moe;
 #[cfg(feature = "emulator")]
 pub mod observe;
-#[cfg(feature = "checkpoint")]
-pub mod operands;
-pub mod oracle;
 pub mod parallel;
 mod params;
 pub mod plan;
 pub mod quantize;
-pub mod rng;
 mod setters;
 pub mod shape;
 mod stream;
 pub mod tensor;
 pub mod threads;
 pub mod tune;
-mod whole;
+pub mod whole;
 
 pub use nvfp4_cuda as cuda;
 

@@ -1,7 +1,9 @@
 //! Options are structs that may get more fields, so that other crates make them by a constructor and
 //! a call for each field that is not to have its usual value.
 
-/// Methods that set one field each and give the options back.
+/// Methods that set one field each and give the options back: `setters!(Options { field: Type, .. })`, for a
+/// type of the crate that calls it.
+#[macro_export]
 macro_rules! setters {
     ($options:ty { $($(#[$attribute:meta])* $field:ident: $argument:ty),+ $(,)? }) => {
         impl $options {
@@ -18,4 +20,4 @@ macro_rules! setters {
         }
     };
 }
-pub(crate) use setters;
+pub(crate) use crate::setters;

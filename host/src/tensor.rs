@@ -304,7 +304,10 @@ pub(crate) fn relaid(
 }
 
 /// Bytes of codes and of scales of a tensor; checks K and the sizes.
-pub(crate) fn byte_counts<F: BlockFormat>(
+///
+/// # Errors
+/// [`Error::Shape`] for a K that is not whole blocks, [`Error::Overflow`].
+pub fn byte_counts<F: BlockFormat>(
     name: &str,
     dims: Dims,
     layout: ScaleLayout,

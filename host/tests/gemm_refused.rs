@@ -14,11 +14,12 @@ use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
     Activation, ActivationBuffers, ActivationKind, Activations, DeviceWeights, GatedWeights, Gemm,
     GemmOptions, GemmOverrides, GemmRun, GroupBuffers, Grouping, HalfMatrix, Output, Repacked,
-    ResultBuffers, UpOptions, Vectors, Workspace, gemm, gemm_gated, plan, plan_for, reference,
+    ResultBuffers, UpOptions, Vectors, Workspace, gemm, gemm_gated, plan, plan_for,
 };
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::gemm::reference;
 use support::{Folder, MACHINES, no_kernels};
 
 const LONGEST: &str = "from 1 to 2147483647";

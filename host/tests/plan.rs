@@ -5,7 +5,7 @@ use fp4_formats::{Arch, ScaleLayout, WARP};
 use nvfp4::device::{DeviceProperties, ResidentClusters};
 use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::plan::gemv::MAX_ROWS;
-use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
+use nvfp4_lab::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
 const H200: DeviceProperties = DeviceProperties {

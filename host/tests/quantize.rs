@@ -7,8 +7,8 @@ use nvfp4::quantize::{
     Format, MIN_TENSOR_SCALE, QuantizeOptions, Recipe, TensorScale, quantize, quantize_bytes,
     quantize_matrix, recipe_by_name,
 };
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::rng::SplitMix64;
 use proptest::prelude::*;
 use serde_json::Value;
 

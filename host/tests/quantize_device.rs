@@ -3,22 +3,22 @@
 //! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
 //! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
+#[path = "../../checkpoint/tests/support/mod.rs"]
 mod support;
 
 use std::process::Command;
 
 use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
-use nvfp4::bench::{self, Direction, Protocol, QuantizeBench};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::checkpoint::{Layout, Model, quantize_model};
 use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::error::{Error, Position};
 use nvfp4::quantize::device::{Input, Quantizer, gated_product, quantize_once};
 use nvfp4::quantize::{Format, QuantizeOptions, Recipe, TensorScale, quantize_matrix};
-use nvfp4::shape::QuantizeShape;
 use nvfp4::tensor::Dims;
-use safetensors::Dtype;
+use nvfp4_checkpoint::{Layout, Model, quantize_model};
+use nvfp4_lab::bench::{self, Direction, Protocol, QuantizeBench};
+use nvfp4_lab::shape::QuantizeShape;
 use support::*;
 
 fn recipes() -> Vec<Recipe> {
@@ -73,7 +73,7 @@ fn elements_that_are_not_finite_are_found() {
                     values[at] = bad;
                     values[671] = f32::NEG_INFINITY;
                     let data = f32s(&values);
-                    match quantize_once(&kernels, &data, Dtype::F32, dims, &options) {
+                    match quantize_once(&kernels, &data, FloatType::F32, dims, &options) {
                         Err(Error::NonFiniteAt { index, .. }) => {
                             let expected = Position { batch: 0, row: at / 96, column: at % 96 };
                             assert_eq!(index, expected, "{recipe:?} {scale:?}");

@@ -2,9 +2,9 @@
 
 use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 use nvfp4::error::{Error, Position, Result};
-use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::rng::SplitMix64;
 use proptest::prelude::*;
 
 const LINEAR: ScaleLayout = ScaleLayout::Linear;

@@ -16,6 +16,7 @@ use nvfp4::gemm::{
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
+use nvfp4_lab::gemm::Verify;
 use nvfp4_tests::gemm::Placement::{Dense, Padded, Shared};
 use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, Case, F16, LINEAR};
 use nvfp4_tests::refusals::refused;

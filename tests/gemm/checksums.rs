@@ -12,8 +12,8 @@ use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     ActivationKind, GemmOptions, GemmOverrides, GemmResult, GemmRun, Output, Repacked, gemm,
 };
-use nvfp4::generate::Generator;
 use nvfp4::shape::GemmShape;
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated_on;
 use nvfp4_tests::gemm::{ActivationType, Case};

@@ -11,9 +11,9 @@ use nvfp4::gemm::{
     GemmOptions, GroupBuffers, Grouping, HalfMatrix, Output, Repacked, ResultBuffers, UpOptions,
     Vectors, Workspace,
 };
-use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 

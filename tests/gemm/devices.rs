@@ -12,11 +12,11 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, Operand, ScaleLayout, TensorFamily};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::GemmOverrides;
-use nvfp4::generate::Generator;
-use nvfp4::moe::MoeRun;
-use nvfp4::rng::SplitMix64;
-use nvfp4::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape, grouped_contest};
 use nvfp4::tune::ResultKind;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::moe::MoeRun;
+use nvfp4_lab::rng::SplitMix64;
+use nvfp4_lab::shape::{GEMM_CONTEST, GEMM_CORRECTNESS, GemmShape, grouped_contest};
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{

@@ -5,11 +5,12 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::gemm::{
     Activation, Activations, GatedWeights, GemmOptions, GemmResult, HalfMatrix, UpOptions, gemm,
-    gemm_gated, reference,
+    gemm_gated,
 };
-use nvfp4::generate::Generator;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
+use nvfp4_lab::gemm::{Verify, reference};
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, F16, FLOATS, GatedForm, LINEAR, Placement, RESULTS,
 };
@@ -246,7 +247,7 @@ fn of_biases(activation: Activation, pairs: &[(f32, f32)]) -> GemmOptions {
     GemmOptions::new().alpha(0.0).bias(bias).up(up).activation(activation).output(output)
 }
 
-fn verified(what: &str, result: &GemmResult, reference: &nvfp4::oracle::Reference) {
+fn verified(what: &str, result: &GemmResult, reference: &nvfp4_lab::oracle::Reference) {
     assert!(result.values().iter().all(|x| !x.is_nan()), "{what}: NaN");
     let check = result.verify(reference);
     assert!(check.passed(), "{what}\n{}\n{}", result.plan, check.summary());

@@ -5,16 +5,17 @@ use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
     Arch, BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
 };
-use nvfp4::checkpoint::Checkpoint;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     ActivationKind, Activations, Fp8Matrix, Gemm, GemmOptions, GemmOverrides, GemmRun, HalfMatrix,
-    Repacked, Weights, gemm, reference, reference_for,
+    Repacked, Weights, gemm,
 };
-use nvfp4::oracle::{decibels, sqnr_db};
 use nvfp4::quantize::{TensorScale, quantize};
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_checkpoint::Checkpoint;
+use nvfp4_lab::gemm::{reference, reference_for};
+use nvfp4_lab::oracle::{decibels, sqnr_db};
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::refused;
 use nvfp4_tests::{DEVICES, REAL_LAYERS, SCHEDULES, emulated, real_model};
 

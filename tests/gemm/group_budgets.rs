@@ -4,8 +4,8 @@
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
 use nvfp4::gemm::{Activation, GemmPlan};
-use nvfp4::generate::Generator;
-use nvfp4::shape::{DUAL_CONTEST, GemmShape, GroupedShape, grouped_contest};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::shape::{DUAL_CONTEST, GemmShape, GroupedShape, grouped_contest};
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{BLOCKED, Case};
 use nvfp4_tests::{DEVICES, emulated};

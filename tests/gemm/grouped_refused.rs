@@ -11,9 +11,9 @@ use nvfp4::gemm::{
     GroupedRun, Grouping, HalfMatrix, Repacked, ResultBuffers, UpOptions, Vectors, Workspace,
     group_offsets,
 };
-use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::Dims;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::refusals::Watched;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};

@@ -1,9 +1,10 @@
 //! The GEMM tests' own comparison: it takes right results, and finds one wrong bit.
 
 use fp4_formats::{Nvfp4, ScaleLayout};
-use nvfp4::gemm::{Activation, GatedWeights, GemmOptions, GemmResult, UpOptions, gemm, reference};
-use nvfp4::generate::Generator;
+use nvfp4::gemm::{Activation, GatedWeights, GemmOptions, GemmResult, UpOptions, gemm};
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::gemm::reference;
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::{Case, Expected, GUARD, GatedForm, POISON, Part, Placement, RESULTS};
 use nvfp4_tests::{DEVICES, emulated};
 use ptx_emu::Schedule;

@@ -10,11 +10,12 @@ use nvfp4::error::Error;
 use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
-    GemmOverrides, Output, Repacked, ResultBuffers, Vectors, Workspace, format_of, reference,
+    GemmOverrides, Output, Repacked, ResultBuffers, Vectors, Workspace, format_of,
 };
-use nvfp4::generate::Generator;
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::BlockScaled;
+use nvfp4_lab::gemm::reference;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{self, Case, F16, LINEAR, refused};
 use nvfp4_tests::{DEVICES, emulated};
 use ptx_emu::Schedule;

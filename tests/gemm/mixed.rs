@@ -8,7 +8,7 @@ use nvfp4::gemm::{
     Activation, GemmOptions, GemmOverrides, MixedGemm, MixedProduct, Output, ResultBuffers,
     UpOptions,
 };
-use nvfp4::generate::Generator;
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::mixed::{MixedOperands, check_mixed};
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, F16, GatedForm, LINEAR, RESULTS, refused,

@@ -2,7 +2,7 @@
 
 use fp4_formats::gemm::Split;
 use fp4_formats::gemm::sm90::CONFIGS;
-use nvfp4::generate::Generator;
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::{Case, F16};
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated, emulated_on};
 use ptx_emu::Gpu;

@@ -3,13 +3,13 @@
 
 use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
-use nvfp4::bench::{self, ActivationInput, GemmBench, Protocol, TuneTarget};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{Activation, GemmOptions, GemmResult, Source, UpOptions};
-use nvfp4::generate::Generator;
 use nvfp4::quantize::Format;
-use nvfp4::shape::{GemmShape, MixtureShape, Shape};
 use nvfp4::tune::{Measured, Table, TuneGroups, TuneProblem, Tuning};
+use nvfp4_lab::bench::{self, ActivationInput, GemmBench, Protocol, TuneTarget};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::shape::{GemmShape, MixtureShape, Shape};
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{ActivationType, Case, F16, LINEAR};
 use nvfp4_tests::{SCHEDULES, emulated};

@@ -4,8 +4,8 @@
 use fp4_formats::gemv::CONFIGS;
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::gemv::{GemvOptions, GemvOverrides, GemvRun};
-use nvfp4::generate::Generator;
 use nvfp4::shape::GemvShape;
+use nvfp4_lab::generate::Generator;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated;
 

@@ -9,15 +9,15 @@ use nvfp4::gemv::{
     Gemv, GemvOptions, GemvOverrides, GemvPlan, GemvResult, GemvRun, Repacked, WeightForm,
     fastest_layout, plan_with_workspace,
 };
-use nvfp4::generate::Generator;
-use nvfp4::oracle;
 use nvfp4::plan::vector;
-use nvfp4::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape};
 use nvfp4::tensor::BlockScaled;
 use nvfp4::{
     Nvfp4,
     ScaleLayout::{Blocked128x4, Linear},
 };
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::oracle;
+use nvfp4_lab::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape};
 use nvfp4_tests::{SCHEDULES, b200, emulated, emulated_on};
 use ptx_emu::{Gpu, Schedule};
 

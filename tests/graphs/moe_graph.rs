@@ -6,7 +6,7 @@
 
 use fp4_formats::Nvfp4;
 use nvfp4::device::Kernels;
-use nvfp4::moe::{MoeOperands, MoeRun};
+use nvfp4_lab::moe::{MoeOperands, MoeRun};
 use nvfp4_tests::engine::{Engine, KERNEL, gpu};
 use nvfp4_tests::mixture::{Mixture, MixtureCase, small};
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};

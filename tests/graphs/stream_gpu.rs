@@ -12,18 +12,19 @@ use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::recipe::Nvfp4Recipe;
 use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::checkpoint::Blocks;
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, Activations, DeviceWeights, Gemm, GemmOptions,
-    GemmOverrides, HalfMatrix, Repacked, ResultBuffers, Vectors, Workspace, reference,
+    GemmOverrides, HalfMatrix, Repacked, ResultBuffers, Vectors, Workspace,
 };
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize, quantize_matrix};
-use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_checkpoint::Blocks;
+use nvfp4_lab::gemm::reference;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::engine::{Engine, KERNEL, MEMCPY, gpu, ok};
 
 /// The activations' scale, as calibration gives it.

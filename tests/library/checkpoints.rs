@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fp4_formats::ScaleLayout;
-use nvfp4::checkpoint::{
+use nvfp4::quantize::{Format, recipe_by_name};
+use nvfp4_checkpoint::{
     Layout, Model, ModelOptions, Parts, SaveOptions, convert_model, load, quantize_model, verify,
 };
-use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_tests::real_model;
 
 /// The model; without it the test is skipped.

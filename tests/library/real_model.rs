@@ -5,13 +5,13 @@
 //! `cargo xtask fetch-model` fetches and `cargo xtask test` passes on. Without
 //! it the tests are skipped.
 
-#[path = "../../host/examples/real_layer/compare.rs"]
+#[path = "../../lab/examples/real_layer/compare.rs"]
 mod compare;
 
 use fp4_formats::ScaleLayout;
-use nvfp4::checkpoint::{Checkpoint, Model};
 use nvfp4::gemv::GemvOptions;
-use nvfp4::gemv::layer::{self, ActivationSource};
+use nvfp4_checkpoint::{Checkpoint, Model};
+use nvfp4_lab::layer::{self, ActivationSource};
 use nvfp4_tests::{REAL_LAYERS, SCHEDULES, emulated, real_model};
 
 /// The model; without it the test is skipped.

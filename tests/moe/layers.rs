@@ -8,15 +8,16 @@ use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{
     Activation, ActivationKind, Activations, DeviceWeights, GatedWeights, GemmOptions, HalfMatrix,
-    Repacked, UpOptions, Weights, reference,
+    Repacked, UpOptions, Weights,
 };
-use nvfp4::generate::Generator;
 use nvfp4::moe::{
-    MoeBiases, MoeInputs, MoeLayer, MoeOperands, MoeOptions, MoeProblem, MoeShape, MoeStep, Routes,
-    Routing,
+    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, MoeStep, Routes, Routing,
 };
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::gemm::reference;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::moe::MoeOperands;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{POISON, blocks};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};

@@ -7,13 +7,11 @@ use fp4_formats::{HalfType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, ErrorKind, Result};
 use nvfp4::gemm::{ActivationKind, DeviceWeights, GatedWeights, HalfMatrix};
-use nvfp4::generate::Generator;
-use nvfp4::moe::{
-    MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOperands, MoeOptions, MoeRun, MoeShape,
-    TokenScales,
-};
-use nvfp4::rng::SplitMix64;
+use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeShape, TokenScales};
 use nvfp4::tensor::Dims;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::moe::{MoeOperands, MoeRun};
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::{Watched, refused};

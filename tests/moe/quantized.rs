@@ -2,13 +2,13 @@
 
 use fp4_formats::quantize::Format;
 use fp4_formats::{HalfType, Nvfp4, ScaleLayout};
-use nvfp4::bench::{self, ActivationInput, GemmBench, Protocol};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::gemm::{Activation, ActivationKind, GatedWeights, GemmOptions, Repacked, UpOptions};
-use nvfp4::generate::Generator;
 use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, TokenScales};
-use nvfp4::rng::SplitMix64;
-use nvfp4::shape::MixtureShape;
+use nvfp4_lab::bench::{self, ActivationInput, GemmBench, Protocol};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::rng::SplitMix64;
+use nvfp4_lab::shape::MixtureShape;
 use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;

@@ -4,7 +4,8 @@
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::moe::{MoeRun, MoeShape, Routes, Routing, TokenScales};
+use nvfp4::moe::{MoeShape, Routes, Routing, TokenScales};
+use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::Watched;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};

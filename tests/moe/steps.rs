@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use fp4_formats::Nvfp4;
 use nvfp4::device::{Kernels, LaunchSpec};
-use nvfp4::moe::{MoeRun, MoeStep};
+use nvfp4::moe::MoeStep;
 use nvfp4::observe::LaunchObserver;
+use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::mixture::{Mixture, small};
 use nvfp4_tests::{DEVICES, emulated};
 use ptx_emu::{LaunchReport, Schedule};

@@ -6,7 +6,7 @@ use fp4_formats::recipe::{
     AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe, Nvfp4Tensor, Reciprocal, Software,
 };
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
-use nvfp4::rng::SplitMix64;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::quantize::{Case, check, value};
 use ptx_emu::num::narrow::ue8m0x2_from_f32;
 

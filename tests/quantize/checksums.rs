@@ -10,7 +10,7 @@ use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
-use nvfp4::rng::SplitMix64;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated;
 

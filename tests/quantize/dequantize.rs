@@ -2,7 +2,7 @@
 
 use fp4_formats::quantize::{DequantizeParams, Format, ScaleSource, dequantize_config};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
-use nvfp4::rng::SplitMix64;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::quantize::{EMULATED_GPUS, encode, same_bytes, value};
 use ptx_emu::GlobalMemory;

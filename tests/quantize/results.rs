@@ -3,7 +3,7 @@
 
 use fp4_formats::quantize::{NO_ERROR, ScaleSource};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
-use nvfp4::rng::SplitMix64;
+use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::SCHEDULES;
 use nvfp4_tests::quantize::{Case, EMULATED_GPUS, check, encode, recipes, run, values};
 

@@ -3,9 +3,9 @@
 use fp4_formats::ScaleLayout;
 use nvfp4::device::Kernels;
 use nvfp4::gemv::{GemvOptions, GemvResult, GemvRun};
-use nvfp4::generate::Generator;
-use nvfp4::oracle::{self, Verification};
 use nvfp4::shape::GemvShape;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::oracle::{self, Verification};
 
 /// One GEMV, its inputs and the way it is run.
 #[derive(Debug, Clone)]

@@ -2,10 +2,11 @@
 
 use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
 use nvfp4::gemm::{Activation, GatedWeights, HalfMatrix};
-use nvfp4::generate::Generator;
-use nvfp4::moe::{HostBiases, MoeOperands, MoeOptions, MoeShape};
-use nvfp4::rng::SplitMix64;
+use nvfp4::moe::{MoeOptions, MoeShape};
 use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::moe::{HostBiases, MoeOperands};
+use nvfp4_lab::rng::SplitMix64;
 
 use crate::gemm::blocks;
 

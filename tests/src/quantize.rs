@@ -9,7 +9,7 @@ use fp4_formats::recipe::{
 };
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::floats;
-use nvfp4::rng::SplitMix64;
+use nvfp4_lab::rng::SplitMix64;
 use ptx_emu::{Checks, GlobalMemory, Launch, Schedule};
 
 /// Returns all recipes of both formats.

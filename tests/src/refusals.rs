@@ -5,10 +5,10 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, ErrorKind, Result};
 use nvfp4::gemm::{ActivationKind, DeviceWeights, GatedWeights, Repacked};
-use nvfp4::generate::Generator;
 use nvfp4::observe::Reports;
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::BlockScaled;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::rng::SplitMix64;
 use ptx_emu::Schedule;
 
 use crate::emulated;

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 const OUTSIDE: [&str; 4] = ["cuda_std", "kernels-gpu", "candle", "emulator/ptx-emu-python"];
 
 /// Features of the library that dependents are expected to choose, besides those of the workspace.
-const LIBRARY_FEATURES: [&str; 6] = ["", "embed", "emulator", "capture", "checkpoint", "cudarc"];
+const LIBRARY_FEATURES: [&str; 5] = ["", "embed", "emulator", "capture", "cudarc"];
 
 /// Runs everything; exit code 1 if anything complains.
 pub fn run() -> Result<ExitCode> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Packages that others depend on, dependencies before dependents.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 14] = [
     "fp4-formats",
     "nvfp4-manifest",
     "cuda-lazy",
@@ -21,6 +21,8 @@ const PACKAGES: [&str; 12] = [
     "nvfp4-kernels-build",
     "nvfp4-kernels",
     "nvfp4",
+    "nvfp4-checkpoint",
+    "nvfp4-lab",
 ];
 
 /// The folder of kernels in the packed crate, which its build script takes before all others. It is
@@ -77,12 +79,13 @@ pub fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packages the adapter to candle, which has its own workspace. `nvfp4` is taken from this checkout,
-/// as no registry may have it. Packaged crates are not built again: `cargo xtask test` builds them.
+/// Packages the adapter to candle, which has its own workspace. `nvfp4` and `nvfp4-checkpoint` are
+/// taken from this checkout, as no registry may have them. Packaged crates are not built again: `cargo xtask test` builds them.
 fn candle() -> Command {
     let mut cargo = run::cargo();
     cargo.args(["package", "--no-verify", "--allow-dirty", "--manifest-path", "candle/Cargo.toml"]);
     cargo.args(["--config", "patch.crates-io.nvfp4.path=\"host\""]);
+    cargo.args(["--config", "patch.crates-io.nvfp4-checkpoint.path=\"checkpoint\""]);
     cargo
 }
 

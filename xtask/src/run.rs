@@ -76,7 +76,7 @@ fn commit_of(root: &Path) -> Option<String> {
     Some(if changed.is_empty() { commit } else { format!("{commit} with changes") })
 }
 
-/// A program of the workspace, in the package of the same name.
+/// A program of the workspace.
 #[derive(Clone, Copy)]
 pub enum Program {
     /// `nvfp4`.
@@ -93,13 +93,21 @@ impl Program {
         }
     }
 
+    /// The package, and the features that the program is built with.
+    fn package(self) -> [&'static str; 2] {
+        match self {
+            Self::Nvfp4 => ["nvfp4-lab", "cust"],
+            Self::PtxEmu => ["ptx-emu", "cli,cust"],
+        }
+    }
+
     /// Builds it and returns its path.
     pub fn build(self) -> Result<PathBuf> {
-        let name = self.name();
+        let (name, [package, features]) = (self.name(), self.package());
         let mut build = cargo();
         build
-            .args(["build", "--release", "--quiet", "--package", name, "--bin", name])
-            .args(["--features", "cli,cust"]);
+            .args(["build", "--release", "--quiet", "--package", package, "--bin", name])
+            .args(["--features", features]);
         // A value that the caller sets goes before.
         if std::env::var_os(COMMIT_VARIABLE).is_none()
             && let Some(commit) = commit_of(&root())

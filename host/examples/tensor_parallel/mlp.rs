@@ -11,9 +11,9 @@ use nvfp4::gemm::{
 };
 use nvfp4::parallel::{Cut, Part};
 use nvfp4::quantize::{TensorScale, quantize};
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::{Activation, FloatType, HalfType, Nvfp4, ScaleLayout, floats};
+use nvfp4_lab::rng::SplitMix64;
 
 /// Largest relative error of the sum of parts: kernels may add products in another order, and what is
 /// between the products is rounded to bf16 then.

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Backend, Kernels, LaunchSpec};
-#[cfg(feature = "emulator")]
 use crate::cuda::PreparedLaunch;
 use crate::cuda::{CudaKernel, CudaLaunch};
 use crate::error::{Error, Result};
@@ -132,8 +131,7 @@ impl Kernels {
     ///
     /// # Errors
     /// As [`launch`](Self::launch); [`DeviceError::NeedsGpu`](super::DeviceError::NeedsGpu).
-    #[cfg(feature = "emulator")]
-    pub(crate) fn prepare(&self, spec: &LaunchSpec<'_>) -> Result<PreparedLaunch> {
+    pub fn prepare(&self, spec: &LaunchSpec<'_>) -> Result<PreparedLaunch> {
         let gpu = self.device.gpu("preparing a launch")?;
         let kernel = self.modules.cuda(spec.entry, gpu)?.find(spec.entry)?;
         Ok(kernel.prepare(gpu, &self.cuda_launch(spec))?)

@@ -92,8 +92,8 @@ impl HalfMatrix {
         &self.bytes
     }
 
-    /// Row `row` of all rows of the batch.
-    pub(super) fn row(&self, row: usize) -> impl Iterator<Item = f64> + '_ {
+    /// Values of row `row` of all rows of the batch.
+    pub fn row(&self, row: usize) -> impl Iterator<Item = f64> + '_ {
         let cols = self.dims.cols();
         let (elements, _) = self.bytes[row * cols * 2..][..cols * 2].as_chunks();
         elements.iter().map(|&bytes| match self.operand {
@@ -189,8 +189,8 @@ impl Fp8Matrix {
         self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect()
     }
 
-    /// Row `row` of all rows of the batch, its scale included.
-    pub(super) fn row(&self, row: usize) -> impl Iterator<Item = f64> + '_ {
+    /// Values of row `row` of all rows of the batch, with its scale.
+    pub fn row(&self, row: usize) -> impl Iterator<Item = f64> + '_ {
         let (cols, scale) = (self.dims.cols(), f64::from(self.scales[row]));
         let codes = &self.codes[row * cols..][..cols];
         codes.iter().map(move |&code| f64::from(e4m3::decode(code)) * scale)

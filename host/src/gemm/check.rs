@@ -15,7 +15,10 @@ use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
 
 /// Checks that operands and vectors fit each other.
-pub(crate) fn check_operands<F: BlockFormat>(
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn check_operands<F: BlockFormat>(
     a: &Activations<'_, F>,
     b: Weights<'_, F>,
     options: &GemmOptions,
@@ -35,7 +38,7 @@ pub(crate) fn check_operands<F: BlockFormat>(
 ///
 /// # Errors
 /// [`Error::Shape`].
-pub(super) fn check_gated(gated: bool, options: &GemmOptions) -> Result<()> {
+pub fn check_gated(gated: bool, options: &GemmOptions) -> Result<()> {
     match (gated, options.up.is_some()) {
         (true, true) | (false, false) => Ok(()),
         (true, false) => Err(Error::shape("options for up", "there for gated weights", "absent")),

@@ -1,13 +1,9 @@
 //! The epilogue of a GEMM: its options as kernels take them, and the vectors in device memory; in
-//! [`exact`], what the oracle computes. A new step is written here, in the contract
+//! the crate `nvfp4-lab`, `gemm/exact.rs` is what the oracle computes. A new step is written here, in the contract
 //! (`fp4_formats::gemm::epilogue`) and in the kernels' step; [`GemmOptions`] has the option.
-
-mod exact;
 
 use fp4_formats::FloatType;
 use fp4_formats::gemm::{Activation, Affine, Combine, Epilogue, Half, Sink};
-
-pub(super) use exact::Exact;
 
 use super::{GemmOptions, Output, UpOptions};
 use crate::buffer::DeviceBuffer;
@@ -253,7 +249,7 @@ fn of_options(options: &GemmOptions) -> [Vector<'_>; 5] {
 ///
 /// # Errors
 /// [`Error::Shape`].
-pub(super) fn check_vectors(options: &GemmOptions, m: usize, n: usize) -> Result<()> {
+pub fn check_vectors(options: &GemmOptions, m: usize, n: usize) -> Result<()> {
     for Vector { what, values, letter } in of_options(options) {
         let required = if letter == "M" { m } else { n };
         match values {
@@ -302,7 +298,7 @@ pub fn group_options(options: &GemmOptions, groups: usize, n: usize) -> Vec<Gemm
 
 /// Multiplies the sums of each group with a factor, as
 /// [`Repacked::stack_scaled`](super::Repacked::stack_scaled) multiplies its weights.
-pub(crate) fn scale_options(options: &mut [GemmOptions], factors: &[f32]) {
+pub fn scale_options(options: &mut [GemmOptions], factors: &[f32]) {
     for (options, factor) in options.iter_mut().zip(factors) {
         options.alpha *= factor;
         if let Some(up) = &mut options.up {

@@ -113,7 +113,8 @@ impl<'a, F: BlockFormat> GatedWeights<'a, F> {
     }
 
     /// The tensor with row `row` of a half, and the row's index there.
-    pub(super) fn row(&self, half: Half, row: usize) -> (&'a BlockScaled<F>, usize) {
+    #[must_use]
+    pub fn row(&self, half: Half, row: usize) -> (&'a BlockScaled<F>, usize) {
         let second = usize::from(half == Half::Up);
         let index = match self.order {
             Order::Pair => row,
@@ -182,7 +183,8 @@ impl<'a, F: BlockFormat> Weights<'a, F> {
     }
 
     /// Scales of the tensors of both halves; of plain weights, the tensor's scale twice.
-    pub(super) fn global_scales(&self) -> [f32; 2] {
+    #[must_use]
+    pub fn global_scales(&self) -> [f32; 2] {
         match self {
             Self::Plain(weights) => [weights.global_scale(); 2],
             Self::Gated(weights) => [Half::Gate, Half::Up].map(|half| weights.global_scale(half)),
@@ -260,14 +262,19 @@ mod tests {
     use fp4_formats::Nvfp4;
 
     use super::*;
-    use crate::generate::Generator;
-    use crate::rng::SplitMix64;
 
+    /// Codes and scales that look random and differ between seeds.
     fn random<F: BlockFormat>([batch, rows, k]: [usize; 3], seed: u64) -> BlockScaled<F> {
         let dims = Dims::new(batch, rows, k).expect("dims");
-        let mut rng = SplitMix64::new(seed);
         let layout = ScaleLayout::ALL[seed as usize % 2];
-        Generator::FullRange.blocks("w", dims, layout, &mut rng).expect("whole blocks")
+        let (codes, scales) = byte_counts::<F>("w", dims, layout).expect("whole blocks");
+        let bytes = |count: usize, most: u64| -> Vec<u8> {
+            let hash = |at: usize| (at as u64 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            (0..count).map(|at| (hash(at) % most) as u8).collect()
+        };
+        // Codes are any bytes; scales are finite and positive in both formats.
+        BlockScaled::new("w", dims, layout, bytes(codes, 256), bytes(scales, 127), 1.0)
+            .expect("valid")
     }
 
     /// Codes and scales of a row, in order.

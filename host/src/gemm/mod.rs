@@ -58,7 +58,6 @@ mod gated;
 mod grouped;
 mod grouped_run;
 mod mixed;
-mod oracle;
 mod plan;
 mod product;
 mod result;
@@ -68,23 +67,19 @@ mod sm90;
 mod strides;
 mod tokens;
 mod tuned;
-mod verify;
 mod weights;
 
 pub use activations::{
     ActivationInput, ActivationKind, Activations, Fp8Matrix, GemmActivations, HalfMatrix,
 };
 pub use buffers::{ActivationBuffers, Workspace};
-#[cfg(feature = "checkpoint")]
-pub(crate) use check::check_operands;
-pub(crate) use epilogue::scale_options;
-pub use epilogue::{Vectors, group_options};
+pub use check::{check_gated, check_operands};
+pub use epilogue::{Vectors, check_vectors, group_options, scale_options};
 pub use fp4_formats::gemm::Activation;
 pub use gated::{GatedWeights, Weights};
 pub use grouped::{ChosenRows, GroupBuffers, Grouping, SettledCounts, group_offsets};
 pub use grouped_run::GroupedRun;
 pub use mixed::{MixedGemm, MixedProduct};
-pub use oracle::{reference, reference_for, reference_grouped, reference_grouped_for};
 pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
 pub use product::Gemm;
 pub use result::{GemmResult, Output, ResultBuffers};
@@ -93,11 +88,12 @@ pub(crate) use sm100::{VectorOperands, VectorProduct, rates};
 pub use strides::BatchStrides;
 pub(crate) use tokens::TokenBuffers;
 pub use tuned::{check_table, plan_for};
-pub use weights::{DeviceWeights, Repacked, WeightForm};
+pub use weights::{DeviceWeights, Repacked, WeightForm, folded_row};
 
 use fp4_formats::BlockFormat;
 use fp4_formats::quantize::Format;
 
+use crate::error::Result;
 use crate::setters::setters;
 
 /// Choices of a GEMM besides its operands.
@@ -177,6 +173,14 @@ impl GemmOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Checks the choices that do not depend on the operands.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`](crate::error::Error::Scalar).
+    pub fn check(&self) -> Result<()> {
+        epilogue::Steps::new(self).map(|_| ())
     }
 }
 

@@ -1,17 +1,15 @@
 //! What a GEMM gives: its type, where it goes, and how it comes back.
 
-use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales};
+use fp4_formats::gemm::{OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales};
 use fp4_formats::quantize::Format;
-use fp4_formats::recipe::{Nvfp4Tensor, Software};
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, e2m1, pack};
 
+use super::GemmPlan;
 use super::strides::Strides;
-use super::{GemmPlan, verify};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::floats;
-use crate::oracle::{Reference, Verification};
 use crate::tensor::{BlockScaled, Dims, byte_counts};
 use crate::tune::ResultKind;
 
@@ -69,11 +67,10 @@ impl From<Output> for ResultKind {
 }
 
 impl Output {
-    /// NVFP4 with the scale that the largest magnitude of `reference`, `[L, M, N]`, asks for.
+    /// NVFP4 with the scale for results of at most this magnitude.
     #[must_use]
-    pub fn nvfp4_of(reference: &Reference, layout: ScaleLayout) -> Self {
-        let amax = reference.values.iter().fold(0f64, |amax, x| amax.max(x.abs()));
-        Self::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(amax as f32), layout }
+    pub fn nvfp4_of(largest: f32, layout: ScaleLayout) -> Self {
+        Self::Nvfp4 { scale: OUT_RECIPE.tensor_parameter(largest), layout }
     }
 
     /// The type's name in commands and reports.
@@ -256,7 +253,7 @@ impl GemmResult {
     }
 
     /// The scale of each block, row-major; none of floats.
-    pub(super) fn block_scales(&self) -> impl Iterator<Item = u8> + '_ {
+    pub fn block_scales(&self) -> impl Iterator<Item = u8> + '_ {
         self.output
             .blocks()
             .into_iter()
@@ -286,28 +283,5 @@ impl GemmResult {
             }
             _ => Err(Error::shape("type of the result", F::NAME, self.output.name())),
         }
-    }
-
-    /// Compares with the f64 oracle, within the bound of the plan's kernel: the result, and the largest
-    /// magnitude, if there is one.
-    #[must_use]
-    pub fn verify(&self, reference: &Reference) -> Verification {
-        let reference = reference.clone().with_additions(self.plan.additions);
-        let mut report = match self.output {
-            Output::Floats(floats) => reference.verify(&self.values(), floats),
-            Output::Nvfp4 { scale, .. } => {
-                let tensor = Nvfp4Tensor::new(OUT_RECIPE, scale);
-                let block = |amax| tensor.block::<Software>(amax).byte;
-                verify::blocks::<Nvfp4>(&reference, self, scale, block)
-            }
-            Output::Mxfp4 { .. } => {
-                let block = |amax| OUT_MX_RECIPE.block(amax).byte;
-                verify::blocks::<Mxfp4>(&reference, self, 1.0, block)
-            }
-        };
-        if let Some(found) = self.magnitude {
-            verify::magnitude(&reference, found, &mut report);
-        }
-        report
     }
 }

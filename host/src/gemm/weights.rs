@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 
 use fp4_formats::gemm::sm90::fold::{Folded, Lost};
+use fp4_formats::gemm::sm90::repack::CHUNK_COLUMNS;
 use fp4_formats::gemm::{Half, NextWeights};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
@@ -119,6 +120,20 @@ pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usi
             if index < dims.cols() / block { weights.scale_byte(batch, row, index) } else { 0 }
         },
     )
+}
+
+/// Values of a row of weights [folded](fp4_formats::gemm::sm90::fold) to e4m3, without the tensor's scale: the operand of
+/// kernels that take activations in e4m3.
+#[must_use]
+pub fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
+    const CHUNK: usize = CHUNK_COLUMNS as usize;
+    let columns = x.dims().cols();
+    let chunks = (0..columns).step_by(CHUNK).flat_map(|first| {
+        let folded = fold(x, batch, row, first);
+        (0..CHUNK.min(columns - first))
+            .map(move |column| f64::from(folded.operand(column)) * f64::from(folded.factor()))
+    });
+    chunks.collect()
 }
 
 /// Weights rearranged in host memory, once, at load.

@@ -4,7 +4,7 @@
 //! the activations, one vector per batch entry; `b` are the weights, one row per output; `ga` and
 //! `gb` are their global scales. M and L are at least 1, K is a multiple of 16. The scales of
 //! activations and weights are linear or 128x4, independently of each other.
-//! [`oracle`](crate::oracle) states the tolerance of the result.
+//! The oracle of the crate `nvfp4-lab` states the tolerance of the result.
 //!
 //! [`gemv`] does all in one call. An engine makes a [`Gemv`] once for a shape, and launches it on
 //! its own buffers, on its stream and in its graph.
@@ -16,8 +16,6 @@
 //! each batch entry. That needs a workspace: [`Gemv::with_workspace`]. [`fastest_layout`] says which layout
 //! is then the faster one. [`GemvRun`] has a workspace of its own.
 
-#[cfg(all(feature = "checkpoint", feature = "emulator"))]
-pub mod layer;
 mod plan;
 mod product;
 mod run;

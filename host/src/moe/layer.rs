@@ -2,10 +2,10 @@
 
 use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
-use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
 use super::routing::Act;
-use super::{HALF_BYTES, MoeOperands, MoeProblem, MoeShape, Routes, Routing};
+use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
 use crate::device::Kernels;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::gemm::{
     Workspace,
 };
 use crate::quantize::device::{Input, Quantizer};
-use crate::quantize::{QuantizeOptions, TensorScale};
+use crate::quantize::{QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::setters::setters;
 use crate::stream::FirstStream;
 use crate::tune::ResultKind;
@@ -28,7 +28,7 @@ use crate::tune::ResultKind;
 /// ```
 /// use std::path::Path;
 ///
-/// use fp4_formats::{BlockFormat, FloatType, HalfType, ScaleLayout};
+/// use fp4_formats::{FloatType, HalfType, ScaleLayout};
 /// use nvfp4::buffer::DeviceBuffer;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{Activation, ActivationKind, GatedWeights, HalfMatrix, Repacked};
@@ -158,7 +158,7 @@ impl TokenScales {
     ///
     /// # Errors
     /// [`Error::Scalar`] for scales other than 1 of MXFP4.
-    pub(crate) fn of_tokens(&self, format: Format) -> Result<QuantizeOptions> {
+    pub fn of_tokens(&self, format: Format) -> Result<QuantizeOptions> {
         let (recipe, scale) = match format {
             Format::Nvfp4 => (Recipe::Nvfp4(OUT_RECIPE), TensorScale::Given(self.tokens)),
             Format::Mxfp4 => {
@@ -178,7 +178,8 @@ impl TokenScales {
     }
 
     /// The scale for values of at most this magnitude, in `format`.
-    pub(crate) fn of_largest(format: Format, amax: f32) -> f32 {
+    #[must_use]
+    pub fn of_largest(format: Format, amax: f32) -> f32 {
         match format {
             Format::Nvfp4 => OUT_RECIPE.tensor_parameter(amax),
             Format::Mxfp4 => 1.0,
@@ -253,16 +254,47 @@ pub struct MoeMemory {
     /// Who goes where, with the status word. A layer that does not [route](MoeStep::Route) uses the status word alone.
     pub routes: Routes,
     /// Of a layer that quantises its activations.
-    pub(crate) quantizer: Option<Quantizer>,
+    quantizer: Option<Quantizer>,
     /// Not of a layer that routes nothing.
-    pub(crate) gathered: Option<TokenBuffers>,
-    pub(crate) between: TokenBuffers,
-    pub(crate) rows: DeviceBuffer,
+    gathered: Option<TokenBuffers>,
+    between: TokenBuffers,
+    rows: DeviceBuffer,
     workspace: Option<Workspace>,
     stream: FirstStream,
 }
 
 impl MoeMemory {
+    /// The tokens as the layer quantised them; none of a layer that does not.
+    ///
+    /// # Errors
+    /// As [`Quantizer::result`].
+    pub fn quantized(&self) -> Result<Option<QuantizedMatrix>> {
+        self.quantizer.as_ref().map(|quantizer| quantizer.result("x")).transpose()
+    }
+
+    /// The rows of the first product as the layer gathered them, elements and scales; none of a layer that
+    /// does not gather.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn gathered(&self) -> Result<Option<[Vec<u8>; 2]>> {
+        self.gathered.as_ref().map(TokenBuffers::read).transpose()
+    }
+
+    /// The result of the first product, elements and scales.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn between(&self) -> Result<[Vec<u8>; 2]> {
+        self.between.read()
+    }
+
+    /// The result of the second product.
+    #[must_use]
+    pub fn rows(&self) -> &DeviceBuffer {
+        &self.rows
+    }
+
     /// What was wrong with operands of launches so far, if anything was; waits for the device.
     ///
     /// # Errors
@@ -364,46 +396,39 @@ impl MoeLayer {
     }
 
     /// Whether rows between the steps are in the order of choices, not of experts.
-    pub(crate) fn chooses(&self) -> bool {
+    #[must_use]
+    pub fn chooses(&self) -> bool {
         chooses(self.routing.shape(), self.quantized.is_some())
     }
 
-    /// Whether operands have the sizes and types that the layer is planned for: their shape, the columns and the type
-    /// of their tokens, and their options, of which the activation may be another.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for others.
-    pub(super) fn check_operands<F: BlockFormat>(
-        &self,
-        operands: &MoeOperands<'_, F>,
-    ) -> Result<()> {
-        let MoeOperands { shape: found, tokens, options, .. } = operands;
-        let planned = self.routing.shape();
-        for (what, required, found) in [
-            ("tokens", planned.tokens, found.tokens),
-            ("experts of a token", planned.top_k, found.top_k),
-            ("experts", planned.experts, found.experts),
-            ("first expert of this device", planned.first, found.first),
-            ("experts of this device", planned.count, found.count),
-            ("columns of the tokens", self.hidden, operands.hidden()),
-        ] {
-            if found != required {
-                return Err(Error::shape(what, format!("{required}, as planned"), found));
-            }
-        }
-        let quantised = |is: bool| if is { "quantised" } else { "as they are" };
-        let quantises = [self.quantized.is_some(), options.quantized.is_some()].map(quantised);
-        for (what, required, found) in [
-            ("type of the tokens", self.half.name(), tokens.operand().name()),
-            ("type of the rows", self.types[0].name(), options.rows.name()),
-            ("type of the result", self.types[1].name(), options.output.name()),
-            ("activations", quantises[0], quantises[1]),
-        ] {
-            if found != required {
-                return Err(Error::shape(what, format!("{required}, as planned"), found));
-            }
-        }
-        Ok(())
+    /// Sizes of the layer as planned.
+    #[must_use]
+    pub fn shape(&self) -> MoeShape {
+        self.routing.shape()
+    }
+
+    /// H, the columns of tokens and result.
+    #[must_use]
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Type of the tokens.
+    #[must_use]
+    pub fn tokens(&self) -> HalfType {
+        self.half
+    }
+
+    /// Type of the second product's rows.
+    #[must_use]
+    pub fn rows(&self) -> FloatType {
+        self.types[0]
+    }
+
+    /// Whether the layer quantises its activations.
+    #[must_use]
+    pub fn quantizes(&self) -> bool {
+        self.quantized.is_some()
     }
 
     /// Bytes of the result.

@@ -19,21 +19,12 @@
 //! graph. Experts that are on other devices add nothing, so that the results of all devices add up to
 //! the layer's. Weights are applied behind the second product, where they cost no precision, and in a
 //! fixed order, so that results do not depend on timing.
-//!
-//! [`MoeRun`] owns its operands, which [`MoeOperands`] describes on the host, and compares each step
-//! with the oracle.
 
-mod check;
 mod layer;
-mod operands;
 mod routing;
-mod run;
 
-pub use check::StepCheck;
 pub use layer::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenScales};
-pub use operands::{HostBiases, MoeOperands};
 pub use routing::{MoeProblem, MoeShape, Routes, Routing};
-pub use run::MoeRun;
 
 use fp4_formats::FloatType;
 

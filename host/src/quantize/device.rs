@@ -43,8 +43,6 @@ use fp4_formats::quantize::{
     self as contract, AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
 };
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
-#[cfg(feature = "checkpoint")]
-use safetensors::Dtype;
 use serde::Serialize;
 
 use super::{QuantizeOptions, QuantizedMatrix, TensorScale};
@@ -444,35 +442,20 @@ pub(crate) unsafe fn launch_step(
     unsafe { kernels.launch_found(kernel, &spec) }
 }
 
-/// The float type of a safetensors type.
-///
-/// # Errors
-/// [`Error::Shape`] for a type that the kernels do not take.
-#[cfg(feature = "checkpoint")]
-pub fn float_type(dtype: Dtype) -> Result<FloatType> {
-    match dtype {
-        Dtype::F32 => Ok(FloatType::F32),
-        Dtype::F16 => Ok(FloatType::F16),
-        Dtype::BF16 => Ok(FloatType::Bf16),
-        other => Err(Error::shape("element type", "F32, F16 or BF16", format!("{other:?}"))),
-    }
-}
-
 /// Quantises the little-endian elements `data` of type `dtype`, a matrix or a batch with
 /// consecutive rows, and copies the result to the host.
 ///
 /// # Errors
 /// The errors of [`Quantizer`], and [`Error::Shape`] if the length disagrees with `dims`.
-#[cfg(feature = "checkpoint")]
 pub fn quantize_once(
     kernels: &Kernels,
     data: &[u8],
-    dtype: Dtype,
+    dtype: FloatType,
     dims: Dims,
     options: &QuantizeOptions,
 ) -> Result<QuantizedMatrix> {
     let rows = dims.batch() * dims.rows();
-    let input = Input::plain(float_type(dtype)?);
+    let input = Input::plain(dtype);
     let quantizer = Quantizer::new(kernels, rows, dims.cols(), input, options)?;
     let buffer = DeviceBuffer::upload(kernels.device(), "input", data)?;
     quantizer.launch(&buffer, None)?;

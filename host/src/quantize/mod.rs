@@ -32,7 +32,7 @@
 
 pub mod device;
 mod rows;
-pub(crate) mod source;
+pub mod source;
 
 use std::fmt;
 
@@ -328,8 +328,11 @@ fn not_finite(name: &str, source: Source<'_>, dims: Dims) -> Error {
     Error::NonFinite { tensor: name.into(), index: dims.position(index), value: value[0] }
 }
 
-/// The same from any [`Source`]; `None` if an element is not finite.
-pub(crate) fn quantize_source(
+/// [`quantize_matrix`] from any [`Source`]; `None` if an element is not finite.
+///
+/// # Errors
+/// As [`quantize_matrix`], but for elements that are not finite.
+pub fn quantize_source(
     name: &str,
     source: Source<'_>,
     dims: Dims,

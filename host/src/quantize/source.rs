@@ -14,7 +14,7 @@ const CHUNK: usize = 1 << 16;
 
 /// Row-major elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source<'a> {
+pub enum Source<'a> {
     /// Numbers.
     Values(&'a [f32]),
     /// Little-endian elements of a type.
@@ -50,7 +50,6 @@ impl Source<'_> {
     }
 
     /// The same by all threads.
-    #[cfg(feature = "checkpoint")]
     pub fn par_load(self, values: &mut [f32]) {
         let parts = values.par_chunks_mut(CHUNK).enumerate();
         parts.for_each(|(at, values)| {

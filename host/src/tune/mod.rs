@@ -2,7 +2,7 @@
 //!
 //! A [`Table`] belongs to one device with its driver and its kernels ([`DeviceKey`]) and says for
 //! each [`TuneProblem`] which kernel was the fastest, with which split of K, and how long it
-//! took. [`bench::tune`](crate::bench::tune) measures, on a GPU only; `nvfp4 bench --tune` writes
+//! took. `bench::tune` of the crate `nvfp4-lab` measures, on a GPU only; `nvfp4 bench --tune` writes
 //! the result to a file.
 //!
 //! Opening kernels ([`Device::kernels`](crate::device::Device::kernels)) reads the device's table

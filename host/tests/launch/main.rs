@@ -16,10 +16,10 @@ use std::time::Instant;
 
 use driver::Driver;
 use nvfp4::Arch;
-use nvfp4::bench::HostTimes;
 use nvfp4::device::{Backend, Device, DeviceRequest, Kernels};
 use nvfp4::error::Result;
 use nvfp4::gemm::GemmRun;
+use nvfp4_lab::bench::HostTimes;
 
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/kernels");
 

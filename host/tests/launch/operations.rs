@@ -11,13 +11,14 @@ use nvfp4::gemm::{
     UpOptions, Vectors, Weights,
 };
 use nvfp4::gemv::{GemvOptions, GemvRun};
-use nvfp4::generate::Generator;
-use nvfp4::moe::{HostBiases, MoeOperands, MoeOptions, MoeRun, MoeShape, TokenScales};
+use nvfp4::moe::{MoeOptions, MoeShape, TokenScales};
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::{BlockFormat, FloatType, Format, HalfType, Mxfp4, Nvfp4, Nvfp4Recipe, Recipe};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::moe::{HostBiases, MoeOperands, MoeRun};
+use nvfp4_lab::rng::SplitMix64;
 
 /// What is done with an operation: its name, and its launch.
 pub type Visit<'a> = dyn FnMut(&str, &dyn Fn() -> Result<()>) -> Result<()> + 'a;

@@ -5,10 +5,11 @@ use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, pack};
 use nvfp4::floats;
 use nvfp4::gemm::{GemmResult, Output};
-use nvfp4::oracle::{Reference, Verification};
 use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize_matrix};
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Blocks, Dims};
+use nvfp4_lab::gemm::Verify;
+use nvfp4_lab::oracle::{Reference, Verification};
 
 /// The expected results of a product.
 #[derive(Debug)]

@@ -12,14 +12,15 @@ use nvfp4::floats;
 use nvfp4::gemm::{
     Activation, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan, GroupBuffers, Grouping,
     Output, Repacked, ResultBuffers, SettledCounts, UpOptions, Vectors, Weights, Workspace,
-    group_offsets, reference_grouped_for,
+    group_offsets,
 };
-use nvfp4::generate::Generator;
-use nvfp4::operands::gemm::GemmActivations;
-use nvfp4::oracle::Reference;
-use nvfp4::rng::SplitMix64;
 use nvfp4::tensor::BlockScaled;
 use nvfp4::tune::ResultKind;
+use nvfp4_lab::gemm::reference_grouped_for;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::operands::gemm::GemmActivations;
+use nvfp4_lab::oracle::Reference;
+use nvfp4_lab::rng::SplitMix64;
 use ptx_emu::LaunchReport;
 use std::ops::Range;
 

@@ -26,14 +26,15 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
     Activation, ActivationBuffers, ActivationKind, Activations, Fp8Matrix, GatedWeights,
-    GemmOptions, GemmOverrides, HalfMatrix, UpOptions, Weights, reference_for,
+    GemmOptions, GemmOverrides, HalfMatrix, UpOptions, Weights,
 };
-use nvfp4::generate::Generator;
-use nvfp4::operands::gemm::GemmActivations;
-use nvfp4::rng::SplitMix64;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
+use nvfp4_lab::gemm::reference_for;
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::operands::gemm::GemmActivations;
+use nvfp4_lab::rng::SplitMix64;
 
 pub use expected::{Expected, compare_largest};
 pub use placement::{GUARD, POISON, Part, Placement};

@@ -35,7 +35,7 @@ const QUICK: &str = "quick";
 /// The filter that names the compilation of the kernels by compilers other than the one that is used.
 const OTHER_COMPILERS: &str = "other-compilers";
 /// Packages whose tests launch kernels.
-const WITH_KERNELS: [&str; 2] = ["nvfp4", "nvfp4-tests"];
+const WITH_KERNELS: [&str; 4] = ["nvfp4", "nvfp4-checkpoint", "nvfp4-lab", "nvfp4-tests"];
 /// Tests that are named at the end.
 const SLOWEST: usize = 10;
 

@@ -14,10 +14,10 @@ use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMapShape;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, TensorMap};
 use nvfp4::floats;
-use nvfp4::generate::Generator;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
 use nvfp4::tune::ResultKind;
+use nvfp4_lab::generate::Generator;
 use operands::encode;
 use ptx_emu::{
     Checks, Counters, GlobalMemory, Launch, LaunchError, Module, Schedule, Step, launch_sequence,

@@ -1,0 +1,229 @@
+//! Writes the float weights that a quantised checkpoint stands for.
+
+use std::fmt;
+use std::path::Path;
+
+use fp4_formats::FloatType;
+use rayon::prelude::*;
+use safetensors::tensor::Dtype;
+use serde::Serialize;
+
+use super::convert::model_type;
+use super::error::CheckpointError;
+use super::layout::{Extras, Layout, Parts};
+use super::load::{load, outline};
+use super::model::Model;
+use super::orientation::{Orientation, transposed};
+use super::others;
+use super::plan::Item;
+use super::save::{Observer, SHARD_BYTES, Save, SaveOptions, Saved};
+use super::side;
+use super::weight::Order;
+use super::write::TensorSpec;
+use crate::error::Result;
+use nvfp4::floats;
+
+/// Elements that a thread converts at a time.
+const TOGETHER: usize = 1 << 16;
+
+/// How a checkpoint is dequantised.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DequantizeOptions {
+    /// Type of the weights; that of the model before it was quantised, or bf16 if it is not known.
+    pub dtype: Option<FloatType>,
+    /// Whether an existing checkpoint at the output path is replaced.
+    pub force: bool,
+    /// Size of a shard.
+    pub shard_bytes: u64,
+}
+
+impl Default for DequantizeOptions {
+    fn default() -> Self {
+        Self { dtype: None, force: false, shard_bytes: SHARD_BYTES }
+    }
+}
+
+impl DequantizeOptions {
+    /// The type of the model, shards of [`SHARD_BYTES`], and no replacement.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+nvfp4::setters!(DequantizeOptions {
+    dtype: impl Into<Option<FloatType>>,
+    force: bool,
+    shard_bytes: u64,
+});
+
+/// What was dequantised, as `--json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DequantizeReport {
+    /// The input.
+    pub source: String,
+    /// Its layout.
+    pub layout: Layout,
+    /// Type of the weights.
+    pub dtype: &'static str,
+    /// Number of weights.
+    pub weights: usize,
+    /// Those of them that were `[experts, N, K]` and are `[experts, K, N]`.
+    pub transposed: Vec<String>,
+    /// Tensors that are part of the values, and so not in the output.
+    pub folded: Vec<String>,
+    /// The output.
+    pub saved: Saved,
+}
+
+/// Writes the weights of a quantised checkpoint as floats into a new folder `target`, with its other
+/// tensors and files, and its configuration without the quantisation.
+///
+/// Values are `code * (multiplier * scale)`, each product rounded to f32, and then rounded once to
+/// the type. gpt-oss's experts (names that end in `_proj`) become `[experts, K, N]`, the order in
+/// which transformers has them unquantised.
+///
+/// # Errors
+/// [`CheckpointError::Nothing`] if nothing is quantised in a known layout, the errors of [`load`],
+/// [`CheckpointError::Unsupported`] for layers in other formats and rotated weights, [`Error::Shape`] for a value beyond the largest of the type, [`CheckpointError::Exists`],
+/// [`CheckpointError::Interrupted`], [`Error::Io`]. Nothing is left behind then.
+pub fn dequantize_model(
+    model: &Model,
+    options: &DequantizeOptions,
+    target: &Path,
+    observer: &mut dyn Observer,
+) -> Result<DequantizeReport> {
+    let Some(layout) = Layout::detect(model) else {
+        let what = "quantised weight in a known layout".to_owned();
+        return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
+    };
+    let parts = layout.find(model);
+    let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
+    let element = match (options.dtype, stated) {
+        (Some(element), _) => element,
+        (None, Some(Dtype::F32)) => FloatType::F32,
+        (None, Some(Dtype::F16)) => FloatType::F16,
+        (None, _) => FloatType::Bf16,
+    };
+    let dtype = match element {
+        FloatType::F32 => Dtype::F32,
+        FloatType::F16 => Dtype::F16,
+        FloatType::Bf16 => Dtype::BF16,
+    };
+    let mut items = Vec::new();
+    let mut turned = Vec::new();
+    for part in &parts {
+        let spec = outline(model, part)?.spec;
+        let shape = spec.shape;
+        let is_turned = spec.order == Order::InputFirst && shape.len() == 3;
+        let order = if is_turned { Orientation::InputFirst } else { Orientation::OutputFirst };
+        if is_turned {
+            turned.push(part.name.clone());
+        }
+        // Both orders change into each other in the same way.
+        let shape = order.output_first(&shape);
+        items.push(Item::Tensor(TensorSpec { name: part.name.clone(), dtype, shape }));
+    }
+    let pieces: std::collections::BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
+    let side_data = side::tensors(model);
+    for entry in model.entries() {
+        let folded = side_data.contains(&entry.name.as_str());
+        if !folded && !pieces.contains(entry.name.as_str()) {
+            let raw = model.raw(&entry.name)?;
+            let (dtype, shape) = (raw.dtype, raw.shape);
+            items.push(Item::Tensor(TensorSpec { name: entry.name, dtype, shape }));
+        }
+    }
+
+    let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
+    observer.begin(model.entries().iter().map(|entry| entry.bytes as u64).sum());
+    let save = SaveOptions {
+        force: options.force,
+        shard_bytes: options.shard_bytes,
+        ..SaveOptions::new(layout)
+    };
+    refuse_others(model, &parts)?;
+    let mut save = Save::create(target, model, &items, Extras::default(), save)?;
+    for (at, item) in items.iter().enumerate() {
+        save.go_on(observer)?;
+        let name = item.name();
+        observer.tensor(name);
+        let Some(part) = parts.get(at) else {
+            save.tensor(name, model.raw(name)?.data)?;
+            observer.done(size(name));
+            model.release(name);
+            continue;
+        };
+        let weight = load(model, layout, part)?;
+        let mut values = weight.dequantize()?;
+        side::fold(model, name, weight.spec.cols(), &mut values)?;
+        if turned.iter().any(|turned| turned == name) {
+            let dims = weight.blocks.dims();
+            values = transposed(name, &values, [dims.rows(), dims.cols()])?;
+        }
+        save.tensor(name, &encoded(name, &values, element)?)?;
+        observer.done(part.tensors().map(size).sum());
+        part.tensors().for_each(|name| model.release(name));
+    }
+    Ok(DequantizeReport {
+        source: model.path().display().to_string(),
+        layout,
+        dtype: element.name(),
+        weights: parts.len(),
+        transposed: turned,
+        folded: side_data.into_iter().map(str::to_owned).collect(),
+        saved: save.finish(model)?,
+    })
+}
+
+/// Refuses a checkpoint whose other tensors mean nothing without its configuration.
+fn refuse_others(model: &Model, parts: &[Parts]) -> Result<()> {
+    let refuse = |tensor: &str, reason: String| {
+        let (layout, tensor) = ("of floats", tensor.to_owned());
+        Err(CheckpointError::Unsupported { layout, tensor, reason }.into())
+    };
+    if let Some(other) = others::find(model, parts).first() {
+        return refuse(
+            &other.weight,
+            format!("it is in {}, which is not read", other.format.name()),
+        );
+    }
+    let transforms = side::transforms(model);
+    if !transforms.is_empty() {
+        let reason = format!(
+            "the weights are rotated ({}), and readers of floats would not rotate inputs",
+            transforms.join(", ")
+        );
+        return refuse("transform_config", reason);
+    }
+    Ok(())
+}
+
+/// The little-endian elements of values, which the type must hold.
+fn encoded(name: &str, values: &[f32], element: FloatType) -> Result<Vec<u8>> {
+    let largest = values.par_iter().map(|value| value.abs()).reduce(|| 0.0, f32::max);
+    let limit = floats::max(element);
+    if f64::from(largest) > limit {
+        let field = format!("largest magnitude of `{name}`");
+        let required = format!("at most {limit} for {}", element.name());
+        return Err(CheckpointError::shape(field, required, largest));
+    }
+    let encode = |values: &[f32]| floats::encode(element, values.iter().copied().map(f64::from));
+    Ok(values.par_chunks(TOGETHER).map(encode).collect::<Vec<_>>().concat())
+}
+
+impl fmt::Display for DequantizeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layout, dtype, weights, saved, .. } = self;
+        for tensor in &self.transposed {
+            writeln!(f, "transposed to [experts, K, N]: {tensor}")?;
+        }
+        for tensor in &self.folded {
+            writeln!(f, "folded into its weight: {tensor}")?;
+        }
+        writeln!(f, "{weights} weights of layout {layout} dequantised to {dtype}")?;
+        writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        saved.replaced.fmt(f)
+    }
+}

@@ -1,0 +1,340 @@
+//! One safetensors file, mapped into memory.
+//!
+//! The crate `safetensors` checks the header (lengths, offsets, overlaps). Errors name the tensor
+//! and, for a bad value, its index and its byte in the file.
+
+use std::fs::{File, Metadata as FileMetadata, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use fp4_formats::FloatType;
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors};
+use serde::Serialize;
+
+use super::error::{CheckpointError, similar};
+use crate::error::Result;
+use nvfp4::error::{Error, filled};
+use nvfp4::quantize::source::Source;
+
+/// One line of a checkpoint's table of contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TensorEntry {
+    /// Name.
+    pub name: String,
+    /// Element type as safetensors spells it, such as `F32`.
+    pub dtype: String,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Size of the data.
+    pub bytes: usize,
+    /// Offset of the data in the file.
+    pub offset: u64,
+}
+
+/// A numeric tensor converted to f32, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FloatTensor {
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Finite values.
+    pub values: Vec<f32>,
+}
+
+/// Raw bytes of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawTensor<'a> {
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Little-endian, row-major.
+    pub data: &'a [u8],
+}
+
+/// An open safetensors file.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    map: Mmap,
+    metadata: Metadata,
+    /// Offset of the tensors' data in the file.
+    data_start: usize,
+    version: Version,
+}
+
+/// What changes when a file's content does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Version {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Version {
+    fn of(file: &FileMetadata) -> Self {
+        Self { bytes: file.len(), modified: file.modified().ok() }
+    }
+}
+
+/// Opens a file without waiting for it, which a pipe would make one do, and describes it.
+pub(super) fn open_at_once(path: &Path) -> io::Result<(File, FileMetadata)> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let info = file.metadata()?;
+    Ok((file, info))
+}
+
+impl Checkpoint {
+    /// Opens and checks a file. Its contents are mapped, not read.
+    ///
+    /// # Files that change
+    /// No other process may write to the file while it is open. This is the one condition on safe
+    /// code of this crate that nothing enforces. Bytes that change under a reader are undefined
+    /// behaviour in Rust's terms, and a file that is made shorter ends the program with SIGBUS.
+    /// Programs that replace a file by renaming another to its name, as this crate does, do not
+    /// write to it. [`unchanged`](Self::unchanged) detects a change afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`CheckpointError::Malformed`] for a truncated or malformed file.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let io = |source| Error::Io { action: "read", path: path.clone(), source };
+        let malformed = |reason| CheckpointError::Malformed { path: path.clone(), reason };
+        let (file, info) = open_at_once(&path).map_err(io)?;
+        if !info.is_file() {
+            return Err(malformed("not a regular file".into()).into());
+        }
+        if info.len() < 8 {
+            let reason = format!("{} bytes; the header's length alone takes 8", info.len());
+            return Err(malformed(reason).into());
+        }
+        let version = Version::of(&info);
+        // SAFETY: the mapping is private to this value and read-only, and every byte pattern is a
+        // valid `u8`. That no other process changes the file cannot be enforced; it is stated as a
+        // condition above.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        let (header, metadata) =
+            SafeTensors::read_metadata(&map).map_err(|e| malformed(explain(&e, &map)))?;
+        let data_start = header + 8;
+        if metadata.data_len() != map.len() - data_start {
+            let (stated, present) = (metadata.data_len(), map.len() - data_start);
+            let reason =
+                format!("the header describes {stated} bytes of data, {present} are there");
+            return Err(malformed(reason).into());
+        }
+        Ok(Self { path, map, metadata, data_start, version })
+    }
+
+    /// Fails if the file at the path has another size or modification time than when it was opened:
+    /// what was read from it may then be a mixture.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Changed`], [`Error::Io`].
+    pub fn unchanged(&self) -> Result<()> {
+        let io = |source| Error::Io { action: "read", path: self.path.clone(), source };
+        let info = std::fs::metadata(&self.path).map_err(io)?;
+        if Version::of(&info) == self.version {
+            return Ok(());
+        }
+        Err(CheckpointError::Changed { path: self.path.clone() }.into())
+    }
+
+    /// Gives the memory back that holds pages of a tensor, which are read again from the file when
+    /// they are used again. Otherwise the system decides when to do so, and a process that reads a
+    /// large checkpoint seems to take as much memory. Nothing happens if there is no such tensor.
+    pub fn release(&self, name: &str) {
+        #[cfg(unix)]
+        if let Some(info) = self.metadata.info(name) {
+            let (start, end) = info.data_offsets;
+            let (advice, start) = (memmap2::UncheckedAdvice::DontNeed, self.data_start + start);
+            // SAFETY: the mapping is shared with the file and read-only, so that dropped pages,
+            // also those with parts of other tensors, come back with the same content.
+            let taken = unsafe {
+                self.map.unchecked_advise_range(advice, start, self.data_start + end - start)
+            };
+            // Advice that the system does not take changes nothing.
+            drop(taken);
+        }
+        #[cfg(not(unix))]
+        let _ = name;
+    }
+
+    /// Has the system read a tensor that is used soon, while the program goes on. Nothing happens if
+    /// there is no such tensor.
+    pub fn prefetch(&self, name: &str) {
+        #[cfg(unix)]
+        if let Some(info) = self.metadata.info(name) {
+            let (start, end) = info.data_offsets;
+            let start_in_file = self.data_start + start;
+            let taken =
+                self.map.advise_range(memmap2::Advice::WillNeed, start_in_file, end - start);
+            // Advice that the system does not take changes nothing.
+            drop(taken);
+        }
+        #[cfg(not(unix))]
+        let _ = name;
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Value of a key in the file's free-form metadata.
+    #[must_use]
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// All tensors, in the order of their data.
+    #[must_use]
+    pub fn entries(&self) -> Vec<TensorEntry> {
+        let mut entries: Vec<TensorEntry> = self
+            .metadata
+            .tensors()
+            .into_iter()
+            .map(|(name, info)| TensorEntry {
+                name,
+                dtype: format!("{:?}", info.dtype),
+                shape: info.shape.clone(),
+                bytes: info.data_offsets.1 - info.data_offsets.0,
+                offset: (self.data_start + info.data_offsets.0) as u64,
+            })
+            .collect();
+        entries.sort_by(|x, y| (x.offset, &x.name).cmp(&(y.offset, &y.name)));
+        entries
+    }
+
+    /// Offset of a tensor's data in the file; 0 if there is no such tensor.
+    pub(crate) fn offset(&self, name: &str) -> u64 {
+        self.metadata.info(name).map_or(0, |info| (self.data_start + info.data_offsets.0) as u64)
+    }
+
+    /// Whether there is a tensor of this name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.metadata.info(name).is_some()
+    }
+
+    /// The bytes of a tensor.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingTensor`].
+    pub fn raw(&self, name: &str) -> Result<RawTensor<'_>, CheckpointError> {
+        let Some(info) = self.metadata.info(name) else {
+            return Err(CheckpointError::MissingTensor {
+                path: self.path.clone(),
+                tensor: name.into(),
+                similar: similar(name, self.metadata.offset_keys()),
+            });
+        };
+        let (start, end) = info.data_offsets;
+        let data = self.map.get(self.data_start + start..self.data_start + end).unwrap_or_default();
+        Ok(RawTensor { dtype: info.dtype, shape: info.shape.clone(), data })
+    }
+
+    /// A float tensor (F32, F16 or BF16) in f32.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] for a missing tensor, another type, or a value that is not finite.
+    pub fn floats(&self, name: &str) -> Result<FloatTensor> {
+        let tensor = self.raw(name)?;
+        let dtype = match tensor.dtype {
+            Dtype::F32 => FloatType::F32,
+            Dtype::F16 => FloatType::F16,
+            Dtype::BF16 => FloatType::Bf16,
+            other => return Err(self.wrong_type(name, "F32, F16 or BF16", other).into()),
+        };
+        let source = Source::Bytes(dtype, tensor.data);
+        let mut values = filled(name, source.len(), 0f32)?;
+        source.par_load(&mut values);
+        if !source.par_maximum().is_finite() {
+            let index = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
+            return Err(CheckpointError::NonFinite {
+                path: self.path.clone(),
+                tensor: name.into(),
+                index,
+                byte: self.offset(name) + (index * (tensor.dtype.bitsize() / 8)) as u64,
+                value: values[index],
+            }
+            .into());
+        }
+        Ok(FloatTensor { shape: tensor.shape, values })
+    }
+
+    /// A float matrix: a tensor of [`floats`](Self::floats) with two dimensions, none zero.
+    /// Returns rows, columns and values.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], among others for another shape.
+    pub fn matrix(&self, name: &str) -> Result<(usize, usize, Vec<f32>)> {
+        let shape = self.raw(name)?.shape;
+        match *shape.as_slice() {
+            [rows, cols] if rows > 0 && cols > 0 => Ok((rows, cols, self.floats(name)?.values)),
+            _ => Err(self.wrong_shape(name, "[rows, columns], none of them 0", &shape).into()),
+        }
+    }
+
+    /// A float scalar: a tensor of [`floats`](Self::floats) with one element.
+    ///
+    /// # Errors
+    /// [`CheckpointError`], among others for another shape.
+    pub fn scalar(&self, name: &str) -> Result<f32> {
+        let shape = self.raw(name)?.shape;
+        if shape.iter().any(|&n| n != 1) {
+            return Err(self.wrong_shape(name, "[] or [1]", &shape).into());
+        }
+        let tensor = self.floats(name)?;
+        match *tensor.values.as_slice() {
+            [value] => Ok(value),
+            _ => Err(self.wrong_shape(name, "[] or [1]", &shape).into()),
+        }
+    }
+
+    /// The error for a tensor of another type than `required`.
+    #[must_use]
+    pub fn wrong_type(
+        &self,
+        tensor: &str,
+        required: &'static str,
+        actual: Dtype,
+    ) -> CheckpointError {
+        let (path, tensor) = (self.path.clone(), tensor.into());
+        CheckpointError::Type { path, tensor, required, actual: format!("{actual:?}") }
+    }
+
+    /// The error for a tensor of another shape than `required`.
+    #[must_use]
+    pub fn wrong_shape(
+        &self,
+        tensor: &str,
+        required: impl Into<String>,
+        actual: &[usize],
+    ) -> CheckpointError {
+        CheckpointError::Shape {
+            path: self.path.clone(),
+            tensor: tensor.into(),
+            required: required.into(),
+            actual: actual.to_vec(),
+        }
+    }
+}
+
+/// A description of the library's error, with the sizes that the library omits.
+fn explain(error: &SafeTensorError, file: &[u8]) -> String {
+    match error {
+        SafeTensorError::InvalidHeaderLength | SafeTensorError::HeaderTooLarge => {
+            let stated = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+            format!("the header is said to take {stated} bytes; the file has {}", file.len())
+        }
+        SafeTensorError::MetadataIncompleteBuffer => {
+            format!("the header and the file's {} bytes disagree: truncated?", file.len())
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,131 @@
+//! Checkpoints: safetensors files, models that consist of them, and the layouts in which projects
+//! store quantised weights in them.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
+//! | `write`, `plan`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
+//! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
+//! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
+//! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
+//! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
+//! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
+//! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
+//! | `rounding`, `products` | what `verify` measures: each block, and products |
+//! | `orientation` | the input dimension of experts in one tensor |
+//! | `inspect` | [`inspect`]: what there is |
+//! | `verify`, `counterpart`, `measured`, `report` | [`verify`]: tensors and values |
+//! | [`rng`] | random numbers from a seed |
+//! | `configuration`, `groups` | [`verify`]: what the configuration says |
+//!
+//! # A whole checkpoint
+//! ```no_run
+//! use nvfp4_checkpoint::{Layout, Model, ModelOptions, quantize_model, verify};
+//! use nvfp4::quantize::recipe_by_name;
+//! use nvfp4::Format;
+//!
+//! # fn main() -> nvfp4_checkpoint::Result<()> {
+//! let model = Model::open("llama")?;
+//! let options = ModelOptions::new(recipe_by_name(Format::Nvfp4, "modelopt")?, Layout::ModelOpt);
+//! print!("{}", quantize_model(&model, &options, "llama-nvfp4".as_ref(), None, &mut ())?);
+//! print!("{}", verify(&Model::open("llama-nvfp4")?, Some(&model), &mut ())?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A model of one layer
+//! ```
+//! use nvfp4_checkpoint::{Layout, Model, ModelOptions, NewTensor, quantize_model, verify, write};
+//! use nvfp4::quantize::{Format, recipe_by_name};
+//! use safetensors::Dtype;
+//!
+//! # fn main() -> nvfp4_checkpoint::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("nvfp4-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).expect("a folder");
+//! // A model of one layer; a folder of shards with `config.json` is opened the same way.
+//! let data = (0..64 * 128).flat_map(|at| (at as f32).sin().to_le_bytes()).collect();
+//! let weight = NewTensor { dtype: Dtype::F32, shape: vec![64, 128], data };
+//! let path = folder.join("model.safetensors");
+//! write(&path, &[("layer.weight", weight)], &[])?;
+//!
+//! let model = Model::open(&path)?;
+//! let recipe = recipe_by_name(Format::Nvfp4, "modelopt")?;
+//! let options = ModelOptions::new(recipe, Layout::ModelOpt);
+//! let out = folder.join("quantised");
+//! let report = quantize_model(&model, &options, &out, None, &mut ())?;
+//! assert_eq!(report.quantized, ["layer.weight"]);
+//!
+//! let report = verify(&Model::open(&out)?, Some(&model), &mut ())?;
+//! assert!(report.verified, "{report}");
+//! # std::fs::remove_dir_all(&folder).expect("removable");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every byte that is read is checked before it is used. Errors name the tensor and, for a bad
+//! value, its byte in the file. Outputs appear complete or not at all. Memory holds one tensor at a
+//! time, so a checkpoint may be larger than memory.
+
+mod carry;
+mod compressed_tensors;
+mod configuration;
+mod convert;
+mod counterpart;
+mod dequantize;
+mod error;
+mod exact;
+mod experts;
+mod file;
+mod gpt_oss;
+mod groups;
+mod inspect;
+mod layout;
+mod load;
+mod matrix;
+mod measured;
+mod model;
+mod modelopt;
+mod orientation;
+mod others;
+pub mod pattern;
+mod plan;
+mod products;
+mod quantize;
+mod quantize_tensor;
+mod report;
+pub mod rng;
+mod rounding;
+mod save;
+mod shared;
+mod side;
+mod split;
+mod staging;
+mod stated;
+mod torchao;
+mod verify;
+mod weight;
+mod write;
+
+pub use convert::{ConvertReport, SharedGroup, convert_model};
+pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
+pub use error::{CheckpointError, Result};
+pub use exact::to_nvfp4;
+pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
+pub use inspect::{Contents, WeightEntry, inspect};
+pub use layout::{Content, Layout, Parts, Piece};
+pub use load::{Outline, load, outline};
+pub use matrix::{Matrix, matrix};
+pub use measured::decibels;
+pub use model::Model;
+pub use others::{OtherFormat, OtherLayer};
+pub use products::ProductNoise;
+pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
+pub use report::{Finding, Severity, VerifyReport, WeightCheck};
+pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
+pub use shared::{Misread, Unshared};
+pub use staging::{Replaced, Staging, write_whole};
+pub use stated::Inputs;
+pub use verify::{LEAST_SQNR_DB, VerifyOptions, verify, verify_with};
+pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
+pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -1,0 +1,336 @@
+//! A whole checkpoint: one safetensors file, or a folder of shards with their index and the
+//! model's configuration.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::error::{CheckpointError, similar};
+use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
+use crate::error::Result;
+use nvfp4::error::Error;
+
+/// Ending of the file that says which shard has which tensor.
+const INDEX_ENDING: &str = ".safetensors.index.json";
+/// The model's configuration, beside the shards.
+const CONFIG: &str = "config.json";
+/// ModelOpt's description of the quantisation.
+pub(super) const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+/// Most tensors among which similar names are suggested for a missing tensor. If many of more
+/// tensors were missing, comparing all names would take minutes.
+const MAX_COMPARED: usize = 2000;
+/// Larger JSON files are not read.
+const MAX_JSON_BYTES: u64 = 256 << 20;
+
+/// An open checkpoint. Shards are mapped, not read, so it may be larger than memory.
+#[derive(Debug)]
+pub struct Model {
+    path: PathBuf,
+    shards: Vec<Checkpoint>,
+    /// Tensor names, each with its shard.
+    tensors: BTreeMap<String, usize>,
+    unlisted: Vec<String>,
+    config: Option<Value>,
+    hf_quant_config: Option<Value>,
+}
+
+impl Model {
+    /// Opens a `.safetensors` file, a `.safetensors.index.json` file, or a folder that has either.
+    ///
+    /// Of a folder without an index, all `.safetensors` files are opened. `config.json` and
+    /// `hf_quant_config.json` are read from the folder, or from the file's folder, if they exist.
+    /// [`Checkpoint::open`] states the condition on open files.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`CheckpointError::Malformed`] for a file whose content does not fit its
+    /// name, an index that names a path outside the folder, or a tensor in two shards;
+    /// [`CheckpointError::MissingTensor`] for a tensor of the index that its shard does not have;
+    /// [`CheckpointError::Nothing`] for a folder without tensors.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let info = std::fs::metadata(&path).map_err(|source| Error::Io {
+            action: "read",
+            path: path.clone(),
+            source,
+        })?;
+        let is_index = |path: &Path| path.to_string_lossy().ends_with(INDEX_ENDING);
+        let (folder, index) = if info.is_dir() {
+            let indices = files(&path, INDEX_ENDING)?;
+            if let [first, second, ..] = indices.as_slice() {
+                let reason = format!("two indices, {} and {}", first.display(), second.display());
+                return Err(CheckpointError::Malformed { path, reason }.into());
+            }
+            (path.clone(), indices.into_iter().next())
+        } else {
+            let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
+            (folder, is_index(&path).then(|| path.clone()))
+        };
+        let mut model = match index {
+            Some(index) => Self::from_index(&folder, &index)?,
+            None if info.is_dir() => Self::from_files(&path, files(&folder, ".safetensors")?)?,
+            None => Self::from_files(&path, vec![path.clone()])?,
+        };
+        model.config = json(&folder.join(CONFIG))?;
+        model.hf_quant_config = json(&folder.join(HF_QUANT_CONFIG))?;
+        model.path = path;
+        Ok(model)
+    }
+
+    fn from_files(path: &Path, files: Vec<PathBuf>) -> Result<Self> {
+        if files.is_empty() {
+            let what = "file that ends in .safetensors".to_owned();
+            return Err(CheckpointError::Nothing { path: path.into(), what }.into());
+        }
+        let shards = files.into_iter().map(Checkpoint::open).collect::<Result<Vec<_>>>()?;
+        let mut tensors = BTreeMap::new();
+        for (at, shard) in shards.iter().enumerate() {
+            for entry in shard.entries() {
+                if let Some(other) = tensors.insert(entry.name.clone(), at) {
+                    let other: &Checkpoint = &shards[other];
+                    let reason =
+                        format!("tensor `{}` is also in {}", entry.name, other.path().display());
+                    let path = shard.path().to_path_buf();
+                    return Err(CheckpointError::Malformed { path, reason }.into());
+                }
+            }
+        }
+        Ok(Self::new(path, shards, tensors, Vec::new()))
+    }
+
+    fn from_index(folder: &Path, index: &Path) -> Result<Self> {
+        let malformed = |reason| CheckpointError::Malformed { path: index.into(), reason };
+        let value = json(index)?.unwrap_or_default();
+        let map = value["weight_map"].as_object();
+        let map = map.ok_or_else(|| malformed("it has no object `weight_map`".into()))?;
+        let mut names: Vec<&str> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        let mut tensors = BTreeMap::new();
+        for (tensor, file) in map {
+            let file = file.as_str().filter(|file| {
+                let mut parts = Path::new(file).components();
+                matches!(parts.next(), Some(std::path::Component::Normal(_)))
+                    && parts.next().is_none()
+            });
+            let Some(file) = file else {
+                let reason = format!("tensor `{tensor}` is in {}, no file name", map[tensor]);
+                return Err(malformed(reason).into());
+            };
+            let at = *places.entry(file).or_insert_with(|| {
+                names.push(file);
+                names.len() - 1
+            });
+            tensors.insert(tensor.clone(), at);
+        }
+        if names.is_empty() {
+            let what = "tensor".to_owned();
+            return Err(CheckpointError::Nothing { path: index.into(), what }.into());
+        }
+        let open = |(at, name): (usize, &&str)| {
+            let path = folder.join(name);
+            Checkpoint::open(&path).map_err(|error| match error {
+                CheckpointError::Library(Error::Io { source, .. })
+                    if source.kind() == ErrorKind::NotFound =>
+                {
+                    let of_shard = tensors.iter().filter(|(_, shard)| **shard == at);
+                    let mut names = of_shard.map(|(name, _)| name.as_str());
+                    let tensor = names.next().unwrap_or_default().to_owned();
+                    let others = names.count();
+                    let index = index.to_path_buf();
+                    CheckpointError::MissingShard { index, shard: path, tensor, others }.into()
+                }
+                error => error,
+            })
+        };
+        let shards = names.iter().enumerate().map(open).collect::<Result<Vec<_>>>()?;
+        for (tensor, &at) in &tensors {
+            shards[at].raw(tensor)?;
+        }
+        let mut unlisted = Vec::new();
+        for (at, shard) in shards.iter().enumerate() {
+            let entries = shard.entries().into_iter().map(|entry| entry.name);
+            unlisted.extend(entries.filter(|name| tensors.get(name) != Some(&at)));
+        }
+        Ok(Self::new(index, shards, tensors, unlisted))
+    }
+
+    fn new(
+        path: &Path,
+        shards: Vec<Checkpoint>,
+        tensors: BTreeMap<String, usize>,
+        unlisted: Vec<String>,
+    ) -> Self {
+        let (config, hf_quant_config) = (None, None);
+        Self { path: path.into(), shards, tensors, unlisted, config, hf_quant_config }
+    }
+
+    /// The path that was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files, in the order in which the index or the folder names them.
+    #[must_use]
+    pub fn shards(&self) -> &[Checkpoint] {
+        &self.shards
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Tensors of shards that the index does not list; loaders ignore them.
+    #[must_use]
+    pub fn unlisted(&self) -> &[String] {
+        &self.unlisted
+    }
+
+    /// Whether there is a tensor of this name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// The file that has a tensor.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingTensor`].
+    pub fn file(&self, name: &str) -> Result<&Checkpoint, CheckpointError> {
+        match self.tensors.get(name).and_then(|&at| self.shards.get(at)) {
+            Some(file) => Ok(file),
+            None => {
+                let few = self.tensors.len() <= MAX_COMPARED;
+                let similar =
+                    if few { similar(name, self.tensors.keys().cloned()) } else { Vec::new() };
+                let (path, tensor) = (self.path.clone(), name.into());
+                Err(CheckpointError::MissingTensor { path, tensor, similar })
+            }
+        }
+    }
+
+    /// The bytes of a tensor.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingTensor`].
+    pub fn raw(&self, name: &str) -> Result<RawTensor<'_>, CheckpointError> {
+        self.file(name)?.raw(name)
+    }
+
+    /// [`Checkpoint::release`] in the file that has the tensor.
+    pub fn release(&self, name: &str) {
+        if let Ok(file) = self.file(name) {
+            file.release(name);
+        }
+    }
+
+    /// [`Checkpoint::prefetch`] in the file that has the tensor.
+    pub fn prefetch(&self, name: &str) {
+        if let Ok(file) = self.file(name) {
+            file.prefetch(name);
+        }
+    }
+
+    /// [`Checkpoint::unchanged`] of all files.
+    ///
+    /// # Errors
+    /// The errors of [`Checkpoint::unchanged`].
+    pub fn unchanged(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Checkpoint::unchanged)
+    }
+
+    /// All tensors, shard by shard in the order of their data.
+    #[must_use]
+    pub fn entries(&self) -> Vec<TensorEntry> {
+        let listed = |at: usize| move |entry: &TensorEntry| self.tensors[&entry.name] == at;
+        let shards = self.shards.iter().enumerate();
+        shards
+            .flat_map(|(at, shard)| {
+                let known = shard.entries().into_iter();
+                known.filter(|entry| self.contains(&entry.name)).filter(listed(at))
+            })
+            .collect()
+    }
+
+    /// Value of a key in the free-form metadata of the first file that has it.
+    #[must_use]
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.shards.iter().find_map(|shard| shard.metadata(key))
+    }
+
+    /// `config.json`.
+    #[must_use]
+    pub fn config(&self) -> Option<&Value> {
+        self.config.as_ref()
+    }
+
+    /// `quantization_config` of `config.json`.
+    #[must_use]
+    pub fn quantization_config(&self) -> Option<&Value> {
+        self.config.as_ref()?.get("quantization_config")
+    }
+
+    /// `hf_quant_config.json`.
+    #[must_use]
+    pub fn hf_quant_config(&self) -> Option<&Value> {
+        self.hf_quant_config.as_ref()
+    }
+
+    /// The other files of the folder: tokenizer, templates and so on; none if a single file was
+    /// opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn companions(&self) -> Result<Vec<PathBuf>> {
+        const KEPT: [&str; 6] = ["json", "txt", "model", "jinja", "md", "py"];
+        if !self.path.is_dir() {
+            return Ok(Vec::new());
+        }
+        let mut paths = files(&self.path, "")?;
+        paths.retain(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let kept = path.extension().is_some_and(|e| KEPT.iter().any(|kept| e == *kept));
+            kept && !name.ends_with(INDEX_ENDING) && name != CONFIG && name != HF_QUANT_CONFIG
+        });
+        Ok(paths)
+    }
+}
+
+/// Regular files of a folder with this ending, sorted.
+fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
+    let io = |source| Error::Io { action: "read", path: folder.into(), source };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.ends_with(ending) && !name.starts_with('.') && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// A JSON file, or `None` if it does not exist.
+fn json(path: &Path) -> Result<Option<Value>> {
+    let io = |source| Error::Io { action: "read", path: path.into(), source };
+    let malformed = |reason| CheckpointError::Malformed { path: path.into(), reason };
+    let (mut file, info) = match open_at_once(path) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error).into()),
+    };
+    if !info.is_file() || info.len() > MAX_JSON_BYTES {
+        let reason = format!("no regular file of at most {MAX_JSON_BYTES} bytes");
+        return Err(malformed(reason).into());
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(io)?;
+    match serde_json::from_slice(&text) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => Err(malformed(format!("no valid JSON: {error}")).into()),
+    }
+}

@@ -1,0 +1,398 @@
+//! Quantising a model: which tensors, by what recipe, into what layout.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use fp4_formats::quantize::Recipe;
+use fp4_formats::recipe::Nvfp4Recipe;
+use safetensors::tensor::Dtype;
+use serde::Serialize;
+
+use super::error::CheckpointError;
+use super::experts::Family;
+use super::layout::{Extras, Layout};
+use super::model::Model;
+use super::orientation::{EXPERTS, Orientation};
+use super::pattern;
+use super::plan::Item;
+use super::quantize_tensor::{amax, quantize_tensor, scale_for};
+use super::report::shown;
+use super::save::{Observer, Save, SaveOptions, Saved};
+use super::shared;
+use super::split;
+use super::weight::{Order, WeightSpec};
+use super::write::TensorSpec;
+use crate::error::Result;
+use nvfp4::device::Kernels;
+use nvfp4::quantize::TensorScale;
+
+/// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
+/// because it is no linear layer or costs too much accuracy.
+pub const DEFAULT_EXCLUDES: [&str; 5] =
+    ["*embed*", "*lm_head*", "*router*", "*.gate.weight", "*relative_attention_bias*"];
+
+/// How to quantise a model.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelOptions {
+    /// Whose arithmetic.
+    pub recipe: Recipe,
+    /// Tensor-level scale of NVFP4; rows cannot have scales of their own in any layout.
+    pub scale: TensorScale,
+    /// Patterns of tensors to leave as they are; see [`pattern::matches`].
+    pub exclude: Vec<String>,
+    /// Whether only experts are quantised, `[experts, .., ..]`.
+    pub experts_only: bool,
+    /// How the result is written.
+    pub save: SaveOptions,
+}
+
+impl ModelOptions {
+    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`]; for [`Layout::GptOss`] experts only,
+    /// because its readers take every other weight for an unquantised one.
+    #[must_use]
+    pub fn new(recipe: Recipe, layout: Layout) -> Self {
+        Self {
+            recipe,
+            scale: TensorScale::FromAmax,
+            exclude: DEFAULT_EXCLUDES.map(str::to_owned).to_vec(),
+            experts_only: layout == Layout::GptOss,
+            save: SaveOptions::new(layout),
+        }
+    }
+}
+
+nvfp4::setters!(ModelOptions {
+    scale: TensorScale,
+    exclude: impl Into<Vec<String>>,
+    experts_only: bool,
+    save: SaveOptions,
+});
+
+/// A tensor that was left as it is, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unquantized {
+    /// The tensor.
+    pub tensor: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// What was quantised, as `--json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QuantizeReport {
+    /// The input.
+    pub source: String,
+    /// The format.
+    pub format: &'static str,
+    /// The recipe.
+    pub recipe: &'static str,
+    /// The layout.
+    pub layout: Layout,
+    /// What computed it: `cpu`, or a device.
+    pub device: String,
+    /// Tensors that were quantised.
+    pub quantized: Vec<String>,
+    /// Those of them that were `[experts, K, N]` and are `[experts, N, K]` now.
+    pub transposed: Vec<String>,
+    /// Groups of them with one tensor-level scale, because readers of the layout join them.
+    pub shared: Vec<Vec<String>>,
+    /// Those that were not.
+    pub left: Vec<Unquantized>,
+    /// Values of the quantised tensors that were not zero.
+    pub values: u64,
+    /// Those of them that are zero now.
+    pub underflows: u64,
+    /// Bytes of tensors before.
+    pub bytes_before: u64,
+    /// The output.
+    pub saved: Saved,
+}
+
+/// Why a tensor is not quantised; `None` if it is.
+fn reason_to_leave(
+    name: &str,
+    dtype: Dtype,
+    shape: &[usize],
+    options: &ModelOptions,
+) -> Option<String> {
+    if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        return Some(format!("type {dtype:?}"));
+    }
+    let is_weight = match shape.len() {
+        2 => name.ends_with(".weight") || name.ends_with("_weight"),
+        // Experts in one tensor go without the ending.
+        3 => name.ends_with("weight") || name.ends_with(EXPERTS),
+        _ => false,
+    };
+    if !is_weight {
+        return Some("no matrix called weight".into());
+    }
+    if let Some(pattern) = options.exclude.iter().find(|pattern| pattern::matches(pattern, name)) {
+        return Some(format!("excluded by {pattern}"));
+    }
+    if options.experts_only && shape.len() != 3 {
+        return Some("no experts".into());
+    }
+    shape.contains(&0).then(|| "no elements".into())
+}
+
+/// What happens to a tensor.
+enum Decision {
+    Leave(String),
+    /// Quantise it, with this shape once it is `[.., N, K]`.
+    Quantize(Orientation, Vec<usize>),
+}
+
+fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision> {
+    let raw = model.raw(name)?;
+    if let Some(reason) = reason_to_leave(name, raw.dtype, &raw.shape, options) {
+        return Ok(Decision::Leave(reason));
+    }
+    let orientation = Orientation::of(model, name, &raw.shape)?;
+    let shape = orientation.output_first(&raw.shape);
+    let (cols, block) =
+        (shape.last().copied().unwrap_or(0), options.recipe.format().block() as usize);
+    if !cols.is_multiple_of(block) {
+        return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
+    }
+    let layout = options.save.layout;
+    if orientation == Orientation::InputFirst && layout == Layout::TorchAo {
+        return Err(CheckpointError::Unsupported {
+            layout: layout.name(),
+            tensor: name.into(),
+            reason: format!(
+                "it is {:?}, [experts, K, N], and no reader of this layout is known to expect its \
+                 blocks transposed, [experts, N, K]",
+                raw.shape
+            ),
+        }
+        .into());
+    }
+    Ok(Decision::Quantize(orientation, shape))
+}
+
+/// Quantises the weights of `model` into a new folder `target`, on the CPU or, with `kernels`, on
+/// a device with the same bytes as a result.
+///
+/// Experts whose input dimension comes first, as in gpt-oss's unquantised model, are quantised
+/// along it and refused for [`Layout::TorchAo`]. Experts in one tensor become a matrix for each
+/// expert where the layout has them so.
+///
+/// Memory holds one tensor at a time, two where it is transposed.
+///
+/// # Errors
+/// [`CheckpointError::Exists`], [`CheckpointError::Nothing`] where no tensor can be quantised,
+/// [`CheckpointError::Orientation`] where it cannot be told which dimension is the input's,
+/// [`CheckpointError::Unsupported`], [`CheckpointError::NonFinite`] with the byte of the file,
+/// [`CheckpointError::Interrupted`], [`Error::Io`]. Nothing is left behind then.
+pub fn quantize_model(
+    model: &Model,
+    options: &ModelOptions,
+    target: &Path,
+    kernels: Option<&Kernels>,
+    observer: &mut dyn Observer,
+) -> Result<QuantizeReport> {
+    if let Some(layout) = Layout::detect(model) {
+        let field = model.path().display().to_string();
+        return Err(CheckpointError::shape(
+            field,
+            "not quantised yet",
+            format!("in layout {layout}"),
+        ));
+    }
+    if options.scale == TensorScale::PerRow {
+        return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
+    }
+    let format = options.recipe.format();
+    let (mut items, mut left) = (Vec::new(), Vec::new());
+    let (mut quantized, mut transposed) = (Vec::new(), Vec::new());
+    for entry in model.entries() {
+        let raw = model.raw(&entry.name)?;
+        let name = entry.name;
+        match decide(model, &name, options)? {
+            Decision::Leave(reason) => {
+                left.push(Unquantized { tensor: name.clone(), reason });
+                items.push(Item::Tensor(TensorSpec { name, dtype: raw.dtype, shape: raw.shape }));
+            }
+            Decision::Quantize(orientation, shape) => {
+                quantized.push(name.clone());
+                if orientation == Orientation::InputFirst {
+                    transposed.push(name.clone());
+                }
+                let global = options.recipe.parameter_of().is_some()
+                    && options.scale != TensorScale::OneLevel;
+                let original = Some(raw.dtype);
+                let order = match orientation {
+                    Orientation::OutputFirst => Order::OutputFirst,
+                    Orientation::InputFirst => Order::InputFirst,
+                };
+                let group = format.block() as usize;
+                let input = false;
+                items.push(Item::Weight(WeightSpec {
+                    name,
+                    shape,
+                    format,
+                    global,
+                    input,
+                    original,
+                    group,
+                    order,
+                    expert_scales: false,
+                }));
+            }
+        }
+    }
+    if quantized.is_empty() {
+        let what = format!("tensor that can be quantised to {}{}", format.name(), reasons(&left));
+        return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
+    }
+
+    let bytes_before = model.entries().iter().map(|entry| entry.bytes as u64).sum();
+    observer.begin(bytes_before);
+    let mut scales = Scales::new(model, options, &quantized);
+    let interleaved = split::interleaved(model, None);
+    let extras = Extras { interleaved, family: Family::of(model), ..Extras::default() };
+    let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
+    let (mut values, mut underflows) = (0, 0);
+    for (at, item) in items.iter().enumerate() {
+        save.go_on(observer)?;
+        if let Some(next) = items.get(at + 1) {
+            model.prefetch(next.name());
+        }
+        observer.tensor(item.name());
+        let raw = model.raw(item.name())?;
+        match item {
+            Item::Tensor(spec) => save.tensor(&spec.name, raw.data)?,
+            Item::Weight(spec) => {
+                let order = match spec.order {
+                    Order::InputFirst => Orientation::InputFirst,
+                    Order::OutputFirst | Order::AlongOutput => Orientation::OutputFirst,
+                };
+                let scale = scales.of(&spec.name)?;
+                let tensor = quantize_tensor(model, spec, order, scale, options, kernels)?;
+                values += tensor.values;
+                underflows += tensor.underflows;
+                save.weight(&tensor.weight)?;
+            }
+        }
+        observer.done(raw.data.len() as u64);
+        model.release(item.name());
+    }
+    let device = kernels.map_or("cpu".into(), |kernels| kernels.device().choice().device.clone());
+    Ok(QuantizeReport {
+        source: model.path().display().to_string(),
+        format: format.name(),
+        recipe: options.recipe.name(),
+        layout: options.save.layout,
+        device,
+        shared: scales.groups,
+        quantized,
+        transposed,
+        left,
+        values,
+        underflows,
+        bytes_before,
+        saved: save.finish(model)?,
+    })
+}
+
+/// The tensor-level scales of a model's weights, each found when it is first asked for.
+struct Scales<'a> {
+    model: &'a Model,
+    options: &'a ModelOptions,
+    /// Weights with one scale.
+    groups: Vec<Vec<String>>,
+    /// The group of a weight.
+    group_of: BTreeMap<String, usize>,
+    found: BTreeMap<usize, TensorScale>,
+}
+
+impl<'a> Scales<'a> {
+    fn new(model: &'a Model, options: &'a ModelOptions, quantized: &[String]) -> Self {
+        let levels = (options.recipe, options.scale);
+        let shares = options.save.layout.joins_weights()
+            && matches!(levels, (Recipe::Nvfp4(_) | Recipe::Adaptive(_), TensorScale::FromAmax));
+        let indices = match shares {
+            true => shared::groups(quantized.iter().map(String::as_str)),
+            false => Vec::new(),
+        };
+        let names = |group: Vec<usize>| group.iter().map(|&at| quantized[at].clone()).collect();
+        let groups: Vec<Vec<String>> = indices.into_iter().map(names).collect();
+        let members = groups.iter().enumerate();
+        let group_of =
+            members.flat_map(|(at, names)| names.iter().map(move |name| (name.clone(), at)));
+        let group_of = group_of.collect();
+        Self { model, options, groups, group_of, found: BTreeMap::new() }
+    }
+
+    fn of(&mut self, name: &str) -> Result<TensorScale> {
+        let (model, recipe) = (self.model, self.options.recipe);
+        let dtype = model.raw(name)?.dtype;
+        let Some(&group) = self.group_of.get(name) else {
+            let by_type = recipe == Recipe::Nvfp4(Nvfp4Recipe::CompressedTensors)
+                && self.options.scale == TensorScale::FromAmax;
+            return match by_type {
+                true => Ok(scale_for(recipe, amax(model, name)?, dtype)),
+                false => Ok(self.options.scale),
+            };
+        };
+        if let Some(scale) = self.found.get(&group) {
+            return Ok(*scale);
+        }
+        let mut largest = 0f32;
+        for member in &self.groups[group] {
+            largest = largest.max(amax(model, member)?);
+        }
+        let scale = scale_for(recipe, largest, dtype);
+        self.found.insert(group, scale);
+        Ok(scale)
+    }
+}
+
+/// Why tensors were left, the commonest reason first, each with one of them.
+fn reasons(left: &[Unquantized]) -> String {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for Unquantized { tensor, reason } in left {
+        reasons.entry(reason).or_default().push(tensor);
+    }
+    let mut reasons: Vec<(&str, Vec<&str>)> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, tensors)| std::cmp::Reverse(tensors.len()));
+    let line = |(reason, tensors): (&str, Vec<&str>)| {
+        format!("\n  {} left as they are: {reason} (such as {})", tensors.len(), tensors[0])
+    };
+    reasons.into_iter().map(line).collect()
+}
+
+impl fmt::Display for QuantizeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { format, recipe, layout, device, saved, .. } = self;
+        for left in &self.left {
+            writeln!(f, "left as it is: {}: {}", shown(&left.tensor), left.reason)?;
+        }
+        for tensor in &self.transposed {
+            writeln!(f, "transposed to [experts, N, K]: {tensor}")?;
+        }
+        for group in &self.shared {
+            writeln!(f, "one tensor-level scale: {}", group.join(", "))?;
+        }
+        writeln!(
+            f,
+            "{} weights quantised to {format} by recipe {recipe} on {device}, {} tensors left",
+            self.quantized.len(),
+            self.left.len()
+        )?;
+        let (zeros, values) = (self.underflows, self.values);
+        let percent = 100.0 * zeros as f64 / (values as f64).max(1.0);
+        writeln!(f, "{zeros} of {values} values other than 0 became 0 ({percent:.2} %)")?;
+        writeln!(
+            f,
+            "{}: layout {layout}, {} bytes of tensors, before {}",
+            saved.path.display(),
+            saved.bytes,
+            self.bytes_before
+        )?;
+        saved.replaced.fmt(f)
+    }
+}

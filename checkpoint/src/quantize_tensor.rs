@@ -1,0 +1,179 @@
+//! Quantising one tensor of a model, and the tensor-level scale that it gets.
+
+use fp4_formats::quantize::Recipe;
+use fp4_formats::recipe::Nvfp4Recipe;
+use fp4_formats::{FloatType, Nvfp4};
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::tensor::Dtype;
+
+use super::error::CheckpointError;
+use super::file::{Checkpoint, RawTensor};
+use super::model::Model;
+use super::orientation::{Orientation, transposed};
+use super::quantize::ModelOptions;
+use super::weight::{Weight, WeightSpec};
+use crate::error::Result;
+use nvfp4::device::Kernels;
+use nvfp4::error::Error;
+use nvfp4::quantize::source::Source;
+use nvfp4::quantize::{QuantizeOptions, TensorScale, device, quantize_source};
+use nvfp4::tensor::Dims;
+
+/// A quantised tensor and what became of its values.
+pub(super) struct Quantized {
+    pub weight: Weight,
+    /// Values that are not zero.
+    pub values: u64,
+    /// Those of them whose code is zero.
+    pub underflows: u64,
+}
+
+/// Quantises one tensor of the model with the tensor-level scale `scale`. `order` is that in which
+/// the model stores it.
+pub(super) fn quantize_tensor(
+    model: &Model,
+    spec: &WeightSpec,
+    order: Orientation,
+    scale: TensorScale,
+    options: &ModelOptions,
+    kernels: Option<&Kernels>,
+) -> Result<Quantized> {
+    let dims = match *spec.shape.as_slice() {
+        [rows, cols] => Dims::new(1, rows, cols)?,
+        [experts, rows, cols] => Dims::new(experts, rows, cols)?,
+        _ => {
+            return Err(CheckpointError::shape(
+                &spec.name,
+                "a matrix or several",
+                spec.shape.len(),
+            ));
+        }
+    };
+    let recipe = options.recipe;
+    let how = QuantizeOptions::new(recipe).scale(scale);
+    let file = model.file(&spec.name)?;
+    let raw = file.raw(&spec.name)?;
+    let copy = match order {
+        Orientation::OutputFirst => None,
+        Orientation::InputFirst => Some(transposed_bytes(&spec.name, &raw, dims)?),
+    };
+    let data = copy.as_deref().unwrap_or(raw.data);
+    let matrix = match kernels {
+        None => {
+            let source = Source::Bytes(float_type(raw.dtype)?, data);
+            match quantize_source(&spec.name, source, dims, &how)? {
+                Some(matrix) => matrix,
+                None => return Err(not_finite(&spec.name, file)),
+            }
+        }
+        Some(kernels) => {
+            match device::quantize_once(kernels, data, float_type(raw.dtype)?, dims, &how) {
+                // The device knows where; the file says what and at which byte.
+                Err(Error::NonFiniteAt { index, .. }) => {
+                    file.floats(&spec.name)?;
+                    return Err(Error::NonFiniteAt { tensor: spec.name.clone(), index }.into());
+                }
+                matrix => matrix?,
+            }
+        }
+    };
+    let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
+    let global = matrix.global();
+    let blocks = matrix.into_blocks(&spec.name, dims)?;
+    let weight = Weight { spec: spec.clone(), blocks, global, experts: None, input: None };
+    Ok(Quantized { weight, values, underflows })
+}
+
+/// The error for a tensor with an infinity or a NaN. If there is none any more, the file was changed.
+fn not_finite(name: &str, file: &Checkpoint) -> CheckpointError {
+    match file.floats(name) {
+        Err(error) => error,
+        Ok(_) => CheckpointError::Changed { path: file.path().into() }.into(),
+    }
+}
+
+/// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
+fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> {
+    let stored = [dims.cols(), dims.rows()];
+    Ok(match raw.dtype {
+        Dtype::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
+        _ => transposed(name, raw.data.as_chunks::<2>().0, stored)?.into_flattened(),
+    })
+}
+
+/// How many elements of a float tensor are not zero, and how many of these have a code of zero. The
+/// code of a zero is zero with every recipe.
+fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
+    const CHUNK: usize = 1 << 16;
+    /// How many are counted in 16 bits, which is faster.
+    const PART: usize = 1 << 10;
+    fn count<T: Sync>(items: &[T], each: impl Fn(&T) -> u8 + Sync) -> u64 {
+        let part = |part: &[T]| part.iter().map(|item| u16::from(each(item))).sum::<u16>();
+        items
+            .par_chunks(CHUNK)
+            .map(|x| x.chunks(PART).map(|x| u64::from(part(x))).sum::<u64>())
+            .sum()
+    }
+    let elements = match dtype {
+        Dtype::F32 => count(data.as_chunks().0, |x| u8::from(u32::from_le_bytes(*x) << 1 != 0)),
+        _ => count(data.as_chunks().0, |x| u8::from(u16::from_le_bytes(*x) << 1 != 0)),
+    };
+    let codes = count(codes, |byte| u8::from(byte & 0x07 != 0) + u8::from(byte & 0x70 != 0));
+    (elements, elements.saturating_sub(codes))
+}
+
+/// The tensor-level scale of weights with one largest magnitude, whose tensors are of type `dtype`.
+///
+/// compressed-tensors computes its divisor in the model's type, as 2688 times the reciprocal of the
+/// magnitude, both rounded; a divisor that has no finite value there is 1.
+pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale {
+    let parameter = match recipe {
+        Recipe::Nvfp4(Nvfp4Recipe::CompressedTensors) => {
+            let rounded = |x: f32| match dtype {
+                Dtype::BF16 => bf16::from_f32(x).to_f32(),
+                Dtype::F16 => f16::from_f32(x).to_f32(),
+                _ => x,
+            };
+            let divisor = rounded(rounded(1.0 / amax) * Nvfp4::MAX_SCALED);
+            Some(if divisor.is_finite() { divisor } else { 1.0 })
+        }
+        Recipe::Nvfp4(
+            Nvfp4Recipe::TorchAo | Nvfp4Recipe::TransformerEngine | Nvfp4Recipe::ModelOpt,
+        )
+        | Recipe::Adaptive(_)
+        | Recipe::Mxfp4(_) => recipe.tensor_parameter(amax),
+    };
+    let (Some(parameter), Some(project)) = (parameter, recipe.parameter_of()) else {
+        return TensorScale::FromAmax;
+    };
+    if project.accepts(parameter) {
+        TensorScale::Given(parameter)
+    } else {
+        // Of zeros only; each recipe has a rule for them.
+        TensorScale::FromAmax
+    }
+}
+
+/// The largest magnitude of a float tensor.
+pub(super) fn amax(model: &Model, name: &str) -> Result<f32> {
+    let file = model.file(name)?;
+    let raw = file.raw(name)?;
+    let largest = Source::Bytes(float_type(raw.dtype)?, raw.data).par_maximum();
+    if largest.is_finite() { Ok(largest) } else { Err(not_finite(name, file)) }
+}
+
+/// The float type of a safetensors type.
+///
+/// # Errors
+/// [`Error::Shape`] for a type that cannot be quantised.
+pub fn float_type(dtype: Dtype) -> Result<FloatType> {
+    match dtype {
+        Dtype::F32 => Ok(FloatType::F32),
+        Dtype::F16 => Ok(FloatType::F16),
+        Dtype::BF16 => Ok(FloatType::Bf16),
+        other => {
+            Err(CheckpointError::shape("element type", "F32, F16 or BF16", format!("{other:?}")))
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! What `selftest` runs, in the order in which hardware that nobody has seen should meet it: from what
+//! needs least of the machine to what needs most.
+
+use fp4_formats::gemm::{Split, sm90, sm100};
+use fp4_formats::quantize::Format;
+use fp4_formats::{
+    Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
+};
+use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, UpOptions};
+use nvfp4::gemv::{GemvOptions, GemvOverrides};
+use nvfp4::quantize::{QuantizeOptions, Recipe, TensorScale};
+use nvfp4::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
+use nvfp4_lab::bench::{ActivationInput, Direction, GemmBench, GemvBench, Protocol, QuantizeBench};
+use nvfp4_lab::generate::Generator;
+use nvfp4_lab::shape::{GemmShape, GemvShape, GroupedShape, MixtureShape, QuantizeShape, Shape};
+use ptx_emu_conformance::Family;
+
+/// No times.
+const UNTIMED: Protocol =
+    Protocol { warmup: 0, replays: 0, ceiling: false, cublas: false, host: false };
+/// Times, ceilings and peers.
+const TIMED: Protocol =
+    Protocol { warmup: 3, replays: 20, ceiling: true, cublas: true, host: false };
+/// The stage that an unknown machine meets first.
+const FIRST: &str = "first";
+/// Seed of all inputs.
+const SEED: u64 = 7;
+
+/// One thing to run.
+pub struct Step {
+    /// Steps with the same name follow each other.
+    pub stage: &'static str,
+    /// What it is.
+    pub name: String,
+    pub work: Work,
+}
+
+/// How it is run.
+pub enum Work {
+    /// Bytes to the device and back.
+    Copies,
+    /// The emulator's probes of a family, on the GPU and on the emulator.
+    Probes(Family),
+    Gemv(GemvShape, GemvBench),
+    Gemm(GemmShape, Box<GemmBench>),
+    Grouped(GroupedShape, Box<GemmBench>),
+    Moe(MixtureShape, Box<GemmBench>),
+    Quantize(QuantizeShape, QuantizeBench),
+    /// Nanoseconds of a launch on the host.
+    LaunchCost(GemmShape, GemvShape),
+}
+
+/// A kernel of a GEMM, and what it takes.
+struct Config {
+    name: &'static str,
+    format: Format,
+    activations: ActivationInput,
+    splits: Vec<Split>,
+    /// Rows of the weights and tokens of a tile.
+    tile: [usize; 2],
+    grouped: bool,
+}
+
+/// The activations that kernels with this operand are tried with.
+fn activations(operand: Operand) -> ActivationInput {
+    match operand {
+        Operand::Half(half) => ActivationInput::Halves(half),
+        Operand::E4m3 => ActivationInput::Fp8(Some(HalfType::Bf16)),
+    }
+}
+
+fn configs(arch: Arch) -> Vec<Config> {
+    match arch.tensor() {
+        TensorFamily::Wgmma => {
+            let of = |config: &'static sm90::config::Sm90Config| Config {
+                name: config.name,
+                format: config.scheme.format,
+                activations: activations(config.scheme.operand),
+                splits: match (config.grouped, config.multicast) {
+                    (true, _) => vec![Split::StreamK],
+                    (false, 1) => vec![Split::None, Split::Cluster(2), Split::StreamK],
+                    (false, _) => vec![Split::None, Split::StreamK],
+                },
+                tile: [config.rows as usize, config.tokens as usize],
+                grouped: config.grouped,
+            };
+            sm90::CONFIGS.iter().chain(&sm90::GROUPED).map(of).collect()
+        }
+        TensorFamily::Tcgen05 => {
+            let of = |config: &'static sm100::Sm100Config| Config {
+                name: config.name,
+                format: config.format,
+                activations: config.activations.map_or(ActivationInput::Fp4, activations),
+                splits: config.splits().collect(),
+                tile: [128 * config.cta_group as usize, config.columns as usize],
+                grouped: config.grouped,
+            };
+            // A pair of CTAs and clusters come after single ones.
+            let all = sm100::CONFIGS.iter().chain(&sm100::GROUPED);
+            let mut all: Vec<Config> = all.map(of).collect();
+            all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
+            all
+        }
+    }
+}
+
+impl Config {
+    fn bench(&self, generator: Generator, split: Split) -> GemmBench {
+        GemmBench {
+            format: self.format,
+            activations: self.activations,
+            generator,
+            decoded: false,
+            seed: SEED,
+            layout: ScaleLayout::Linear,
+            options: GemmOptions::new()
+                .output(FloatType::F32)
+                .overrides(GemmOverrides::new().kernel(self.name.to_owned()).split(split)),
+            quantized: None,
+            protocol: UNTIMED,
+            explain: false,
+            sweep: 0,
+        }
+    }
+
+    fn step(&self, stage: &'static str, shape: GemmShape, bench: GemmBench, split: Split) -> Step {
+        let name = format!("{} {split} {shape}", self.name);
+        Step { stage, name, work: Work::Gemm(shape, Box::new(bench)) }
+    }
+}
+
+/// All steps for a device; with `quick` a few of each stage. `times` adds what only a GPU has.
+pub fn steps(arch: Arch, quick: bool, on_gpu: bool) -> Vec<Step> {
+    let mut steps = vec![Step { stage: "copies", name: "64 MiB".into(), work: Work::Copies }];
+    let configs = configs(arch);
+    steps.extend(first(arch, &configs));
+    if on_gpu {
+        let probes = Family::ALL.iter().map(|&family| Step {
+            stage: "conformance",
+            name: family.name().into(),
+            work: Work::Probes(family),
+        });
+        steps.extend(probes);
+    }
+    steps.extend(gemvs());
+    steps.extend(quantisers());
+    steps.extend(products(&configs));
+    steps.extend(mixtures());
+    if on_gpu {
+        steps.extend(timed());
+    }
+    if quick { few(steps) } else { steps }
+}
+
+/// All of the first stage; of the others the first, the middle and the last step.
+fn few(steps: Vec<Step>) -> Vec<Step> {
+    let count = |stage| steps.iter().filter(|step| step.stage == stage).count();
+    let mut place = (0, "");
+    let keep: Vec<bool> = steps
+        .iter()
+        .map(|step| {
+            place = if place.1 == step.stage { (place.0 + 1, step.stage) } else { (0, step.stage) };
+            let last = count(step.stage) - 1;
+            step.stage == FIRST || [0, last / 2, last].contains(&place.0)
+        })
+        .collect();
+    steps.into_iter().zip(keep).filter_map(|(step, keep)| keep.then_some(step)).collect()
+}
+
+/// What meets an unknown machine first: a kernel without clusters, one with a pair of CTAs, one that
+/// splits K, one that shares operands, and more tiles than the machine holds.
+fn first(arch: Arch, configs: &[Config]) -> Vec<Step> {
+    let (names, many): (&[&str], _) = match arch.tensor() {
+        TensorFamily::Wgmma => (
+            &["gemm_sm90_nvfp4_f16_128x8", "gemm_sm90_nvfp4_f16_128x64_multicast2"],
+            "gemm_sm90_nvfp4_f16_128x64",
+        ),
+        TensorFamily::Tcgen05 => (
+            &[
+                "gemm_nvfp4_128x64",
+                "gemm_nvfp4_256x64",
+                "gemm_nvfp4_128x64_split2",
+                "gemm_nvfp4_128x256_multicast2",
+            ],
+            "gemm_nvfp4_128x64",
+        ),
+    };
+    let find = |name: &&str| configs.iter().find(|config| config.name == *name);
+    let one = names.iter().filter_map(find).map(|config| {
+        let [n, m] = config.tile;
+        let shape = GemmShape { m: m.min(128), n: 2 * n, k: 512, l: 1 };
+        let split = config.splits[0];
+        config.step(FIRST, shape, config.bench(Generator::Exact, split), split)
+    });
+    let dynamic = find(&many).map(|config| {
+        let split = config.splits[0];
+        let shape = GemmShape { m: 64, n: 128 * 320, k: 128, l: 1 };
+        config.step(FIRST, shape, config.bench(Generator::Exact, split), split)
+    });
+    one.chain(dynamic).collect()
+}
+
+fn gemvs() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for config in &contract::CONFIGS {
+        let layout = config.scale_layout;
+        let multiple = if config.name.ends_with("_k16") { 16 * 33 } else { 512 };
+        for (stage, shape, generator) in [
+            ("gemv, exact", GemvShape { m: 256, k: multiple, l: 1 }, Generator::Exact),
+            ("gemv, ragged", GemvShape { m: 131, k: 3 * multiple, l: 3 }, Generator::FullRange),
+        ] {
+            let overrides = GemvOverrides::new().kernel(config.name.to_owned());
+            let options = GemvOptions::new().output(FloatType::F32).overrides(overrides);
+            let layouts = [ScaleLayout::Linear, layout];
+            let bench = GemvBench {
+                generator,
+                seed: SEED,
+                layouts,
+                as_stored: true,
+                options,
+                protocol: UNTIMED,
+            };
+            let name = format!("{} {shape}", config.name);
+            steps.push(Step { stage, name, work: Work::Gemv(shape, bench) });
+        }
+    }
+    by_stage(steps)
+}
+
+/// Every recipe from every type of floats, and back.
+fn quantisers() -> Vec<Step> {
+    let nvfp4 = Nvfp4Recipe::ALL.iter().copied().map(Recipe::Nvfp4);
+    let adaptive = AdaptiveRecipe::ALL.iter().copied().map(Recipe::Adaptive);
+    let mxfp4 = Mxfp4Recipe::ALL.iter().copied().map(Recipe::Mxfp4);
+    let mut steps = Vec::new();
+    for recipe in nvfp4.chain(adaptive).chain(mxfp4) {
+        for element in FloatType::ALL {
+            for (direction, stage, layout, shape) in [
+                (Direction::Quantize, "quantise", ScaleLayout::Linear, [64, 256]),
+                (Direction::Quantize, "quantise", ScaleLayout::Blocked128x4, [131, 32 * 9]),
+                (Direction::Dequantize, "dequantise", ScaleLayout::Blocked128x4, [131, 32 * 9]),
+            ] {
+                let shape = QuantizeShape { m: shape[0], k: shape[1] };
+                let scale = TensorScale::FromAmax;
+                let options = QuantizeOptions::new(recipe).scale(scale).layout(layout);
+                let name = format!("{} {} {layout} {shape}", recipe.name(), element.name());
+                let bench =
+                    QuantizeBench { direction, element, options, seed: SEED, protocol: UNTIMED };
+                steps.push(Step { stage, name, work: Work::Quantize(shape, bench) });
+            }
+        }
+    }
+    by_stage(steps)
+}
+
+/// Every kernel of every product, on exact inputs of whole tiles and on ragged ones. Gated products take
+/// one activation after the other, kernel by kernel.
+fn products(configs: &[Config]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (config, activation) in configs.iter().zip(Activation::ALL.into_iter().cycle()) {
+        let [n, m] = config.tile;
+        let exact = GemmShape { m, n: 2 * n, k: 1024, l: 1 };
+        // An odd number of blocks, of either format.
+        let ragged = GemmShape { m: m + 3, n: 3 * n + 5, k: 32 * 27, l: 2 };
+        for &split in &config.splits {
+            if config.grouped {
+                for (stage, generator, counts, gated) in [
+                    ("grouped, exact", Generator::Exact, vec![m, 0, m], false),
+                    ("grouped, ragged", Generator::FullRange, vec![3, m + 1, 0, 1], false),
+                    ("grouped and gated, ragged", Generator::ContestDual, vec![m + 2, 0, 1], true),
+                ] {
+                    let shape = GroupedShape { counts, n: 2 * n + 4, k: 32 * 13 };
+                    let mut bench = config.bench(generator, split);
+                    let name = if gated {
+                        bench.options =
+                            bench.options.activation(activation).up(UpOptions::default());
+                        Shape::GroupedDual(shape.clone())
+                    } else {
+                        Shape::Grouped(shape.clone())
+                    };
+                    let name = format!("{} {name}", config.name);
+                    steps.push(Step { stage, name, work: Work::Grouped(shape, Box::new(bench)) });
+                }
+                continue;
+            }
+            let plain = config.bench(Generator::Exact, split);
+            // Tokens that are quantised have no exact sums.
+            let stage = match config.activations {
+                ActivationInput::Fp4 | ActivationInput::Halves(_) => "gemm, exact",
+                ActivationInput::Fp8(_) => "gemm, whole tiles",
+            };
+            steps.push(config.step(stage, exact, plain, split));
+            let mut bench = config.bench(Generator::FullRange, split);
+            bench.layout = ScaleLayout::Blocked128x4;
+            bench.options = bench.options.output(FloatType::Bf16);
+            steps.push(config.step("gemm, ragged", ragged, bench, split));
+            let mut bench = config.bench(Generator::ContestDual, split);
+            let up = UpOptions::default();
+            bench.options = bench.options.output(FloatType::F16).activation(activation).up(up);
+            steps.push(config.step("gated, ragged", ragged, bench, split));
+            let mut bench = config.bench(Generator::ContestDual, split);
+            bench.options =
+                bench.options.output(FloatType::F32).activation(Activation::ReluSquared);
+            steps.push(config.step("relu squared, ragged", ragged, bench, split));
+        }
+        let mut bench = config.bench(Generator::FullRange, config.splits[0]);
+        bench.quantized = Some(ScaleLayout::Linear);
+        let shape = GemmShape { n: 2 * n + 16, ..ragged };
+        if !config.grouped {
+            steps.push(config.step("gemm to nvfp4, ragged", shape, bench, config.splits[0]));
+        }
+    }
+    by_stage(steps)
+}
+
+/// Layers of several tokens, and of one, whose rows choose their experts themselves.
+fn mixtures() -> Vec<Step> {
+    let several = MixtureShape { tokens: 19, experts: 6, top_k: 2, hidden: 128, between: 96 };
+    let one = MixtureShape { tokens: 1, ..several };
+    let halves = [HalfType::Bf16, HalfType::F16].map(ActivationInput::Halves);
+    let all = [
+        (Format::Nvfp4, halves[0]),
+        (Format::Nvfp4, halves[1]),
+        (Format::Nvfp4, ActivationInput::Fp4),
+        (Format::Mxfp4, halves[0]),
+    ];
+    let step = |shape: MixtureShape, (format, activations): (Format, ActivationInput)| {
+        let bench = product(format, activations, UNTIMED);
+        let options = bench.options.activation(Activation::Silu).up(UpOptions::default());
+        let name = format!("{} {activations} {shape}", format.name());
+        let bench = GemmBench { options, ..bench };
+        Step { stage: "mixture of experts", name, work: Work::Moe(shape, Box::new(bench)) }
+    };
+    let steps = [several, one].map(|shape| all.map(|of| step(shape, of)));
+    steps.into_iter().flatten().collect()
+}
+
+/// A product that is planned.
+fn product(format: Format, activations: ActivationInput, protocol: Protocol) -> GemmBench {
+    GemmBench {
+        format,
+        activations,
+        generator: Generator::FullRange,
+        decoded: false,
+        seed: SEED,
+        layout: ScaleLayout::Blocked128x4,
+        options: GemmOptions::new(),
+        quantized: None,
+        protocol,
+        explain: false,
+        sweep: 0,
+    }
+}
+
+/// Times of well-known shapes beside the machine's own limits and the peer.
+fn timed() -> Vec<Step> {
+    let stage = "times";
+    let mut steps = Vec::new();
+    let gemm = GemmShape { m: 16, n: 7168, k: 16384, l: 1 };
+    let small = GemmShape { m: 16, n: 256, k: 512, l: 1 };
+    let cost = Work::LaunchCost(small, GemvShape { m: 256, k: 512, l: 1 });
+    steps.push(Step { stage, name: "launches on the host".into(), work: cost });
+    for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
+        let shape = GemvShape { m, k, l };
+        let bench = GemvBench { protocol: TIMED, seed: SEED, ..GemvBench::default() };
+        steps.push(Step { stage, name: shape.to_string(), work: Work::Gemv(shape, bench) });
+    }
+    for activations in [ActivationInput::Fp4, ActivationInput::Halves(HalfType::Bf16)] {
+        for shape in [
+            GemmShape { m: 1, ..gemm },
+            gemm,
+            GemmShape { m: 128, ..gemm },
+            GemmShape { m: 128, n: 4096, k: 7168, l: 1 },
+            GemmShape { m: 2304, n: 4608, k: 7168, l: 1 },
+        ] {
+            let bench = product(Format::Nvfp4, activations, TIMED);
+            let name = format!("{shape} {activations}");
+            steps.push(Step { stage, name, work: Work::Gemm(shape, Box::new(bench)) });
+        }
+    }
+    for direction in [Direction::Quantize, Direction::Dequantize] {
+        let shape = QuantizeShape { m: 16384, k: 8192 };
+        let options = QuantizeOptions::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo));
+        let options = options.scale(TensorScale::OneLevel);
+        let element = FloatType::Bf16;
+        let bench = QuantizeBench { direction, element, options, seed: SEED, protocol: TIMED };
+        let name = match direction {
+            Direction::Quantize => format!("{shape} quantise"),
+            Direction::Dequantize => format!("{shape} dequantise"),
+        };
+        steps.push(Step { stage, name, work: Work::Quantize(shape, bench) });
+    }
+    steps
+}
+
+/// The same steps, stage after stage.
+fn by_stage(mut steps: Vec<Step>) -> Vec<Step> {
+    let mut stages: Vec<&str> = Vec::new();
+    for step in &steps {
+        if !stages.contains(&step.stage) {
+            stages.push(step.stage);
+        }
+    }
+    steps.sort_by_key(|step| stages.iter().position(|stage| *stage == step.stage));
+    steps
+}
