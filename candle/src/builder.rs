@@ -117,7 +117,7 @@ impl PackedBuilder {
     /// A tensor of floats, on the engine's device.
     ///
     /// # Errors
-    /// Where it is missing, has another shape or type, or a value that is not finite.
+    /// If it is missing, has another shape or type, or a value that is not finite.
     pub fn get(&self, dims: impl Into<Shape>, tensor: &str, dtype: DType) -> Result<Tensor> {
         let (name, dims) = (self.name(tensor), dims.into());
         let model = &self.source.model;
@@ -138,7 +138,7 @@ impl PackedBuilder {
     /// The layer of `weight`, `[outputs, inputs]`, and of `bias` if there is one.
     ///
     /// # Errors
-    /// Where the weight is missing, has other sizes, or is in floats.
+    /// If the weight is missing, has other sizes, or is in floats.
     pub fn linear(&self, inputs: usize, outputs: usize) -> Result<Linear> {
         let bias = self.bias(&[outputs])?;
         Linear::new(self.engine(), &self.matrix(inputs, outputs, None)?, bias.as_ref())

@@ -1,10 +1,10 @@
-//! What a conversion does with everything of a checkpoint except its weights in NVFP4 and MXFP4:
-//! how inputs are quantised, layers in other formats, the KV cache, side data, the configuration.
+//! The conversion of everything in a checkpoint except its weights in NVFP4 and MXFP4: how inputs
+//! are quantised, layers in other formats, the KV cache, side data, the configuration.
 //!
 //! A conversion onto the same layout and formats keeps the configuration as it is. Any other
-//! describes the output in the target's own terms. What these cannot say is refused by name before
-//! anything is written; the quantisation of inputs at run time, of which nothing is stored, is left
-//! out with a note.
+//! describes the output in the target's own terms. Facts that these cannot say are refused by name
+//! before anything is written; the quantisation of inputs at run time, of which nothing is stored,
+//! is left out with a note.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ use crate::error::Result;
 pub(super) struct Copied {
     /// Its name in the input.
     pub from: String,
-    /// What it is in the output: names may change, and the type of scalars, to F32.
+    /// The tensor in the output: names may change, and the type of scalars, to F32.
     pub spec: TensorSpec,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Copied {
 pub(super) struct Carried {
     pub tensors: Vec<Copied>,
     pub extras: Extras,
-    /// What is left out, in words.
+    /// The facts that are left out, in words.
     pub notes: Vec<String>,
 }
 

@@ -89,7 +89,7 @@ impl<'a> Stated<'a> {
     }
 }
 
-/// Findings of kind `configuration`. What a loader would misread is an error.
+/// Findings of kind `configuration`. Facts that a loader would misread are an error.
 pub(super) fn check(
     model: &Model,
     layout: Layout,

@@ -40,7 +40,7 @@ pub struct ConvertReport {
     /// Tensor-level scales that were converted from divisor to multiplier or back. Each is the
     /// reciprocal, rounded once to f32.
     pub inverted: usize,
-    /// What of the input's configuration is left out, in words.
+    /// The facts of the input's configuration that are left out, in words.
     pub notes: Vec<String>,
     /// Groups of weights with one tensor-level scale that had several.
     pub shared: Vec<SharedGroup>,
@@ -191,7 +191,7 @@ pub fn convert_model(
 /// Weights that readers of the output join and whose tensor-level scales differ.
 #[derive(Default)]
 struct Groups {
-    /// Those that get one.
+    /// The weights that get one.
     shared: Vec<(Shared, SharedGroup)>,
     /// The index in `shared` of a weight's group.
     group_of: BTreeMap<usize, usize>,

@@ -15,14 +15,14 @@ use super::split;
 use super::weight::{Order, module};
 use crate::error::Result;
 
-/// Where an original has the values of a weight.
+/// The place of a weight's values in an original.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Counterpart {
-    /// In the tensor of this name.
+    /// The tensor of this name.
     Whole(String),
-    /// In one expert's rows of a tensor of all experts; which of them, if it has gate and up.
+    /// One expert's rows of a tensor of all experts; one half of them, if it has gate and up.
     Expert { tensor: String, expert: usize, half: Option<Half> },
-    /// In matrices of single experts, which follow each other: for each expert gate and up, or one.
+    /// Matrices of single experts, which follow each other: for each expert gate and up, or one.
     Matrices(Vec<String>),
 }
 
@@ -44,7 +44,7 @@ fn names(projection: &str) -> Vec<&str> {
 }
 
 impl Counterpart {
-    /// That of a weight; `None` if the original has none.
+    /// Finds the counterpart of a weight; `None` if the original has none.
     pub fn of(original: &Model, name: &str) -> Option<Self> {
         if original.contains(name) {
             return Some(Self::Whole(name.into()));

@@ -58,7 +58,7 @@ nvfp4::setters!(DequantizeOptions {
     shard_bytes: u64,
 });
 
-/// What was dequantised, as `--json` prints it.
+/// The dequantised weights, as `--json` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DequantizeReport {
     /// The input.
@@ -69,7 +69,7 @@ pub struct DequantizeReport {
     pub dtype: &'static str,
     /// Number of weights.
     pub weights: usize,
-    /// Those of them that were `[experts, N, K]` and are `[experts, K, N]`.
+    /// Weights that were `[experts, N, K]` and are `[experts, K, N]`.
     pub transposed: Vec<String>,
     /// Tensors that are part of the values, and so not in the output.
     pub folded: Vec<String>,

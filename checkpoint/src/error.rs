@@ -122,7 +122,7 @@ pub enum CheckpointError {
     Nothing {
         /// The file or folder.
         path: PathBuf,
-        /// What the operation needs.
+        /// The memory that the operation needs.
         what: String,
     },
     /// A layout cannot hold a weight.

@@ -11,8 +11,8 @@
 //! | TorchAO | in one tensor |
 //! | gpt-oss | in one tensor, and nothing else is quantised |
 //!
-//! Where `config.json` does not say what the model is, no reader builds it from that file, and any
-//! order is as good.
+//! If `config.json` does not name the model, no reader builds it from that file, and any order is
+//! as good.
 
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ use crate::error::Result;
 pub(super) const PROJECTIONS: [(&str, &str); 3] =
     [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")];
 
-/// What a model is, as far as it decides how readers expect its experts.
+/// The family of a model, as far as it decides how readers expect its experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Family {
     /// Nothing says so.
@@ -81,7 +81,7 @@ impl Family {
 
 /// A name `experts.0.gate_proj`, with or without an ending, in its parts.
 struct Matrix<'a> {
-    /// With what comes before it.
+    /// The name of the experts, with the part before it.
     experts: &'a str,
     index: &'a str,
     projection: &'a str,

@@ -64,7 +64,7 @@ pub struct Checkpoint {
     version: Version,
 }
 
-/// What changes when a file's content does.
+/// The properties of a file that change with its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     bytes: u64,
@@ -163,8 +163,8 @@ impl Checkpoint {
         let _ = name;
     }
 
-    /// Has the system read a tensor that is used soon, while the program goes on. Nothing happens if
-    /// there is no such tensor.
+    /// Makes the system read a tensor that is used soon, while the program goes on. Nothing happens
+    /// if there is no such tensor.
     pub fn prefetch(&self, name: &str) {
         #[cfg(unix)]
         if let Some(info) = self.metadata.info(name) {

@@ -42,7 +42,7 @@ pub struct Contents {
     pub layout: Option<Layout>,
     /// Files with tensors.
     pub shards: Vec<String>,
-    /// What the configuration calls the quantisation.
+    /// The configuration's name of the quantisation.
     pub algorithm: Option<String>,
     /// How the KV cache is quantised.
     pub kv_cache: Option<String>,

@@ -122,7 +122,7 @@ pub(super) struct Contents {
     pub extras: Extras,
 }
 
-/// What an output has besides weights of this crate's formats.
+/// The parts of an output besides weights of this crate's formats.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
     /// How the inputs of weights are quantised.
@@ -137,7 +137,7 @@ pub(super) struct Extras {
     pub stated: BTreeMap<String, Value>,
     /// Whether rows of gate and up alternate in a joint tensor, if that is known.
     pub interleaved: Option<bool>,
-    /// What the model is.
+    /// The family of the model.
     pub family: Family,
 }
 

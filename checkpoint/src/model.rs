@@ -40,7 +40,7 @@ pub struct Model {
 impl Model {
     /// Opens a `.safetensors` file, a `.safetensors.index.json` file, or a folder that has either.
     ///
-    /// Of a folder without an index, all `.safetensors` files are opened. `config.json` and
+    /// A folder without an index has all of its `.safetensors` files opened. `config.json` and
     /// `hf_quant_config.json` are read from the folder, or from the file's folder, if they exist.
     /// [`Checkpoint::open`] states the condition on open files.
     ///

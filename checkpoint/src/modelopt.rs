@@ -170,7 +170,7 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// What it says of each layer.
+    /// Returns its entry for each layer.
     fn entry(&self) -> Value {
         let mut entry = json!({"quant_algo": self.algorithm});
         if let Some(size) = self.size {

@@ -1,4 +1,4 @@
-//! What a checkpoint will consist of: the tensors of each file, before any is written.
+//! The plan of a checkpoint: the tensors of each file, before any is written.
 
 use std::collections::BTreeMap;
 

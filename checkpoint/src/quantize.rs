@@ -36,9 +36,9 @@ pub const DEFAULT_EXCLUDES: [&str; 5] =
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelOptions {
-    /// Whose arithmetic.
+    /// The recipe whose arithmetic is used.
     pub recipe: Recipe,
-    /// Tensor-level scale of NVFP4; rows cannot have scales of their own in any layout.
+    /// Tensor-level scale of NVFP4; rows cannot have their own scales in any layout.
     pub scale: TensorScale,
     /// Patterns of tensors to leave as they are; see [`pattern::matches`].
     pub exclude: Vec<String>,
@@ -79,7 +79,7 @@ pub struct Unquantized {
     pub reason: String,
 }
 
-/// What was quantised, as `--json` prints it.
+/// The quantised weights, as `--json` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QuantizeReport {
     /// The input.
@@ -90,19 +90,19 @@ pub struct QuantizeReport {
     pub recipe: &'static str,
     /// The layout.
     pub layout: Layout,
-    /// What computed it: `cpu`, or a device.
+    /// The device that computed it: `cpu`, or a GPU.
     pub device: String,
     /// Tensors that were quantised.
     pub quantized: Vec<String>,
-    /// Those of them that were `[experts, K, N]` and are `[experts, N, K]` now.
+    /// Weights that were `[experts, K, N]` and are `[experts, N, K]` now.
     pub transposed: Vec<String>,
     /// Groups of them with one tensor-level scale, because readers of the layout join them.
     pub shared: Vec<Vec<String>>,
-    /// Those that were not.
+    /// Weights that were left.
     pub left: Vec<Unquantized>,
     /// Values of the quantised tensors that were not zero.
     pub values: u64,
-    /// Those of them that are zero now.
+    /// Weights that are zero now.
     pub underflows: u64,
     /// Bytes of tensors before.
     pub bytes_before: u64,
@@ -138,7 +138,7 @@ fn reason_to_leave(
     shape.contains(&0).then(|| "no elements".into())
 }
 
-/// What happens to a tensor.
+/// The decision about a tensor.
 enum Decision {
     Leave(String),
     /// Quantise it, with this shape once it is `[.., N, K]`.

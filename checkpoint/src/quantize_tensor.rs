@@ -25,7 +25,7 @@ pub(super) struct Quantized {
     pub weight: Weight,
     /// Values that are not zero.
     pub values: u64,
-    /// Those of them whose code is zero.
+    /// Elements whose code is zero.
     pub underflows: u64,
 }
 
@@ -150,7 +150,7 @@ pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale 
     if project.accepts(parameter) {
         TensorScale::Given(parameter)
     } else {
-        // Of zeros only; each recipe has a rule for them.
+        // A block of zeros only; each recipe has a rule for it.
         TensorScale::FromAmax
     }
 }

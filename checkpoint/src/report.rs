@@ -14,7 +14,7 @@ use super::products::ProductNoise;
 pub enum Severity {
     /// The checkpoint is wrong, or a loader would refuse it.
     Error,
-    /// It may be wrong.
+    /// The checkpoint may be wrong.
     Warning,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A ratio over a whole tensor hides damage to a few blocks. Here every element must be within half
 //! a step of its code, for the scale that is stored, whatever recipe chose the scale. That finds
-//! nearly every damaged code and scale. What all recipes do is allowed for:
+//! nearly every damaged code and scale. Deviations of all recipes are allowed for:
 //!
 //! - the quotient may be rounded to bf16 before it is rounded to a code;
 //! - the largest magnitude may exceed the largest code by what rounding the scale down leaves, and
@@ -20,7 +20,7 @@ use super::weight::Blocks;
 
 /// The error of a quotient that was rounded to bf16, in units of the scale: `6 * 2^-8`.
 const QUOTIENT_ERROR: f64 = 6.0 / 256.0;
-/// What MXFP4's largest magnitude may be, in units of the scale: FLOOR has maxima below 8.
+/// The bound of MXFP4's largest magnitude, in units of the scale: FLOOR has maxima below 8.
 const MXFP4_REACH: f64 = 8.0;
 
 /// Blocks that one thread takes at once.
@@ -42,7 +42,7 @@ pub(super) const TWICE: f64 = 2.5;
 pub(super) struct Misrounded {
     /// How many.
     pub blocks: usize,
-    /// Of how many.
+    /// The number of all.
     pub of: usize,
     /// The first, in row-major order.
     pub first: usize,
@@ -122,8 +122,8 @@ fn of<F: BlockFormat>(
 }
 
 /// An upper bound of the largest error of a block in half steps, in f32 and without branches; `None`
-/// where f32 does not do or a magnitude is out of reach. Of an element beyond the largest code, it
-/// is right if the code is that one and otherwise more than 1.
+/// where f32 does not do or a magnitude is out of reach. An element beyond the largest code is right
+/// if the code is that one, and otherwise counts as more than 1.
 fn quickly(codes: &[u8], before: &[f32], unit: f64, reach: f64) -> Option<f32> {
     /// Half steps change at 2 and 4; below these, the smaller is taken.
     const NEAR: [f32; 2] = [2.001, 4.001];

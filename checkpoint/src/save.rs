@@ -100,7 +100,7 @@ pub struct Saved {
     pub shards: Vec<String>,
     /// Bytes of tensors.
     pub bytes: u64,
-    /// What became of a checkpoint that was there before.
+    /// The fate of a checkpoint that was there before.
     pub replaced: Replaced,
 }
 

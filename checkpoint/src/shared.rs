@@ -53,7 +53,7 @@ pub(super) fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<us
 pub struct Misread {
     /// The weight.
     pub weight: String,
-    /// What its values are multiplied by.
+    /// The factor of its values.
     pub factor: f64,
     /// Its signal-to-noise ratio then, dB: against the original where there is one, otherwise
     /// against its own values.
@@ -67,7 +67,7 @@ pub struct Unshared {
     pub weights: Vec<String>,
     /// The number that readers take for all of them.
     pub taken: f32,
-    /// Those of them whose number is another.
+    /// Members whose number is another.
     pub misread: Vec<Misread>,
 }
 

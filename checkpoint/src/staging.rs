@@ -19,7 +19,7 @@ use nvfp4::error::Error;
 pub use nvfp4::whole::write_whole;
 use nvfp4::whole::{beside, folder_of, fresh, sync_folder};
 
-/// What became of the checkpoint that was replaced.
+/// The fate of the checkpoint that was replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Replaced {
     /// Names of files and folders in the old checkpoint that are no part of one, and which the new
@@ -81,11 +81,11 @@ impl Staging {
         &self.target
     }
 
-    /// Brings the folder to disk and renames it to its final name. Where the system can exchange
-    /// two names, an old checkpoint is replaced in one step.
+    /// Brings the folder to disk and renames it to its final name. If the system can exchange two
+    /// names, an old checkpoint is replaced in one step.
     ///
-    /// Of the old checkpoint, tensors, index and configuration are removed, and files of which the
-    /// new one has another version. Everything else is moved to the new folder.
+    /// The old checkpoint loses its tensors, index and configuration, and files of which the new
+    /// one has another version. Everything else is moved to the new folder.
     ///
     /// # Errors
     /// The errors of [`create`](Self::create), after which the old target is unchanged;
@@ -159,7 +159,7 @@ fn sync_contents(folder: &Path) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// What a rename does if the new name is taken.
+/// The effect of a rename if the new name is taken.
 #[derive(Clone, Copy)]
 enum Existing {
     Fail,
@@ -341,7 +341,7 @@ mod tests {
             assert!(target.join("b").is_file() && old.join("a").is_file());
             assert_eq!(scratch.names().len(), 2);
             fs::remove_dir_all(&old).expect("removed");
-            // What cannot be exchanged leaves the target as it is.
+            // A failed exchange leaves the target as it is.
             how(&scratch.0.join("none"), &target).expect_err("nothing to put there");
             assert_eq!(scratch.names(), ["target"]);
             assert!(target.join("b").is_file());

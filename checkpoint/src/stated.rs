@@ -1,5 +1,5 @@
-//! What the files beside the tensors say: how inputs are quantised, the KV cache, the groups of
-//! layers of compressed-tensors.
+//! The statements of the files beside the tensors: how inputs are quantised, the KV cache, the
+//! groups of layers of compressed-tensors.
 
 use fp4_formats::quantize::Format;
 use serde::Serialize;
@@ -15,22 +15,22 @@ use super::weight::module;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inputs {
-    /// They are not.
+    /// Inputs that are not quantised.
     #[default]
     Float,
-    /// To the weight's format; their tensor-level scale is from calibration and stored.
+    /// Inputs in the weight's format; their tensor-level scale is from calibration and stored.
     Calibrated,
-    /// To the weight's format; all scales are computed then.
+    /// Inputs in the weight's format; all scales are computed then.
     Dynamic,
-    /// To NVFP4 without a tensor-level scale.
+    /// Inputs in NVFP4 without a tensor-level scale.
     OneLevel,
-    /// To FP8.
+    /// Inputs in FP8.
     Fp8,
 }
 
 impl Inputs {
-    /// Those of a weight, from the configuration or, where it says nothing, from whether there is a
-    /// scale for them.
+    /// Reads the inputs of a weight, from the configuration or, if it says nothing, from whether
+    /// there is a scale for them.
     pub(super) fn of(model: &Model, layout: Layout, part: &Parts) -> Self {
         let stored = if part.input.is_some() { Self::Calibrated } else { Self::Float };
         let of = module(&part.name);
@@ -81,9 +81,9 @@ pub(super) fn modelopt_algorithm<'a>(model: &'a Model, module: &str) -> Option<&
 /// How a checkpoint's KV cache is quantised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KvCache {
-    /// To FP8, one scale for each layer's keys and one for its values.
+    /// FP8, one scale for each layer's keys and one for its values.
     Fp8,
-    /// As the configuration says.
+    /// A quantisation in the configuration's words.
     Other(String),
 }
 

@@ -47,7 +47,7 @@ fn prefix(name: &str) -> Option<String> {
     Some(format!("{module}._{tensor}_"))
 }
 
-/// What the metadata of the files say of a tensor.
+/// Returns the metadata of the files about a tensor.
 pub(super) fn described<'a>(model: &'a Model, name: &str) -> Option<&'a str> {
     model.metadata(name).or_else(|| model.metadata(&in_model(name)))
 }

@@ -37,7 +37,7 @@ const CLEARLY_BETTER_DB: f64 = 6.0;
 /// Plausible largest magnitudes of a tensor of weights.
 const PLAUSIBLE: std::ops::RangeInclusive<f32> = 1e-6..=1e3;
 
-/// What is measured against the original.
+/// The measurements against the original.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct VerifyOptions {
@@ -411,8 +411,8 @@ impl Check<'_> {
             stated::modelopt_algorithm(self.model, module(&name)).is_some_and(side::moves_factors);
         if sqnr >= LEAST_SQNR_DB {
             let VerifyOptions { block_bound, seed } = self.options;
-            // Of a weight that side data is part of, or from which factors are moved, the codes are
-            // not those of the original, and blocks know one tensor-level scale only.
+            // The codes differ from the original's if side data is part of the weight or factors
+            // are moved, and blocks know one tensor-level scale only.
             if !folded && !moved && weight.experts.is_none() {
                 let bad = misrounded(&weight.blocks, before, block_bound);
                 found.misrounded_blocks = Some(bad.blocks);

@@ -1,6 +1,6 @@
 //! Checkpoints as the projects' own exporters write them: names, shapes and configurations of
-//! ModelOpt 0.47, compressed-tensors 0.19 and TorchAO 0.18. What is read, what a conversion says of
-//! it in the target's terms, and what is refused.
+//! ModelOpt 0.47, compressed-tensors 0.19 and TorchAO 0.18. The tests cover the files that are
+//! read, the notes of a conversion in the target's terms, and the refusals.
 
 mod support;
 
@@ -274,7 +274,7 @@ fn torchao_is_described_for_transformers() {
     let (_, config, _) = convert(&model, &folder, Layout::CompressedTensors).expect("convertible");
     let inputs = &config["config_groups"]["group_0"]["input_activations"];
     assert_eq!((&inputs["dynamic"], &inputs["strategy"]), (&json!(true), &json!("group")));
-    // What ModelOpt cannot say is said to be left out.
+    // Facts that ModelOpt cannot say are noted as left out.
     let out = folder.file("noted");
     let options = SaveOptions::new(Layout::ModelOpt);
     let report = convert_model(&model, None, &options, &out, &mut ()).expect("convertible");
@@ -859,7 +859,7 @@ fn mixtrals_experts_get_their_names_back() {
     }
 }
 
-/// Where the model's readers expect all experts in one tensor, a matrix each is refused.
+/// Matrices of single experts are refused if the model's readers expect all experts in one tensor.
 #[test]
 fn matrices_of_experts_that_no_reader_finds_are_refused() {
     let folder = Folder::new("exporters-matrices");
@@ -879,7 +879,7 @@ fn matrices_of_experts_that_no_reader_finds_are_refused() {
         let error = quantize(&options).expect_err("refused").to_string();
         assert!(error.contains("--exclude '*.experts.*'"), "{error}");
         assert_eq!(folder.names(), before);
-        // What the message advises leads on: here nothing else is left.
+        // The message's advice leads on: here nothing else is left.
         options.exclude.push("*.experts.*".into());
         let error = quantize(&options).expect_err("nothing to quantise").to_string();
         assert!(error.contains("has no tensor that can be quantised"), "{error}");

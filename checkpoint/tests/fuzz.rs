@@ -25,12 +25,12 @@ fn read_everything(folder: &Folder, path: &Path) {
     }
 }
 
-/// What part of a checkpoint is damaged, and how.
+/// The damaged part of a checkpoint, and the damage.
 #[derive(Clone, Debug)]
 enum Damage {
     Truncate(prop::sample::Index),
     Flip(Vec<(prop::sample::Index, u8)>),
-    /// In the header, where the chance to say something else is best.
+    /// The header, in which a change most likely says something else.
     Header(Vec<(prop::sample::Index, u8)>),
     /// A number in the header.
     Number(prop::sample::Index, u64),

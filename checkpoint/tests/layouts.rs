@@ -113,8 +113,9 @@ fn files_are_laid_out_as_safetensors_does() {
     assert_eq!(std::fs::read(&path).expect("readable"), expected);
 }
 
-/// From every layout to every other and back: codes, scales, and unless inverted the global
-/// scales too, are the same; a scale inverted once is the same after being inverted twice more.
+/// Conversions lose nothing, from every layout to every other and back: codes, scales, and unless
+/// inverted the global scales too, are the same; a scale inverted once is the same after being
+/// inverted twice more.
 #[test]
 fn conversions_lose_nothing() {
     let folder = Folder::new("layouts-convert");
@@ -565,7 +566,8 @@ fn experts_quantised_along_the_wrong_dimension_are_found() {
     assert_eq!(errors("down_proj"), ["sqnr"], "{report}");
 }
 
-/// Where nothing tells the two dimensions apart, nothing is written.
+/// Experts of unknown order are refused: nothing tells the two dimensions apart, and nothing is
+/// written.
 #[test]
 fn experts_of_unknown_order_are_refused() {
     let folder = Folder::new("layouts-unknown-order");
@@ -630,7 +632,7 @@ fn experts_of_unknown_order_are_refused() {
     assert!(matches!(error, CheckpointError::Nothing { .. }), "{error}");
 }
 
-/// What a bar shows: bytes to come, bytes done, the tensor.
+/// The values of a bar: bytes to come, bytes done, the tensor.
 #[derive(Default)]
 struct Heard {
     total: u64,

@@ -1,5 +1,5 @@
 //! Streaming: the memory that quantising, converting and verifying take does not grow with the
-//! checkpoint, only with its largest tensor. Counted by the allocator, in a program of its own.
+//! checkpoint, only with its largest tensor. Counted by the allocator, in its own program.
 
 mod support;
 

@@ -24,7 +24,7 @@ fn expert(name: &str) -> String {
     format!("model.layers.0.mlp.experts.1.{name}.weight")
 }
 
-/// A layer whose projections have magnitudes of their own; v has 1.32 times the smallest scale.
+/// A layer whose projections have their own magnitudes; v has 1.32 times the smallest scale.
 fn write_layer(path: &Path) {
     let scaled = |rows, factor: f32, seed| {
         let values = normal(rows, 64, seed);
@@ -237,7 +237,8 @@ fn powers_of_two_are_exact() {
     }
 }
 
-/// What becomes NVFP4 by conversion has one scale without being asked for it, as it may have any.
+/// Weights that become NVFP4 by conversion have one scale without being asked for it, as they may
+/// have any.
 #[test]
 fn reformatted_weights_share_a_scale() {
     let folder = Folder::new("shared-reformatted");

@@ -200,7 +200,7 @@ impl CudaDevice {
     /// The same handle, which may queue while the owner of its stream records it.
     ///
     /// # Safety
-    /// What is queued meanwhile stays valid as long as the graph may be replayed, as for
+    /// Work that is queued meanwhile stays valid as long as the graph may be replayed, as for
     /// [`with_stream`](Self::with_stream).
     #[must_use]
     pub unsafe fn recordable(mut self) -> Self {

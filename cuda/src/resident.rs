@@ -3,28 +3,28 @@
 /// Clusters that a machine holds at a time, by size, if each of their CTAs takes an SM for itself.
 ///
 /// The CTAs of a cluster are on SMs of one graphics processing cluster (GPC), and GPCs have
-/// different numbers of SMs, so these are fewer than SMs divided by the size. A driver tells them
-/// (`cuOccupancyMaxActiveClusters`).
+/// different numbers of SMs, so fewer clusters fit than SMs divided by the size. A driver has the
+/// numbers (`cuOccupancyMaxActiveClusters`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResidentClusters([u32; Self::SIZES.len()]);
 
 impl ResidentClusters {
-    /// Sizes in CTAs that are given: all that every GPU launches.
+    /// Cluster sizes in CTAs: all that every GPU launches.
     pub const SIZES: [u32; 4] = [1, 2, 4, 8];
 
-    /// As many as these of [`SIZES`](Self::SIZES).
+    /// Makes a machine with these numbers of clusters of [`SIZES`](Self::SIZES).
     #[must_use]
     pub const fn new(counts: [u32; Self::SIZES.len()]) -> Self {
         Self(counts)
     }
 
-    /// Those of a machine whose SMs are all in one GPC.
+    /// Returns the clusters of a machine whose SMs are all in one GPC.
     #[must_use]
     pub const fn of_sms(sms: u32) -> Self {
         Self::of_gpcs(&[sms])
     }
 
-    /// Those of a machine whose GPCs have so many SMs.
+    /// Returns the clusters of a machine whose GPCs have so many SMs.
     #[must_use]
     pub const fn of_gpcs(gpcs: &[u32]) -> Self {
         let mut counts = [0; Self::SIZES.len()];
@@ -40,8 +40,8 @@ impl ResidentClusters {
         Self(counts)
     }
 
-    /// Clusters of `size` CTAs; of a size that is not given, those of the next larger one. 0 for
-    /// more than the largest.
+    /// Returns the clusters of `size` CTAs; for a size that is not in [`SIZES`](Self::SIZES), those
+    /// of the next larger one. 0 for more than the largest.
     #[must_use]
     pub const fn of(&self, size: u32) -> u32 {
         let mut at = 0;
@@ -54,7 +54,8 @@ impl ResidentClusters {
         0
     }
 
-    /// The same, but with at least one of each size: what does not run at all is refused at launch.
+    /// Returns the same, but with at least one of each size: clusters that do not run at all are
+    /// refused at launch.
     #[must_use]
     pub fn at_least_one(self) -> Self {
         Self(self.0.map(|count| count.max(1)))

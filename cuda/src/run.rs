@@ -44,7 +44,7 @@ impl<'a> From<&'a [u8]> for PtxBuffer<'a> {
 /// `params` makes the values of the kernel's parameters from the buffers' addresses.
 ///
 /// # Errors
-/// What `params` returns, [`CudaError::Module`] for text that the driver refuses,
+/// The error of `params`, [`CudaError::Module`] for text that the driver refuses,
 /// [`CudaError::NoSuchKernel`], [`CudaError::BadLaunch`], [`CudaError::AddressTaken`], or a failed
 /// call. After an error of the kernel itself the device is unusable in this process.
 ///

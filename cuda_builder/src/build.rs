@@ -29,8 +29,8 @@ const PROFILE: [[&str; 2]; 4] = [
     ["panic=\"abort\"", "-Cpanic=abort"],
 ];
 
-/// With this `cfg` only those kernels are entries whose names are values of [`ENTRY_CFG`]: what
-/// `#[kernel]` expands to says so.
+/// The `cfg` with which only those kernels are entries whose names are values of [`ENTRY_CFG`]:
+/// `#[kernel]` expands to that condition.
 const MODULE_CFG: &str = "cuda_builder_module";
 const ENTRY_CFG: &str = "cuda_builder_entry";
 
@@ -43,7 +43,7 @@ pub struct Built {
     pub ptx: String,
     /// Its entry points.
     pub kernels: Vec<Kernel>,
-    /// What compiled it.
+    /// The compiler that was used.
     pub compiler: Compiler,
 }
 
@@ -274,7 +274,7 @@ impl CudaBuilder {
 pub struct Prepared {
     target: String,
     compiler: Compiler,
-    /// Of rustc, for every module.
+    /// Arguments of rustc for every module.
     arguments: Vec<OsString>,
     crate_path: PathBuf,
     /// Folder of rustc's output.
@@ -282,7 +282,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// What compiles.
+    /// The compiler.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
@@ -366,7 +366,7 @@ fn succeeded(
     })
 }
 
-/// What cargo says of a unit that it built or found built.
+/// Cargo's message about a unit that it built or found built.
 #[derive(Debug, Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,

@@ -1,4 +1,4 @@
-//! What can go wrong in a build, and what to do about it.
+//! Failures of a build, and how to mend each.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub enum BuildError {
         variable = crate::compiler::COMPILER_VARIABLE
     )]
     NoCompiler {
-        /// What was looked at, and why it would not do.
+        /// The candidates, and why each was refused.
         tried: Vec<String>,
     },
     /// The crate's folder has no Cargo.toml.
@@ -37,7 +37,7 @@ pub enum BuildError {
     /// cargo or rustc reported errors.
     #[error("{what}, {} for {target}, failed ({status}):\n{output}", krate.display())]
     Compile {
-        /// What was run.
+        /// The command.
         what: String,
         /// The crate's folder.
         krate: PathBuf,
@@ -65,7 +65,7 @@ pub enum BuildError {
     /// A file could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The action that failed.
         action: &'static str,
         /// File.
         path: PathBuf,
@@ -87,7 +87,7 @@ pub enum BuildError {
     Install {
         /// The packages.
         packages: String,
-        /// What pip said.
+        /// The message of pip.
         message: String,
     },
     /// ptxas rejected the PTX or its report could not be read.

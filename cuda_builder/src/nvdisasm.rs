@@ -34,8 +34,8 @@ pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
     find(tools).ok_or_else(|| BuildError::Nvdisasm(format!("{PACKAGE} brought no nvdisasm")))
 }
 
-/// What nvdisasm prints of a cubin's code, with a comment where the line of PTX changes. The cubin
-/// must have line tables ([`crate::ptxas::with_lines`]).
+/// Returns nvdisasm's text of a cubin's code, with a comment where the line of PTX changes. The
+/// cubin must have line tables ([`crate::ptxas::with_lines`]).
 ///
 /// # Errors
 /// [`BuildError::Nvdisasm`] with nvdisasm's messages; [`BuildError::Spawn`].

@@ -1,4 +1,4 @@
-//! From rustc's PTX to the module that ships.
+//! The way from rustc's PTX to the module that ships.
 //!
 //! `cuda_std` leaves what Rust cannot say as comments inside inline assembly
 //! ("markers"); [`finish`] turns them into `.reqntid` and its kin and into
@@ -79,7 +79,7 @@ pub fn finish(raw: &str, target: &str) -> Result<(String, Vec<Kernel>), BuildErr
     // Parameters whose addresses are taken, and the alignment asked for.
     let mut parameters: BTreeMap<String, u32> = BTreeMap::new();
 
-    // Where each entry's signature ends, and the directives to put there.
+    // The end of each entry's signature, and the directives to put there.
     let mut directives: BTreeMap<usize, String> = BTreeMap::new();
     let mut entry: Option<Entry> = None;
     for (number, line) in lines.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What ptxas says about a module: registers, spills, shared memory.
+//! The figures that ptxas prints of a module: registers, spills, shared memory.
 
 use crate::error::BuildError;
 use crate::{note, toolkit};

@@ -5,7 +5,7 @@ use crate::error::BuildError;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the packages put their files, from the folder that they are installed into.
+/// The packages' folder, relative to the folder that they are installed into.
 pub const PACKAGED: &str = "nvidia/cu13";
 
 /// The files of this name in `CUDA_HOME`, on `PATH`, in the usual folder, and where [`install`]

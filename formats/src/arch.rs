@@ -51,7 +51,7 @@ impl TensorFamily {
 /// How a target converts between f32 or f16 and a narrow type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Conversion {
-    /// By `cvt`.
+    /// Converted by the instruction `cvt`.
     Hardware,
     /// There is no such `cvt`; by integer and other floating-point instructions.
     Emulated,
@@ -179,7 +179,7 @@ impl Arch {
         }
     }
 
-    /// From f32 to ue8m0: `cvt.rp.satfinite.ue8m0x2.f32`.
+    /// Returns how the architecture converts f32 to ue8m0: `cvt.rp.satfinite.ue8m0x2.f32`.
     #[must_use]
     pub const fn ue8m0(self) -> Conversion {
         match self {

@@ -25,9 +25,9 @@ pub enum Family {
     QuantizeTokens,
     /// Dequantising.
     Dequantize,
-    /// What is laid out before a GEMM with block-scaled activations.
+    /// Launches that lay out the block-scaled activations of a GEMM.
     GemmPrepare,
-    /// What a mixture of experts needs around its grouped products.
+    /// Launches around the grouped products of a mixture of experts.
     Moe,
     /// GEMM of weights and activations of these types, with tiles of this width.
     Gemm(GemmTypes, TileWidth),
@@ -77,9 +77,9 @@ impl GemmTypes {
 /// a driver that has to compile PTX compiles half the kernels before the first launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TileWidth {
-    /// It is: decoding.
+    /// Few tokens: decoding.
     Narrow,
-    /// It is not: prompts.
+    /// Many tokens: prompts.
     Wide,
 }
 
@@ -92,7 +92,7 @@ impl TileWidth {
     }
 }
 
-/// What the products of a launch have in common.
+/// The property that the products of a launch share.
 #[derive(Clone, Copy)]
 enum Products {
     /// All sizes.
@@ -246,7 +246,7 @@ impl Family {
         }
     }
 
-    /// Where the source of its kernels is.
+    /// Returns the operation, which names the folder of its kernels' source.
     #[must_use]
     pub const fn operation(self) -> Operation {
         match self {

@@ -39,7 +39,8 @@ impl HalfType {
     }
 }
 
-/// What weights are decoded to and activations are multiplied in, where a kernel decodes them.
+/// The type that weights are decoded to and activations are multiplied in, if a kernel decodes
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operand {
     /// A 16-bit float, which holds every weight exactly.

@@ -33,8 +33,8 @@ pub const ROWS: u32 = 4;
 /// Kernels with 16-byte loads read scales in pairs, so linear scales start at an even address;
 /// 128x4 scales start at a multiple of 16 bytes.
 ///
-/// Where a launch overlaps the kernel before it, that kernel may write activations and use the
-/// result's memory; the weights must be there.
+/// Parameters of a GEMV. If a launch overlaps the kernel before it, that kernel may write
+/// activations and use the result's memory; the weights must be there.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct GemvParams {

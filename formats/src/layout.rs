@@ -113,7 +113,7 @@ mod tests {
     extern crate std;
     use std::vec;
 
-    /// In every small matrix, each (row, block) has a distinct offset inside the buffer.
+    /// Offsets in every small matrix are distinct for each (row, block) and inside the buffer.
     #[test]
     fn offsets_are_distinct_and_inside() {
         for layout in ScaleLayout::ALL {

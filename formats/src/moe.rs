@@ -12,7 +12,8 @@
 //!
 //! | kernel | does |
 //! |---|---|
-//! | [`ROUTE`] | counts the slots of each expert of the device, and orders slots by expert; those of an expert keep their order |
+//! | [`ROUTE`] | counts the slots of each expert of the device, and orders slots by expert; the slots of an expert
+//! keep their order |
 //! | [`GATHER`] | copies each slot's token to the slot's row; rows that no slot has become zeros |
 //! | [`COMBINE`] | adds up the rows of a token's slots times their weights, in the order of the slots, in f32 |
 //!
@@ -31,7 +32,7 @@ pub const COMBINE: &str = "moe_combine";
 /// All of them.
 pub const NAMES: [&str; 3] = [ROUTE, GATHER, COMBINE];
 
-/// Threads of the one CTA of [`ROUTE`] where each has a slot at most; fewer meet sooner.
+/// Threads of the one CTA of [`ROUTE`] if each has a slot at most; fewer meet sooner.
 const FEW_ROUTE_THREADS: u32 = 256;
 /// The most threads of that CTA.
 pub const ROUTE_THREADS: u32 = 1024;
@@ -39,25 +40,25 @@ pub const ROUTE_THREADS: u32 = 1024;
 pub const THREADS: u32 = 256;
 /// Elements that a thread of [`COMBINE`] makes at a time: columns are a multiple of it.
 pub const COMBINE_COLUMNS: u32 = 8;
-/// Bytes that a thread of [`GATHER`] copies at a time where rows are multiples of them.
+/// Bytes that a thread of [`GATHER`] copies at a time if rows are multiples of them.
 pub const GATHER_BYTES: u32 = 16;
 /// The most experts of a device.
 pub const MAX_EXPERTS: u32 = MAX_PROBLEMS;
 /// The most experts that a token may choose.
 pub const MAX_TOP_K: u32 = 256;
 
-/// In place of a position: the slot's expert is not on this device. In place of a source: the row is
+/// Stands for a position: the slot's expert is not on this device. In place of a source: the row is
 /// no slot's.
 pub const NOWHERE: u32 = u32::MAX;
-/// In place of a position: the slot's id is no expert's.
+/// Stands for a position: the slot's id is no expert's.
 pub const BAD: u32 = u32::MAX - 1;
 
-/// What [`ROUTE`] writes to the status word where an id is no expert's.
+/// The status word of [`ROUTE`] if an id is no expert's.
 pub const STATUS_BAD_ID: u32 = 2;
-/// What [`COMBINE`] writes to the status word where a weight is NaN.
+/// The status word of [`COMBINE`] if a weight is NaN.
 pub const STATUS_NAN_WEIGHT: u32 = 3;
 
-/// Which of all experts a device has: `first..first + count`.
+/// The experts of a device among all: `first..first + count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Experts {
@@ -91,19 +92,19 @@ impl Experts {
     }
 }
 
-/// Whether a kernel takes ids where it otherwise takes what [`ROUTE`] makes of them: each choice has a row of its
-/// own then, in the order of the choices. Of one token, that is all that there is to route.
+/// Whether a kernel takes ids in place of the results of [`ROUTE`]: each choice has its own row then, in the
+/// order of the choices. For one token, that is all that there is to route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Chosen {
-    /// Not 0 where it does.
+    /// Not 0 if it does.
     given: u32,
     /// The experts that ids are of.
     pub experts: Experts,
 }
 
 impl Chosen {
-    /// No ids.
+    /// The parameters without ids.
     pub const NONE: Self = Self { given: 0, experts: Experts { all: 0, first: 0, count: 0 } };
 
     /// Ids of these experts.
@@ -139,7 +140,7 @@ pub struct RouteParams {
     pub positions: u64,
     /// u32 `[slots]`: the slot of each row, or [`NOWHERE`].
     pub sources: u64,
-    /// u32: becomes [`STATUS_BAD_ID`] where an id is no expert's; 0 where there is none.
+    /// Address of a u32 that becomes [`STATUS_BAD_ID`] if an id is no expert's; 0 without one.
     pub status: u64,
     /// Tokens times `top_k`, below 2^31.
     pub slots: u32,
@@ -197,11 +198,11 @@ pub struct GatherParams {
     pub from: [u64; 2],
     /// `[rows, row]`, 16-byte aligned.
     pub to: [u64; 2],
-    /// As [`RouteParams::sources`].
+    /// The same as [`RouteParams::sources`].
     pub sources: u64,
     /// Rows: slots.
     pub rows: u32,
-    /// Bytes of a row of each matrix; 0 where there is none.
+    /// Bytes of a row of each matrix; 0 without one.
     pub row_bytes: [u32; 2],
     /// Experts that a token chooses.
     pub top_k: Divisor,
@@ -239,17 +240,17 @@ impl GatherParams {
 pub struct CombineParams {
     /// Rows of `from_type`, `[slots, columns]`, 16-byte aligned.
     pub from: u64,
-    /// As [`RouteParams::positions`], or [`RouteParams::ids`] where they are [given](Chosen).
+    /// The same as [`RouteParams::positions`], or [`RouteParams::ids`] if they are [given](Chosen).
     pub positions: u64,
     /// f32 `[slots]`: the weight of each slot.
     pub weights: u64,
-    /// What is added to the sum of each token, `[tokens, columns]` of `out_type`, 16-byte aligned;
-    /// 0 where there is nothing.
+    /// The addends of each token's sum, `[tokens, columns]` of `out_type`, 16-byte aligned; 0 if
+    /// there are none.
     pub shared: u64,
     /// Result of `out_type`, `[tokens, columns]`, 16-byte aligned.
     pub out: u64,
-    /// u32: becomes [`STATUS_NAN_WEIGHT`] where a weight is NaN, and [`STATUS_BAD_ID`] where an id is no
-    /// expert's; 0 where there is none.
+    /// Address of a u32 that becomes [`STATUS_NAN_WEIGHT`] if a weight is NaN, and [`STATUS_BAD_ID`] if
+    /// an id is no expert's; 0 without one.
     pub status: u64,
     /// Tokens; times `top_k` below 2^30.
     pub tokens: u32,
@@ -261,7 +262,7 @@ pub struct CombineParams {
     pub from_type: u32,
     /// Type of the result.
     pub out_type: u32,
-    /// Not 0 where no kernel that may still run writes positions or weights: they are read before the
+    /// Not 0 if no kernel that may still run writes positions or weights: they are read before the
     /// kernels before have ended.
     pub settled: u32,
     /// Whether positions are ids.

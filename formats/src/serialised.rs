@@ -1,4 +1,4 @@
-//! What has a name is that name in reports and manifests.
+//! The names that reports and manifests use.
 
 use core::fmt::{self, Display};
 use core::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Which version of this crate a program and a module of kernels were compiled with.
+//! The version of this crate that a program and a module of kernels were compiled with.
 //!
 //! A parameter block that kernel and host lay out differently makes the kernel read and write
 //! outside of its operands, and sizes that are equal do not show it. Every module of kernels

@@ -322,8 +322,8 @@ fn golden_mxfp4_recipes_differ() {
 }
 
 proptest! {
-    /// For any finite block of any finite tensor, the scale is a number, and each value is zero or
-    /// has the sign of the input.
+    /// Blocks of NVFP4, any finite ones of any finite tensor: the scale is a number, and each value
+    /// is zero or has the sign of the input.
     #[test]
     fn nvfp4_of_any_finite_block(
         raw in prop::collection::vec(any::<u32>(), 16),

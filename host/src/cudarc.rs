@@ -87,8 +87,8 @@ impl Device {
     /// The same device, whose work may be recorded by the owner of its stream.
     ///
     /// # Safety
-    /// What launches are given while the stream is being recorded is kept as long as the graph may be
-    /// replayed: operands, weights, workspaces, and a handle of the kernels.
+    /// Returns a handle whose launches keep their operands, weights, workspaces and kernels as long
+    /// as the graph may be replayed that is recorded with them.
     #[must_use]
     pub unsafe fn recordable(&self) -> Self {
         match self.backend() {
@@ -137,7 +137,8 @@ impl Kernels {
 }
 
 mod sealed {
-    //! What nobody else implements: other owners of memory could have references of the host to it.
+    //! A trait that nobody else implements: other owners of memory could have references of the
+    //! host to it.
 
     use super::{CudaStream, SyncOnDrop};
 

@@ -124,7 +124,7 @@ pub enum DeviceError {
     /// The operation needs a GPU, and the device is the emulator.
     #[error("{operation} needs a GPU; the device is {device}")]
     NeedsGpu {
-        /// What was asked for.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: String,
@@ -132,7 +132,7 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// What happened.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -207,7 +207,7 @@ from_device_error!(CudaError);
 #[cfg(feature = "emulator")]
 from_device_error!(LoadError, LaunchError, MemoryError, TensorMapError);
 
-/// Which device is wanted.
+/// The requested device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum DeviceRequest {
     /// A supported GPU if there is one, else, with the feature `emulator`, the emulated H200.
@@ -221,7 +221,7 @@ pub enum DeviceRequest {
 }
 
 impl DeviceRequest {
-    /// What it can be parsed from.
+    /// The forms that it can be parsed from.
     pub const FORMS: &'static str = if cfg!(feature = "emulator") {
         "auto, cuda:N, emu:h200, emu:b200, emu:b300"
     } else {
@@ -255,12 +255,12 @@ impl fmt::Display for DeviceRequest {
     }
 }
 
-/// What was opened, and why.
+/// The opened device, and why it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// As it could be requested: `cuda:0`, `emu:h200`.
+    /// The device as it could be requested: `cuda:0`, `emu:h200`.
     pub device: String,
-    /// What it is, in words.
+    /// The device in words.
     pub name: String,
     /// Architecture of the kernels it runs.
     pub arch: Arch,
@@ -290,7 +290,7 @@ pub struct DeviceProperties {
     pub l2_bytes: u64,
 }
 
-/// What runs the kernels.
+/// The machine that runs the kernels.
 #[derive(Clone, Debug)]
 pub enum Backend {
     /// A GPU.
@@ -365,22 +365,22 @@ impl Device {
     /// - Kernels come from [`kernels`](Self::kernels), or from those of another stream by
     ///   [`Kernels::with_stream`], which loads nothing. Their modules are loaded when an operation
     ///   ([`Gemm`](crate::gemm::Gemm) and the like) is made, or by [`Kernels::load`].
-    /// - Buffers, weights and workspaces of any handle of the GPU can be given to a launch. What
-    ///   a call of [`DeviceBuffer`](crate::buffer::DeviceBuffer) queues or waits for is the stream
-    ///   of the handle that the buffer was made from; order between streams is the caller's
-    ///   business. Uploads, and new workspaces, are complete when they return.
+    /// - Buffers, weights and workspaces of any handle of the GPU can be given to a launch. Calls
+    ///   of [`DeviceBuffer`](crate::buffer::DeviceBuffer) queue on, or wait for, the stream of the
+    ///   handle that the buffer was made from; order between streams is the caller's business.
+    ///   Uploads, and new workspaces, are complete when they return.
     /// - Launches only queue kernels (and one fill, where a largest magnitude is sought): they
     ///   allocate nothing and wait for nothing, and may be recorded.
     /// - Kernels may start before the work before them in the stream has ended, and wait for it
     ///   themselves, except that GEMMs read weights at once: a kernel or a copy of the caller's
     ///   that writes weights must have finished before the GEMM is launched, not only have been
-    ///   queued. What comes after in the stream needs no care.
+    ///   queued. Later work in the stream needs no care.
     /// - Every call makes the GPU's primary context current on its thread and leaves it so.
     /// - A [`Workspace`](crate::gemm::Workspace) belongs to the stream that it is first used on.
-    /// - `CU_STREAM_PER_THREAD` is the stream of the thread that calls. What has memory of its own
-    ///   (workspaces, quantisers, [`MoeMemory`](crate::moe::MoeMemory)) then belongs to the thread
-    ///   that first launches with it. Work of several threads is in no order: one of them reads what
-    ///   another computed only after that one has waited for it.
+    /// - `CU_STREAM_PER_THREAD` is the stream of the thread that calls. Objects with memory of their
+    ///   own (workspaces, quantisers, [`MoeMemory`](crate::moe::MoeMemory)) then belong to the
+    ///   thread that first launches with them. Work of several threads is in no order: one of them
+    ///   reads what another computed only after that one has waited for it.
     ///
     /// # Errors
     /// [`DeviceError::NeedsGpu`] on the emulator, which has no streams: it runs each launch to its
@@ -440,13 +440,13 @@ impl Device {
         self.allocations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was opened and why.
+    /// Returns the opened device, and why it was chosen.
     #[must_use]
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
-    /// What runs the kernels.
+    /// Returns the machine that runs the kernels.
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.backend
@@ -619,10 +619,10 @@ pub struct Kernels {
     modules: Arc<Modules>,
     /// Whether launches may overlap at all.
     overlapping: bool,
-    /// What is told of launches on the emulator.
+    /// The observer of launches on the emulator.
     #[cfg(feature = "emulator")]
     observer: Option<Arc<dyn LaunchObserver>>,
-    /// What planning looks up.
+    /// The tuning tables for planning.
     pub(crate) tuned: Arc<Tuned>,
 }
 

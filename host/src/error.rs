@@ -36,7 +36,7 @@ pub enum Error {
     /// A size, length or shape does not fit the operation.
     #[error("{field} must be {required}, but is {actual}")]
     Shape {
-        /// What was checked, with the tensor's name if there is one.
+        /// The checked field, with the tensor's name if there is one.
         field: String,
         /// The condition.
         required: String,
@@ -48,15 +48,15 @@ pub enum Error {
     WrongDevice {
         /// The operand.
         field: String,
-        /// Where it must be.
+        /// The required place.
         required: String,
-        /// Where it is.
+        /// The actual place.
         actual: String,
     },
     /// A scalar (a tensor's global scale, alpha) is not usable.
     #[error("{field} must be {required}, but is {actual:e}")]
     Scalar {
-        /// What was checked.
+        /// The checked field.
         field: String,
         /// The condition.
         required: &'static str,
@@ -133,7 +133,7 @@ pub enum Error {
     /// A result that was expected to be correct is wrong.
     #[error("{what} differs from the oracle's by more than its bound")]
     Wrong {
-        /// Which result.
+        /// The result.
         what: String,
     },
     /// A file could not be read or written.
@@ -154,13 +154,13 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What happened, for a program that acts on it. [`enum@Error`] has the details.
+/// The kind of an error, for a program that acts on it. [`enum@Error`] has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is wrong: a size, a scalar, a shape string, a value that cannot be quantised.
     InvalidArgument,
-    /// What is asked for exists, and this machine, this build or this device does not have it: a
+    /// The request is possible, but this machine, this build or this device lacks something: a
     /// driver, a GPU, kernels.
     Unsupported,
     /// An operand is on another device.
@@ -180,7 +180,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// What happened.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

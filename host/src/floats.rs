@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// For every pair of adjacent f16: their midpoint rounds with an error of at most half an ulp.
+    /// Rounding to f16 errs by at most half an ulp: at the midpoint of every pair of adjacent ones.
     #[test]
     fn half_ulp_bounds_f16_rounding() {
         for bits in 0..f16::MAX.to_bits() {

@@ -42,7 +42,7 @@ pub enum KernelsError {
     /// A folder that holds the kernels of another architecture than its name says.
     #[error("{place}: architecture must be {required}, got {actual}")]
     OtherArch {
-        /// Where the kernels are.
+        /// The place of the kernels.
         place: Place,
         /// The architecture that was looked for.
         required: Arch,
@@ -58,7 +58,7 @@ pub enum KernelsError {
         family: Family,
         /// The architecture.
         arch: Arch,
-        /// Where the kernels are.
+        /// The place of the kernels.
         place: Place,
     },
     /// A module that is older than this program: it lacks a kernel of its family.
@@ -71,7 +71,7 @@ pub enum KernelsError {
         family: Family,
         /// The kernel.
         kernel: String,
-        /// Where the kernels are.
+        /// The place of the kernels.
         place: Place,
     },
     /// A kernel that is in no family and in no module.
@@ -79,7 +79,7 @@ pub enum KernelsError {
     NoKernel {
         /// The name asked for.
         kernel: String,
-        /// Where the kernels are.
+        /// The place of the kernels.
         place: Place,
     },
     /// A module that was compiled with another version of the contract crate: kernels and program
@@ -91,7 +91,7 @@ pub enum KernelsError {
     OtherStamp {
         /// The family.
         family: Family,
-        /// Where the kernels are.
+        /// The place of the kernels.
         place: Place,
         /// This program's stamp.
         required: String,
@@ -101,11 +101,11 @@ pub enum KernelsError {
     /// PTX that is no module of these kernels.
     #[error("PTX: {field} must be {required}, got {actual}")]
     NotOurs {
-        /// What is wrong.
+        /// The faulty field.
         field: &'static str,
-        /// What it must be.
+        /// The required value.
         required: String,
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
     /// The kernels in this program are damaged.
@@ -125,7 +125,7 @@ pub enum KernelsError {
         path: PathBuf,
         /// Length and fingerprint in the manifest.
         required: String,
-        /// Those of the file.
+        /// The value in the file.
         actual: String,
     },
     /// A module's file that cannot be read.
@@ -135,7 +135,7 @@ pub enum KernelsError {
         family: Family,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -152,14 +152,14 @@ impl fmt::Display for Paths<'_> {
     }
 }
 
-/// Where compiled kernels are.
+/// The place of compiled kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a folder.
+    /// A folder.
     Folder(PathBuf),
-    /// In this program.
+    /// This program.
     Program,
-    /// In texts that the program gave, see [`KernelFiles::from_ptx`].
+    /// Texts that the program gave, see [`KernelFiles::from_ptx`].
     Given(Arc<[String]>),
 }
 
@@ -259,13 +259,13 @@ impl KernelFiles {
         Ok(Self { place, manifest })
     }
 
-    /// Where they are.
+    /// Returns the place of the kernels.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// What there is.
+    /// Returns the manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest

@@ -160,7 +160,7 @@ pub use fp4_formats as formats;
 #[cfg(feature = "emulator")]
 pub use ptx_emu_core as emulator;
 
-// What signatures of this crate are made of.
+// Types in the signatures of this crate.
 pub use error::{Error, ErrorKind, Result};
 pub use fp4_formats::gemm::Split;
 pub use fp4_formats::gemm::combine::Activation;
@@ -174,7 +174,7 @@ pub use observe::{LaunchObserver, Reports};
 #[cfg(feature = "emulator")]
 pub use ptx_emu_core::{Gpu, LaunchReport, Schedule};
 
-/// What may be sent to other threads, and what may be shared with them.
+/// Types that may be sent to other threads, and types that threads may share.
 const _: () = {
     const fn send<T: Send>() {}
     const fn sync<T: Sync>() {}

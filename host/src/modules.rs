@@ -19,7 +19,7 @@ use crate::kernels::KernelFiles;
 /// Environment variable that says which code of the kernels a GPU is given: `auto`, `ptx`, `cubin`.
 pub const CODE_VARIABLE: &str = "NVFP4_KERNELS_CODE";
 
-/// Which code a GPU is given.
+/// The code that a GPU is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CodeRequest {
     /// Machine code where there is some that the driver takes, else PTX.
@@ -32,7 +32,7 @@ pub enum CodeRequest {
 }
 
 impl CodeRequest {
-    /// What [`CODE_VARIABLE`] asks for.
+    /// Reads the request from [`CODE_VARIABLE`].
     ///
     /// # Errors
     /// [`DeviceError::UnknownCode`].
@@ -46,7 +46,7 @@ impl CodeRequest {
     }
 }
 
-/// What a module was loaded from.
+/// The code that a module was loaded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -63,7 +63,7 @@ pub enum Code {
 pub struct LoadedModule {
     /// Its kernels.
     pub family: Family,
-    /// What was loaded.
+    /// The loaded code.
     pub code: Code,
     /// Why that.
     pub reason: String,

@@ -1,4 +1,4 @@
-//! What is told of launches, to whoever asked for it.
+//! Reports of launches, for an observer that asked for them.
 //!
 //! Operations return nothing but errors: a GPU has nothing to report when a launch has been queued.
 //! The emulator counts what each launch did, and tells the observer of the [`Kernels`] that it was
@@ -31,7 +31,7 @@ use ptx_emu_core::LaunchReport;
 
 use crate::device::{Kernels, LaunchSpec};
 
-/// What is told of each launch. Called on the launching thread.
+/// An observer of launches. Called on the launching thread.
 pub trait LaunchObserver: Send + Sync {
     /// A kernel is about to be launched, on a GPU or on the emulator.
     fn launching(&self, spec: &LaunchSpec<'_>) {

@@ -72,7 +72,8 @@ impl Part {
         self.ranks
     }
 
-    /// What this part has of `len` things that are cut at multiples of `unit`. Errors call them `what`.
+    /// Returns this part's range of `len` things that are cut at multiples of `unit`. Errors call them
+    /// `what`.
     ///
     /// # Errors
     /// [`Error::Shape`] where parts would not be equal.
@@ -107,11 +108,11 @@ impl Part {
 /// How weights are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {
-    /// Into rows of `W`, outputs.
+    /// Rows of `W`, outputs.
     Rows,
-    /// Into columns of `W`, inputs, at the bounds of blocks.
+    /// Columns of `W`, inputs, at the bounds of blocks.
     Columns,
-    /// Into matrices.
+    /// Matrices of experts.
     Experts,
 }
 

@@ -1,4 +1,4 @@
-//! What belongs to the stream that it is first used on.
+//! Objects that belong to the stream that they are first used on.
 
 use std::cell::RefCell;
 
@@ -34,7 +34,7 @@ impl FirstStream {
         self.here(what, gpu, CudaDevice::clone)
     }
 
-    /// What `take` makes of the handle that it was first used with.
+    /// Calls `take` with the handle that the object was first used with.
     fn here<T>(
         &self,
         what: &str,

@@ -1,5 +1,5 @@
-//! Which values threads may share, and in what order their work is done. There is nothing but this
-//! page here.
+//! The values that threads may share, and the order of their work. There is nothing but this page
+//! here.
 //!
 //! | value | `Send` | `Sync` | why |
 //! | --- | --- | --- | --- |

@@ -1,8 +1,8 @@
 //! Device memory of the caller's, and what becomes of a workspace, on the emulator of both
 //! architectures.
 //!
-//! What launches needs the compiled kernels (`cargo xtask build-kernels`); where there are none,
-//! the test says on stderr that it was skipped.
+//! Launches need the compiled kernels (`cargo xtask build-kernels`); without them, the test says on
+//! stderr that it was skipped.
 
 use fp4_formats::arch::TensorFamily;
 use std::path::Path;

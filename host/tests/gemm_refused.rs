@@ -1,5 +1,5 @@
-//! What a GEMM refuses before anything is launched: each time with the field, what it must be and
-//! what it is, on both machines. No kernel is there to run.
+//! Refusals of a GEMM before anything is launched: each time with the field, the required and the
+//! actual value, on both machines. No kernel is there to run.
 
 mod support;
 
@@ -116,7 +116,7 @@ fn formats_without_a_kernel() {
     });
 }
 
-/// On the way in: [`gemm`], the oracle and [`GemmRun`].
+/// Operands that do not fit each other are refused by [`gemm`], the oracle and [`GemmRun`].
 #[test]
 fn operands_that_do_not_fit_each_other() {
     on_machines("refused-operands", |kernels, _| {

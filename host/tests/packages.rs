@@ -1,4 +1,4 @@
-//! What a dependent of the library compiles.
+//! The packages that a dependent of the library compiles.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn the_library_has_no_packages_of_checkpoints_and_the_program() {
     ] {
         assert!(!all.contains(left_out), "{left_out}");
     }
-    // Of the emulator it takes the core alone, with what that consists of.
+    // It takes the emulator's core alone, with the parts of that.
     let emulator: Vec<&String> = all.iter().filter(|name| name.starts_with("ptx-emu")).collect();
     assert_eq!(emulator, ["ptx-emu-bundle", "ptx-emu-core", "ptx-emu-simd"]);
 }

@@ -19,7 +19,7 @@ fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> GemvPlan {
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))
 }
 
-/// What must hold of any plan for `shape`.
+/// Checks a plan for `shape`.
 fn check(shape: GemvShape, layout: ScaleLayout, arch: Arch) {
     let plan = plan(shape, layout, arch);
     let what = format!("{shape} {layout} {arch}: {plan}");

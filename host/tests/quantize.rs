@@ -126,7 +126,7 @@ fn golden_mxfp4() {
         assert!(matrix.parameters.is_empty(), "{file}");
         let scales = bytes(&format!("{file}.scale_e8m0.u8"));
         same(&format!("{file} scales"), &matrix.scales, &scales[..matrix.scales.len()]);
-        // Where the scale is NaN the codes mean nothing.
+        // The codes mean nothing if the scale is NaN.
         let codes = bytes(&format!("{file}.packed.u8"));
         let blocks = matrix.codes.chunks(16).zip(codes.chunks(16)).zip(&matrix.scales);
         for (at, ((found, expected), _)) in blocks.enumerate().filter(|&(_, (_, &s))| s != 255) {
@@ -135,7 +135,7 @@ fn golden_mxfp4() {
     }
 }
 
-/// Rows with parameters of their own are the rows quantised one by one.
+/// Rows with their own parameters are the rows quantised one by one.
 #[test]
 fn rows_are_independent() {
     let values: Vec<f32> =

@@ -86,7 +86,7 @@ fn threads_share_an_emulated_device() {
 
 #[test]
 fn threads_share_a_gpu() {
-    // A handle that is opened again has a stream of its own.
+    // A handle that is opened again has its own stream.
     let open = || Device::open(&DeviceRequest::Cuda(0));
     let (first, second) = match (open(), open()) {
         (Ok(first), Ok(second)) => (first, second),

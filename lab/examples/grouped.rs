@@ -51,7 +51,7 @@ pub fn run(kernels: &Kernels) -> anyhow::Result<(String, Vec<Verification>)> {
     let mut normal =
         |count: usize| -> Vec<f32> { (0..count).map(|_| 0.1 * rng.normal() as f32).collect() };
 
-    // Once per layer: each expert is a tensor with a scale of its own.
+    // Once per layer: each expert is a tensor with its own scale.
     let kind = ActivationKind::Halves(HalfType::F16);
     let experts = [(); 4].map(|()| {
         let (dims, layout) = (Dims::new(1, n, k)?, ScaleLayout::Linear);

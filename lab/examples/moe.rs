@@ -67,7 +67,7 @@ impl Step {
 /// Runs the layer on two sets of random tokens and choices: its plans, and each launch's steps.
 pub fn run(kernels: &Kernels) -> anyhow::Result<([String; 2], Vec<Vec<StepCheck>>)> {
     let mut rng = SplitMix64::new(3);
-    // Once per layer: each expert's gate, up and down are tensors with scales of their own.
+    // Once per layer: each expert's gate, up and down are tensors with their own scales.
     let mut tensors = |rows: usize, columns: usize| -> anyhow::Result<Vec<BlockScaled<Nvfp4>>> {
         let dims = Dims::new(1, rows, columns)?;
         let tensor = |_| {

@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was compared with the f64 oracle.
+/// The results that were compared with the f64 oracle.
 pub struct Ran {
     /// The shared expert's products.
     pub shared: [Verification; 2],

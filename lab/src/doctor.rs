@@ -1,4 +1,4 @@
-//! What this machine has, and what a command without `--device` would use.
+//! The facts about this machine, and the device that a command without `--device` would use.
 
 use std::fmt;
 use std::path::Path;
@@ -18,15 +18,15 @@ use nvfp4::tune::DeviceKey;
 pub struct KernelsStatus {
     /// The architecture.
     pub arch: Arch,
-    /// Where they are.
+    /// The folder of the kernels.
     pub path: Option<String>,
     /// Modules in it.
     pub modules: usize,
-    /// Those of them that have machine code.
+    /// The number of modules that have machine code.
     pub machine_code: usize,
-    /// What made the machine code.
+    /// The assembler that made the machine code.
     pub assembler: Option<String>,
-    /// What is wrong with them: there are none, or some are stale or missing.
+    /// The fault of the kernels: there are none, or some are stale or missing.
     pub error: Option<String>,
 }
 
@@ -79,13 +79,13 @@ pub struct Diagnosis {
     pub driver_error: Option<String>,
     /// Kernels by architecture.
     pub kernels: Vec<KernelsStatus>,
-    /// What `--device auto` uses.
+    /// The device that `--device auto` uses.
     pub choice: Choice,
     /// The target whose kernels the device is given, and why, where kernels load.
     pub target: Option<String>,
-    /// What the device was given to load, and why.
+    /// The code that the device was given to load, and why.
     pub code: Vec<LoadedModule>,
-    /// What a tuning table for them belongs to, where kernels load.
+    /// The key of a tuning table for them, if kernels load.
     pub tune_key: Option<DeviceKey>,
     /// The tuning table in use, or why there is none.
     pub tuning: Option<String>,

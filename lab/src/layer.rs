@@ -27,7 +27,7 @@ const DEFAULT_TOKEN: usize = 1000;
 /// Seed of the standard normal values that are used if no embedding fits.
 const DEFAULT_SEED: u64 = 1;
 
-/// Where the activations come from.
+/// The source of the activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActivationSource {
     /// A row of the checkpoint's largest embedding of the layer's width, which is the input of the
@@ -59,7 +59,7 @@ pub struct LayerReport {
     pub stored: &'static str,
     /// The shape as a string.
     pub shape: String,
-    /// Where the activations came from.
+    /// The name of the activations' source.
     pub vector: String,
     /// Layout of the scales of both operands.
     pub layout: &'static str,
@@ -86,7 +86,7 @@ pub struct LayerReport {
 pub struct Weight<'a> {
     /// The tensor, as [`matrix`] takes it.
     pub tensor: &'a str,
-    /// Which matrix of several.
+    /// The number of the matrix among several.
     pub expert: Option<usize>,
 }
 

@@ -45,7 +45,7 @@ pub struct Reference {
     pub additions: usize,
 }
 
-/// For each byte, twice the values of its two elements.
+/// Twice the values of the two elements of each byte.
 const TWICE_PAIRS: [[i8; 2]; 256] = {
     let mut table = [[0; 2]; 256];
     let mut byte = 0;
@@ -223,7 +223,7 @@ impl Reference {
         accumulation + floats::half_ulp(dtype, largest) + f64::from(f32::MIN_POSITIVE)
     }
 
-    /// Compares a kernel's results, converted from `dtype` to f32, with this reference. Where the exact
+    /// Compares a kernel's results, converted from `dtype` to f32, with this reference. If the exact
     /// result of infinite or NaN operands is not finite, the kernel's must be the same infinity, or NaN.
     #[must_use]
     pub fn verify(&self, got: &[f32], dtype: FloatType) -> Verification {

@@ -1,7 +1,7 @@
 //! `nvfp4 run grouped` and `run moe`: operands in files, results, bundles, and what is refused.
 //!
-//! What runs needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it
-//! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test says on
+//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 #[path = "../../checkpoint/tests/support/mod.rs"]
 mod support;
@@ -31,7 +31,8 @@ use support::{Folder, compiled, f32s, kernels_dir, tensor};
 const LINEAR: ScaleLayout = ScaleLayout::Linear;
 const BLOCKED: ScaleLayout = ScaleLayout::Blocked128x4;
 
-/// Runs with `args`; the exit code must be `code`. What was printed, of a refusal the reason.
+/// Runs with `args`; the exit code must be `code`. Returns the printed text, of a refusal the
+/// reason.
 fn run(args: &[&str], code: i32) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));
     command.env_remove("NVFP4_KERNELS_DIR").env("NVFP4_TUNE", "off");
@@ -41,7 +42,7 @@ fn run(args: &[&str], code: i32) -> String {
     if code == 2 { stderr.into_owned() } else { String::from_utf8(output.stdout).expect("UTF-8") }
 }
 
-/// Matrices `[rows, K]` with scales of their own.
+/// Matrices `[rows, K]` with their own scales.
 fn matrices<F: BlockFormat>(
     name: &str,
     count: usize,
@@ -158,7 +159,8 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// What a run printed, and the file that it wrote; its launches are replayed.
+    /// Runs an operation and returns the printed text, and the file that it wrote; its launches are
+    /// replayed.
     fn run(&self, op: &str, more: &[&str]) -> (Value, Checkpoint) {
         let file = |name: &str| self.folder.file(name).display().to_string();
         let (path, out, captured) =

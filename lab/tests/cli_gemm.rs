@@ -1,8 +1,8 @@
 //! `nvfp4 run gemm` and the tuning table of `nvfp4 bench`: operands in files, results, bundles,
 //! and what is refused.
 //!
-//! What runs needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it
-//! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test says on
+//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 #[path = "../../checkpoint/tests/support/mod.rs"]
 mod support;
@@ -36,7 +36,7 @@ fn nvfp4(args: &[&OsStr], table: &OsStr) -> Output {
     command.output().expect("the program starts")
 }
 
-/// What varies between the products.
+/// The differences between the products.
 #[derive(Clone, Copy)]
 enum Activation {
     Blocks(ScaleLayout),
@@ -240,8 +240,8 @@ fn bad_operands_are_refused() {
     }
 }
 
-/// Runs `run gemm` on operands with the options `more`; replays its launches. What it printed, and
-/// the file that it wrote.
+/// Runs `run gemm` on operands with the options `more`; replays its launches. Returns the printed
+/// text, and the file that it wrote.
 fn run<F: BlockFormat>(
     folder: &Folder,
     device: &str,
@@ -476,7 +476,7 @@ fn products_in_nvfp4_are_right_and_their_launches_replay() {
     }
 }
 
-/// What a result in NVFP4 or MXFP4 cannot be, before anything runs; nothing is written.
+/// Bad results in NVFP4 or MXFP4 are refused before anything runs; nothing is written.
 #[test]
 fn bad_results_are_refused() {
     let folder = Folder::new("gemm-results-refused");

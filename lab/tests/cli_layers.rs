@@ -126,8 +126,8 @@ fn activations_from_a_file() {
     }
 }
 
-/// What is dequantised has the original's names, shapes and types, and exactly the values of the
-/// quantised weights, rounded once.
+/// Dequantised checkpoints have the original's names, shapes and types, and exactly the values of
+/// the quantised weights, rounded once.
 #[test]
 fn dequantized_checkpoints() {
     let folder = Folder::new("cli-dequantize");

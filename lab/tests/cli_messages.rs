@@ -1,4 +1,4 @@
-//! What the program says of checkpoints: names that would control a terminal, causes, reasons.
+//! The program's messages about checkpoints: names that would control a terminal, causes, reasons.
 
 #[path = "../../checkpoint/tests/support/mod.rs"]
 mod support;
@@ -14,7 +14,7 @@ fn nvfp4(args: &[&str]) -> Output {
     command.args(args).env_remove("NVFP4_KERNELS_DIR").output().expect("the program starts")
 }
 
-/// What it printed, messages included; the exit code must be `code`.
+/// Returns the printed text, messages included; the exit code must be `code`.
 fn printed(args: &[&str], code: i32) -> String {
     let output = nvfp4(args);
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));

@@ -1,8 +1,8 @@
 //! The library's examples on the emulated machines: what they run is verified, and a block of a
 //! checkpoint on disk is near a reference in f32.
 //!
-//! What runs needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it
-//! says on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test says on
+//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 #[path = "../examples/moe_block/block.rs"]
 mod block;
@@ -79,7 +79,7 @@ fn a_shared_expert() {
     }
 }
 
-/// What blocks' tensors begin with.
+/// The prefix of blocks' tensors.
 const BLOCK: &str = "model.layers.0.mlp";
 const EXPERTS: usize = 4;
 const HIDDEN: usize = 64;
@@ -179,7 +179,7 @@ fn a_block_in_modelopts_layout() {
     blocks_run(&model, &["W4A16", "W4A4"], &[40.0, 12.0]);
 }
 
-/// What the example cannot run is refused with the reason.
+/// Layouts that the example cannot run are refused with the reason.
 #[test]
 fn other_layouts_are_refused() {
     let folder = Folder::new("examples-refused");

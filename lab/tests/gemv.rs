@@ -230,7 +230,8 @@ fn global_scales_and_alpha_multiply_the_result() {
     }
 }
 
-/// With one row of weights, shapes do not tell activations from weights, and neither do results.
+/// One row of weights and the activations can be exchanged: shapes do not tell them apart, and
+/// neither do results.
 #[test]
 fn one_row_of_weights_and_the_activations_can_be_exchanged() {
     for kernels in &machines() {

@@ -15,7 +15,7 @@ use support::Folder;
 
 /// Widths of pages: a desk, and a phone.
 const WIDTHS: [u32; 2] = [1280, 390];
-/// What Chromium may take.
+/// The time that Chromium may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A page with the report in frames of both widths, and what was measured in them.
 const HARNESS: &str = include_str!("data/report_frames.html");
@@ -68,12 +68,12 @@ fn url(path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
-/// What pages wrote to the console, errors of their own included.
+/// Returns the messages of pages on the console, their own errors included.
 fn console(messages: &str) -> Vec<&str> {
     messages.lines().filter(|line| line.contains("CONSOLE")).collect()
 }
 
-/// What the harness measured in frames of both widths.
+/// Returns the harness's measurements in frames of both widths.
 fn measured(chromium: &Path, folder: &Folder, page: &str) -> Value {
     let escaped = page.replace('&', "&amp;").replace('"', "&quot;");
     let frames: String = WIDTHS

@@ -20,7 +20,7 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Normal values, each row with a magnitude of its own.
+/// Normal values, each row with its own magnitude.
 pub fn normal(rows: usize, cols: usize, seed: u64) -> Vec<f32> {
     let mut rng = SplitMix64::new(seed);
     let row_scale = |row: usize| 0.02 * ((row % 5) as f64 + 1.0);
@@ -49,7 +49,7 @@ pub fn write_model(path: &Path) {
     checkpoint::write(path, &tensors, &[]).expect("written");
 }
 
-/// What of [`write_model`] is quantised.
+/// The tensors of [`write_model`] that are quantised.
 pub const WEIGHTS: [&str; 3] = [
     "model.layers.0.mlp.up.weight",
     "model.layers.1.experts.gate_up.weight",

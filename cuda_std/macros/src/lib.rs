@@ -23,7 +23,7 @@ use proc_macro::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 /// pub unsafe fn scale(params: ScaleParams) { ... }
 /// ```
 ///
-/// Where `cuda_builder` compiles some kernels of a crate to a module of their own, all others are
+/// When `cuda_builder` compiles some kernels of a crate to a module of their own, all others are
 /// left out.
 ///
 /// The directives are written by `cuda_builder`, which finds the marker that

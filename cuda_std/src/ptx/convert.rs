@@ -1,5 +1,4 @@
-//! `cvt` between formats. Of a pair, the lower half holds the element with the
-//! lower index.
+//! `cvt` between formats. The lower half of a pair holds the element with the lower index.
 
 use core::arch::asm;
 

@@ -18,7 +18,7 @@ struct Case {
 
 impl Drop for Case {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system's cleaning of temporary folders.
+        // A folder that cannot be removed is left to the system's cleaning of temporary folders.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -62,7 +62,7 @@ impl Case {
         names
     }
 
-    /// Has the manifest say that a module was made of other sources.
+    /// Makes the manifest say that a module was made of other sources.
     fn make_stale(&self) {
         let path = self.workshop.folder(ARCH).join(nvfp4_manifest::FILE_NAME);
         let mut manifest = self.workshop.manifest(ARCH).expect("a manifest");

@@ -12,7 +12,7 @@ impl Bundle {
     /// outputs already, are left out.
     ///
     /// # Errors
-    /// Those of `after`.
+    /// The errors of `after`.
     pub fn expect_changes<E>(
         &mut self,
         mut after: impl FnMut(u64, u64) -> Result<Vec<Part>, E>,

@@ -31,7 +31,7 @@ pub enum EmulatorFailure {
 /// Runs a probe on the emulated H200: the output buffer afterwards.
 ///
 /// # Errors
-/// What the emulator says.
+/// The emulator's error.
 pub fn emulate(probe: &Probe, schedule: Schedule) -> Result<Vec<u8>, EmulatorFailure> {
     let module = Module::load(&probe.text(), &Gpu::h200())?;
     let mut memory = GlobalMemory::new();

@@ -4,7 +4,7 @@
 //! weights alternate, [`GATE_ROWS`] rows of the gate and as many of `up`
 //! ([`PairedRows`]), so that a kernel finds both values of a result side by side.
 //!
-//! | activation | `act(x)`, and what becomes of `up` |
+//! | activation | `act(x)`, and the use of `up` |
 //! | --- | --- |
 //! | `identity` | `x` |
 //! | `silu` | `x sigmoid(x)` |
@@ -29,17 +29,17 @@ use core::fmt;
 /// Rows of the gate that follow one another in gated weights, and then as many of `up`.
 pub const GATE_ROWS: u32 = 8;
 
-/// Where the rows of gate and `up` are in weights that hold both: `GATE_ROWS` rows of the gate
-/// alternate with the same rows of `up`. The last group may reach past the matrices.
+/// The order of rows in weights that hold gate and `up`: `GATE_ROWS` rows of the gate alternate
+/// with the same rows of `up`. The last group may reach past the matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PairedRows;
 
 /// The halves of gated weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
-    /// What the activation is applied to.
+    /// The operand of the activation function.
     Gate,
-    /// What its result is multiplied by.
+    /// The operand that the activation's result is multiplied by.
     Up,
 }
 
@@ -60,10 +60,10 @@ impl PairedRows {
     }
 }
 
-/// A function between a product and what is stored, or between the two products of a gated one.
+/// A function between a product and its stored result, or between the two products of a gated one.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {
-    /// None.
+    /// No function.
     #[default]
     Identity,
     /// SiLU, also called swish; with a gate SwiGLU.
@@ -103,7 +103,7 @@ impl Activation {
         }
     }
 
-    /// The activation of a name, with gpt-oss's constants where it has any.
+    /// Parses the name of an activation, with gpt-oss's constants if it has any.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|activation| activation.name() == name)
     }
@@ -211,22 +211,22 @@ functions! {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Combine {
-    /// The [word](Function::word) of what is applied to a value, or to the gate.
+    /// The [word](Function::word) of the function on a value, or on the gate.
     pub(in crate::gemm) function: u32,
-    /// 1 where two values make a result.
+    /// 1 if two values make a result.
     pub gated: u32,
     /// Factor of the sigmoid's argument.
     pub slope: f32,
     /// Factor of the argument's cube, over that of the argument.
     pub cubic: f32,
-    /// The largest value that the function is applied to, and the largest magnitude of `up`: finite,
-    /// but where values are results.
+    /// The largest argument of the function, and the largest magnitude of `up`: finite, unless
+    /// values are results.
     pub limit: f32,
-    /// What is added to `up`.
+    /// The addend of `up`.
     pub up_offset: f32,
 }
 
-/// The operations of [`Combine`] for which machines have instructions of their own.
+/// The operations of [`Combine`] for which machines have their own instructions.
 pub trait Machine {
     /// `2^x`, approximately; 0 or infinite beyond f32's range.
     fn exp2(x: f32) -> f32;
@@ -237,7 +237,7 @@ pub trait Machine {
     /// The larger number; NaN if either is.
     fn maximum(x: f32, y: f32) -> f32;
 
-    /// `function` of each value, where it is long and seldom used.
+    /// Applies `function` to each value, if it is long and seldom used.
     #[inline(always)]
     fn each<const N: usize>(values: [f32; N], function: impl Fn(f32) -> f32) -> [f32; N] {
         values.map(function)
@@ -271,7 +271,7 @@ impl Combine {
         x * sigmoid::<M>(x * (self.slope + self.cubic * square::<M>(x)))
     }
 
-    /// What the function makes of each value.
+    /// Applies the function to each value.
     #[inline(always)]
     pub fn activate<M: Machine, const N: usize>(&self, values: [f32; N]) -> [f32; N] {
         // One branch for all values.
@@ -286,7 +286,7 @@ impl Combine {
         }
     }
 
-    /// The results of a gated product, from what [`activate`](Self::activate) made of the gate.
+    /// Returns the results of a gated product, from the gate's [activated](Self::activate) values.
     #[inline(always)]
     pub fn gate<M: Machine, const N: usize>(&self, activated: [f32; N], up: [f32; N]) -> [f32; N] {
         let mut results = activated;
@@ -316,7 +316,7 @@ fn square<M: Machine>(x: f32) -> f32 {
     M::minimum(x * x, f32::MAX)
 }
 
-/// `1 / (1 + e^-x)`. Where `e^-x` is infinite, 0.
+/// `1 / (1 + e^-x)`. If `e^-x` is infinite, it is 0.
 #[inline(always)]
 fn sigmoid<M: Machine>(x: f32) -> f32 {
     M::reciprocal(1.0 + M::exp2(x * -core::f32::consts::LOG2_E))
@@ -324,9 +324,10 @@ fn sigmoid<M: Machine>(x: f32) -> f32 {
 
 /// `(1 + erf(x / sqrt(2))) / 2`, the cumulative normal distribution.
 ///
-/// Of `y = |x| / sqrt(2)`, `erfc(y) e^(y^2) / 2` is a polynomial in `1 / (1 + P y)` within 2.4e-7
-/// of itself, for `y` up to 10: coefficients by weighted least squares. Beyond, the exponential is 0.
-/// That of a rounded square errs by up to `y^2` 2^-23 of itself.
+/// Approximates the normal distribution: with `y = |x| / sqrt(2)`, `erfc(y) e^(y^2) / 2` is a
+/// polynomial in `1 / (1 + P y)` within 2.4e-7 of itself, for `y` up to 10: coefficients by weighted
+/// least squares. Beyond, the exponential is 0. That of a rounded square errs by up to `y^2` 2^-23 of
+/// itself.
 #[inline(always)]
 fn normal<M: Machine>(x: f32) -> f32 {
     const P: f32 = 0.5875;
@@ -402,7 +403,8 @@ mod tests {
         }
     }
 
-    /// Values of published tables: the functions themselves are compared with f64 where kernels run.
+    /// Checks values of published tables: the functions themselves are compared with f64 when
+    /// kernels run.
     #[test]
     fn known_values() {
         let near = |x: f32, y: f64| assert!((f64::from(x) - y).abs() <= 1e-6 * y.abs(), "{x} {y}");

@@ -4,38 +4,37 @@
 //! sum --affine--> alpha * row * column * sum + bias --combine--> result --sink--> memory
 //! ```
 //!
-//! | step | what it does |
+//! | step | effect |
 //! |---|---|
 //! | affine | factors and bias in f32, in the order of the formula; an absent factor or bias changes nothing |
-//! | combine | an activation of one value, or of two where the product is gated ([`combine`](super::combine)) |
+//! | combine | an activation of one value, or of two if the product is gated ([`combine`](super::combine)) |
 //! | sink | rounds to f16, bf16 or f32, or quantises to NVFP4 or MXFP4, and stores |
 //!
 //! # Results in NVFP4 and MXFP4
-//! Where [`Sink::out_type`] is [`OUT_NVFP4`] or [`OUT_MXFP4`], what would be stored as f32 is
-//! quantised in blocks of 16 or 32 columns of a row, of which N is a multiple: by [`OUT_RECIPE`] with
-//! a given tensor scale, or by [`OUT_MX_RECIPE`]. Codes and scales are the recipe's for those f32 in
-//! every bit.
+//! With [`OUT_NVFP4`] or [`OUT_MXFP4`] in [`Sink::out_type`], the f32 results are quantised in blocks
+//! of 16 or 32 columns of a row, of which N is a multiple: by [`OUT_RECIPE`] with a given tensor
+//! scale, or by [`OUT_MX_RECIPE`]. Codes and scales are the recipe's for those f32 in every bit.
 //!
-//! A block that has a NaN gets the scale NaN (0x7f, of MXFP4 0xff), so that all of it is NaN, and
-//! codes that are not specified. In NVFP4 an infinity becomes the largest magnitude that the tensor
-//! scale leaves, 6 * 448 times it, as does any f32 beyond that; the block's other elements are
-//! those of a block with the scale 448. In MXFP4 it makes its block NaN. None of it is reported as
+//! A block that has a NaN gets the scale NaN (0x7f, in MXFP4 0xff), so that all of it is NaN, and
+//! unspecified codes. In NVFP4 an infinity, like any f32 beyond it, becomes the largest magnitude
+//! that the tensor scale leaves, 6 * 448 times it; the block's other elements are quantised as in a
+//! block with the scale 448. In MXFP4 an infinity makes its block NaN. None of this is reported as
 //! an error.
 //!
 //! # Largest magnitude
 //! A launch raises the word at [`Sink::magnitude`] to the bits of the largest magnitude of the
-//! results, each as it is in f32 before it is rounded or quantised. Bits of magnitudes are ordered
-//! as the magnitudes are, and those of NaN are above that of infinity, so that one NaN makes the
-//! word NaN. A product that is refused on the device, whose results are NaN, makes it NaN, too.
-//! Launches only raise the word: whoever reads it sets it to 0 before the first of them.
+//! results, each in f32 before it is rounded or quantised. Bits of magnitudes are ordered as the
+//! magnitudes are, and the bits of NaN are above infinity's, so that one NaN makes the word NaN. A
+//! product that is refused on the device, whose results are NaN, makes it NaN, too. Launches only
+//! raise the word: its reader sets it to 0 before the first of them.
 
 use super::combine::Combine;
 use crate::quantize::Format;
 use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use crate::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 
-/// What [`Sink::out_type`] says of a result in NVFP4, and of one in MXFP4: the base-2 logarithm of a
-/// block's columns. Of others it says a [`FloatType`].
+/// Values of [`Sink::out_type`] for a result in NVFP4, and for one in MXFP4: the base-2 logarithm of
+/// a block's columns. Other results have a [`FloatType`] there.
 pub const OUT_NVFP4: u32 = Nvfp4::BLOCK.ilog2();
 /// See [`OUT_NVFP4`].
 pub const OUT_MXFP4: u32 = Mxfp4::BLOCK.ilog2();
@@ -73,7 +72,8 @@ impl ResultType {
         }
     }
 
-    /// Neighbouring columns of a row that are stored together, of which N is a multiple.
+    /// Returns the number of neighbouring columns of a row that are stored together, of which N is
+    /// a multiple.
     pub const fn block(self) -> u32 {
         match self {
             Self::Floats(_) => 1,
@@ -82,17 +82,17 @@ impl ResultType {
     }
 }
 
-/// What a kernel does with the sums of a launch.
+/// The epilogue of a launch: its operations on the sums.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Epilogue {
-    /// Factors and bias; of the gate where the product is gated.
+    /// Factors and bias; in a gated product, the gate's.
     pub affine: Affine,
     /// Factors and bias of the other half of a gated product; its row factors are the gate's.
     pub up: Affine,
-    /// From values to results.
+    /// The combine step, from values to results.
     pub combine: Combine,
-    /// Where results go, and their type.
+    /// Address and type of the results.
     pub sink: Sink,
 }
 
@@ -119,8 +119,8 @@ impl Epilogue {
 }
 
 /// `alpha * row[m] * column[n] * sum + bias[n]`, in f32 and in this order. Pointers are device
-/// addresses, aligned to the element; 0 where a vector is absent. The problems of a launch share
-/// the vectors.
+/// addresses, aligned to the element; 0 if a vector is absent. The problems of a launch share the
+/// vectors.
 ///
 /// | field | shape | type |
 /// |---|---|---|
@@ -134,11 +134,11 @@ pub struct Affine {
     pub row_factors: u64,
     /// A factor for each row of `B`, or 0.
     pub column_factors: u64,
-    /// What is added to each column, or 0.
+    /// The address of the values that are added to each column, or 0.
     pub bias: u64,
     /// Factor of all results.
     pub alpha: f32,
-    /// A [`FloatType`]; any where there is no bias.
+    /// A [`FloatType`]; arbitrary without a bias.
     pub bias_type: u32,
 }
 
@@ -156,7 +156,8 @@ impl Affine {
 ///
 /// | field | shape | type |
 /// |---|---|---|
-/// | `out` | `[L, M, N]`, matrices `out_stride` elements apart | `out_type`; packed codes for NVFP4 and MXFP4 |
+/// | `out` | `[L, M, N]`, matrices at distances of `out_stride` elements | `out_type`; packed codes for NVFP4
+/// and MXFP4 |
 /// | `scales` | L matrices of `[M, N/16]`, or `[M, N/32]` | e4m3 for NVFP4, ue8m0 for MXFP4 |
 ///
 /// Floats are aligned to their size, codes to a block's 8 or 16 bytes.
@@ -169,9 +170,9 @@ pub struct Sink {
     pub out_stride: u64,
     /// A [`FloatType`], [`OUT_NVFP4`] or [`OUT_MXFP4`].
     pub out_type: u32,
-    /// Columns of the result: N, or half as many where the product is gated.
+    /// Columns of the result: N, or half as many if the product is gated.
     pub columns: u32,
-    /// Where the scales of a result in NVFP4 or MXFP4 go.
+    /// Addresses of the scales of a result in NVFP4 or MXFP4.
     pub scales: ResultScales,
     /// Device address of a word for the [largest magnitude](self#largest-magnitude), or 0.
     pub magnitude: u64,
@@ -202,7 +203,7 @@ pub struct ResultScales {
 }
 
 impl ResultScales {
-    /// For results that have none.
+    /// The parameters of results without scales.
     pub const NONE: Self = Self { out: 0, stride: 0, parameter: 1.0, blocked: 0 };
 }
 
@@ -230,13 +231,13 @@ impl Epilogue {
     }
 }
 
-/// [`put`] of the fields of an affine step.
+/// Puts the fields of an affine step into `words`.
 const fn put_affine(words: &mut [u32], at: usize, affine: &Affine) -> usize {
     let at = put_wide(words, at, &[affine.row_factors, affine.column_factors, affine.bias]);
     put(words, at, &[affine.alpha.to_bits(), affine.bias_type])
 }
 
-/// Copies `from` to `words[at..]`; gives where it ends.
+/// Copies `from` to `words[at..]`; returns the end.
 pub(in crate::gemm) const fn put(words: &mut [u32], mut at: usize, from: &[u32]) -> usize {
     let mut i = 0;
     while i < from.len() {
@@ -246,7 +247,7 @@ pub(in crate::gemm) const fn put(words: &mut [u32], mut at: usize, from: &[u32])
     at
 }
 
-/// [`put`] of both halves of each.
+/// Puts both halves of each value into `words`.
 pub(in crate::gemm) const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
     let mut i = 0;
     while i < from.len() {
@@ -301,7 +302,7 @@ pub(crate) mod sample {
         }
     }
 
-    /// Whether `bytes` are those of [`epilogue`].
+    /// Checks that `bytes` are those of [`epilogue`].
     pub fn assert_bytes(bytes: &[u8], first: u32) {
         assert_eq!(bytes.len(), size_of::<Epilogue>());
         let (words, _) = bytes.as_chunks();

@@ -1,7 +1,7 @@
-//! Grouped products: problems with token counts of their own, which only the device knows.
+//! Grouped products: problems with their own token counts, which only the device knows.
 //!
-//! All problems of a launch have N, K and the type of everything in common. The host knows an upper
-//! bound of the tokens alone; it chooses the grid, and the kernel finds out which CTA computes what.
+//! All problems of a launch have N, K and all types in common. The host knows only an upper bound of
+//! the tokens. It chooses the grid, and the kernel assigns the work to CTAs.
 //!
 //! ```text
 //! counts in memory --Table, once per CTA--> first token tile of each problem
@@ -16,10 +16,9 @@
 //! | S | `[problems]` counts | the first `counts[p]` of the S tokens of matrix `p` |
 //! | 1, ids [given](Groups::chosen) | `[problems]` ids of experts | the one token of matrix `p`, if expert `counts[p]` is on this device, whose weights, factors and bias it has; otherwise none |
 //!
-//! All are i32. Ids may have any value. Offsets may not decrease, begin below 0 or end beyond the bound; counts may not be
-//! negative or exceed the slot. Where they do, nothing is multiplied: the status word becomes
-//! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents
-//! for results.
+//! All are i32. Ids may have any value. Offsets may not decrease, begin below 0 or end beyond the bound; counts may
+//! not be negative or exceed the slot. If they do, nothing is multiplied: the status word becomes
+//! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents for results.
 
 use super::epilogue::{put, put_wide};
 use super::next::NextWeights;
@@ -31,38 +30,37 @@ use crate::moe::Chosen;
 /// The most problems of a launch: a CTA keeps two words for each in shared memory.
 pub const MAX_PROBLEMS: u32 = 1024;
 
-/// Bytes of a CTA's table in shared memory: how many tiles there are; the CTA's [`OwnRun`]; for each
-/// problem, how many token tiles precede it; the token counts, of which there may be one more.
+/// Bytes of a CTA's table in shared memory: the number of tiles; the CTA's [`OwnRun`]; for each
+/// problem, the number of token tiles before it; the token counts, of which there may be one more.
 pub const TABLE_BYTES: u32 =
     (1 + MAX_PROBLEMS + MAX_PROBLEMS + 1) * size_of::<u32>() as u32 + size_of::<OwnRun>() as u32;
 
-/// What a kernel writes to the status word where token counts are not what [`groups`](self) asks.
+/// The status word of a kernel whose token counts are not what [`groups`](self) asks.
 pub const STATUS_BAD_COUNTS: u32 = 1;
 
-/// The problems of a launch. Pointers are device addresses, 0 where there is nothing.
+/// The problems of a launch. Pointers are device addresses, 0 if absent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Groups {
     /// Token counts, i32.
     pub counts: u64,
-    /// The status word, u32, which is left alone where the counts are good.
+    /// Address of the status word, u32, which is left alone if the counts are good.
     pub status: u64,
     /// Factors of each half's sums for each problem, f32: of a gated product, of the gate and of the
     /// other half; of another one, the first. All of a half are multiplied.
     pub factors: [[u64; 2]; 2],
-    /// What the stream's next product reads, for the same groups and tokens. Only kernels of sm_90a look at it, those
-    /// [that prefetch](crate::gemm::sm90::config::Sm90Config::prefetches_next).
+    /// Weights that the stream's next product reads, for the same groups and tokens. Only kernels of sm_90a [that
+    /// prefetch](crate::gemm::sm90::config::Sm90Config::prefetches_next) look at them.
     pub next: NextWeights,
     /// How many there are, at most [`MAX_PROBLEMS`].
     pub problems: u32,
-    /// Tokens of a matrix that only one problem has; 0 where all share one matrix.
+    /// Tokens of a matrix that only one problem has; 0 if all share one matrix.
     pub slot: u32,
     /// Tokens of all matrices together.
     pub bound: u32,
-    /// Elements from one problem's column factors, or bias, to the next one's; 0 where all share
-    /// them.
+    /// Elements from one problem's column factors, or bias, to the next one's; 0 if all share them.
     pub vector_stride: u32,
-    /// Not 0 where no kernel that may still run writes the counts: they are read, and weights copied,
+    /// Not 0 if no kernel that may still run writes the counts: they are read, and weights copied,
     /// before the kernels before have ended.
     pub settled: u32,
     /// Whether the counts are ids.
@@ -80,8 +78,8 @@ impl Groups {
         if self.slot == 0 { self.problems + 1 } else { self.problems }
     }
 
-    /// How many tokens a problem has whose count, or offset, is the first of these, and the next one's
-    /// the second; `None` where they are bad.
+    /// Returns the tokens of a problem whose count, or offset, is the first of these, and the next
+    /// one's the second; `None` if they are bad.
     #[inline(always)]
     pub const fn tokens(&self, [own, next]: [i32; 2]) -> Option<u32> {
         if self.chosen.is_given() {
@@ -96,7 +94,7 @@ impl Groups {
         Some((end - first) as u32)
     }
 
-    /// The tokens of problem `problem`, where `count` reads from the counts; `None` where its own
+    /// Returns the tokens of problem `problem`; `count` reads from the counts. `None` if its own
     /// are bad.
     #[inline(always)]
     pub fn range(&self, problem: u32, count: impl Fn(u32) -> i32) -> Option<TokenRange> {
@@ -111,8 +109,8 @@ impl Groups {
         }
     }
 
-    /// Which weights, factors and bias problem `problem` has, which has a token; `count` is as for
-    /// [`range`](Self::range).
+    /// Returns the number of the weights, factors and bias of problem `problem`, which has a token;
+    /// `count` is as for [`range`](Self::range).
     #[inline(always)]
     pub fn weights(&self, problem: u32, count: impl Fn(u32) -> i32) -> u32 {
         if self.chosen.is_given() {
@@ -121,8 +119,8 @@ impl Groups {
         problem
     }
 
-    /// The problem that token tile `tile` of all belongs to, where `before` says how many token
-    /// tiles precede a problem; there are more than `tile`.
+    /// Returns the problem that token tile `tile` of all belongs to. `before` returns the number of
+    /// token tiles before a problem; there are more than `tile`.
     #[inline(always)]
     pub fn problem_of(&self, tile: u32, before: impl Fn(u32) -> u32) -> u32 {
         last_at_most(self.problems, tile, before)
@@ -137,10 +135,10 @@ impl Groups {
         Located { problem, row_tile, token_tile: token_tile - before(problem) }
     }
 
-    /// First of the 128x4 layout's tiles along rows that have the scales of problem `problem`'s
-    /// activations, whose first token is `first`, where every problem has tiles of its own. (With
-    /// offsets a problem has at most one tile more than its tokens fill, and the floor of a sum is
-    /// at least that of its terms: so the tiles of two problems never meet.)
+    /// Returns the first of the 128x4 layout's tiles along rows that have the scales of problem
+    /// `problem`'s activations, whose first token is `first`; every problem has separate tiles.
+    /// (With offsets a problem has at most one tile more than its tokens fill, and the floor of a
+    /// sum is at least that of its terms: so the tiles of two problems never meet.)
     #[inline(always)]
     pub const fn scale_tile(&self, problem: u32, first: u32) -> u32 {
         let rows = TILE_ROWS as u32;
@@ -157,9 +155,9 @@ impl Groups {
         }
     }
 
-    /// The tokens whose scales are in tile `tile` of [`scale_tiles`](Self::scale_tiles): their
-    /// matrix, the first one's row there, and how many, which is 0 for tiles that no token needs
-    /// and where counts are bad.
+    /// Returns the tokens whose scales are in tile `tile` of [`scale_tiles`](Self::scale_tiles):
+    /// their matrix, the first one's row there, and their number, which is 0 for tiles that no
+    /// token needs and if counts are bad.
     #[inline(always)]
     pub fn scale_rows(&self, tile: u32, count: impl Fn(u32) -> i32) -> ScaleRows {
         let first = |problem| if self.slot == 0 { count(problem) as u32 } else { 0 };
@@ -210,8 +208,8 @@ impl Groups {
     }
 }
 
-/// The last index below `count` whose `value`, which does not decrease, is at most `most`; 0 where none
-/// is.
+/// Returns the last index below `count` whose `value`, which does not decrease, is at most `most`; 0 if
+/// there is none.
 #[inline(always)]
 pub fn last_at_most(count: u32, most: u32, value: impl Fn(u32) -> u32) -> u32 {
     let (mut low, mut high) = (0, count);
@@ -227,13 +225,13 @@ pub fn last_at_most(count: u32, most: u32, value: impl Fn(u32) -> u32) -> u32 {
 pub struct ScaleRows {
     /// Their matrix.
     pub matrix: u32,
-    /// Row of the first one in it; any where there are none.
+    /// Row of the first one in it; arbitrary without tokens.
     pub first: u32,
     /// How many.
     pub count: u32,
 }
 
-/// Where a tile is.
+/// The place of a tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
     /// Its problem.
@@ -249,14 +247,15 @@ pub struct Located {
 pub struct Tiling {
     /// Tokens that a tile holds, a power of two.
     pub most: u32,
-    /// Widths of tiles are multiples of this, a power of two; [`most`](Self::most) where all tiles
-    /// are as wide as can be.
+    /// Widths of tiles are multiples of this, a power of two; [`most`](Self::most) if all tiles
+    /// have the full width.
     pub unit: u32,
     /// A narrower tile takes as long as one of this width.
     pub floor: u32,
-    /// A step of a tile takes as long as so many tokens, and one for each token it has room for.
+    /// The cost of a step in tokens besides the tile's width: a step takes as long as `fixed`
+    /// tokens, and one for each token that the tile has room for.
     pub fixed: u32,
-    /// Whether CTAs take even runs wherever whole tiles would take longer than those by more than a fix-up.
+    /// Whether CTAs take even runs if whole tiles would take longer by more than a fix-up.
     pub is_cut: bool,
 }
 
@@ -338,7 +337,7 @@ pub struct Work {
     pub tiles: u32,
     /// K steps of all of them, each counted by its [weight](Tiling::weight).
     pub total: u32,
-    /// No less than the longest run has where tiles are [whole](Shares::InTurn).
+    /// No less than the longest run if tiles are [whole](Shares::InTurn).
     pub longest: u32,
 }
 
@@ -370,10 +369,9 @@ impl OwnRun {
 /// How the tiles are divided among CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shares {
-    /// CTAs take whole tiles in turn, in every other round the last CTA first, so that nobody has to add up
-    /// sums, and neighbouring tiles, which have operands in common, are computed at the same time. Where the
-    /// tiles that weigh most come first, the CTA that had the heaviest one of a round has the lightest one of the
-    /// next.
+    /// CTAs take whole tiles in turn, in every other round the last CTA first, so that nobody has to add up sums,
+    /// and neighbouring tiles, which have operands in common, are computed at the same time. If the heaviest
+    /// tiles come first, the CTA that had the heaviest one of a round has the lightest one of the next.
     InTurn,
     /// Each CTA has so much of the work, wherever tiles end: stream-K
     /// ([`schedule`](super::schedule)).
@@ -392,13 +390,14 @@ pub struct EvenRuns {
     /// The least work of a run, but for the last one: shorter ones would cost more to add up than
     /// they save. No less than a step weighs.
     pub least: u32,
-    /// Work by which the longest run may exceed an even one where tiles are
-    /// [whole](Shares::InTurn) then; a sixteenth it may where tiles are not [cut](Tiling::is_cut).
+    /// Work by which the longest run may exceed an even one if tiles are then
+    /// [whole](Shares::InTurn). If tiles are not [cut](Tiling::is_cut), it may exceed it by a
+    /// sixteenth.
     pub slack: u32,
 }
 
 impl EvenRuns {
-    /// The most that a CTA has in even runs may differ from its part, as one in so many.
+    /// The largest deviation of a CTA's even run from its part, as one in so many.
     const UNEVEN: u32 = 16;
     /// Rounds of whole tiles whose longest run is found, not bounded.
     const ROUNDS: u32 = 8;
@@ -419,13 +418,14 @@ impl EvenRuns {
         }
     }
 
-    /// What the longest run of whole tiles has at most, of `tiles` whose steps weigh up to `most`.
+    /// Returns an upper bound of the longest run of whole tiles, among `tiles` whose steps weigh up
+    /// to `most`.
     #[inline(always)]
     pub const fn longest_of(&self, tiles: u32, most: u32) -> u32 {
         self.ctas.div_ceil(tiles) * self.tile.value() * most
     }
 
-    /// The tile of CTA `cta` in round `round` where tiles are taken [in turn](Shares::InTurn).
+    /// Returns the tile of CTA `cta` in round `round` if tiles are taken [in turn](Shares::InTurn).
     #[inline(always)]
     pub const fn turn(&self, cta: u32, round: u32) -> u32 {
         let ctas = self.ctas.value();
@@ -445,11 +445,11 @@ impl EvenRuns {
         tiles > 0 && self.ctas.div_ceil(tiles) <= Self::ROUNDS
     }
 
-    /// The longest of three runs of whole tiles: that of the CTA that takes tile `first`, that of the one
-    /// that takes tile `last`, and that of the last CTA. The work of a run differs from its neighbour's
-    /// only where weights change, so the longest run of all is the longest that this finds with the first
-    /// and the last tile of each problem. `weights` says what a step of each of three tiles weighs. There are
-    /// `tiles` tiles, for which [`is_found`](Self::is_found) holds.
+    /// Returns the longest of three runs of whole tiles: the one of the CTA that takes tile `first`, the one
+    /// of the CTA that takes tile `last`, and the last CTA's. The work of a run differs from its neighbour's
+    /// only at the boundaries of weights, so the longest run of all is the longest that this finds with the
+    /// first and the last tile of each problem. `weights` returns the weight of a step of each of three
+    /// tiles. There are `tiles` tiles, for which [`is_found`](Self::is_found) holds.
     #[inline(always)]
     pub fn longest_near(
         &self,
@@ -471,14 +471,16 @@ impl EvenRuns {
         a.max(b).max(c) * self.tile.value()
     }
 
-    /// How many tiles CTA `cta` has where `tiles` tiles are taken [in turn](Shares::InTurn).
+    /// Returns the number of tiles of CTA `cta` if `tiles` tiles are taken [in
+    /// turn](Shares::InTurn).
     #[inline(always)]
     const fn own_tiles(&self, tiles: u32, cta: u32) -> u32 {
         let rounds = self.ctas.divide(tiles).0;
         rounds + if self.turn(cta, rounds) < tiles { 1 } else { 0 }
     }
 
-    /// The tile that CTA `cta` begins with, its last one, where `tiles` tiles are taken [in turn](Shares::InTurn).
+    /// Returns the tile that CTA `cta` begins with, its last one, if `tiles` tiles are taken [in
+    /// turn](Shares::InTurn).
     #[inline(always)]
     pub const fn begins_with(&self, tiles: u32, cta: u32) -> Option<u32> {
         match self.own_tiles(tiles, cta) {
@@ -487,7 +489,7 @@ impl EvenRuns {
         }
     }
 
-    /// The work of CTA `cta` where tiles are taken [in turn](Shares::InTurn).
+    /// Returns the work of CTA `cta` if tiles are taken [in turn](Shares::InTurn).
     #[inline(always)]
     pub const fn in_turn(&self, work: &Work, cta: u32) -> OwnRun {
         let stride = self.ctas.value();
@@ -496,7 +498,7 @@ impl EvenRuns {
         OwnRun { first: 0, end, base: cta, stride, turned, first_cta: cta }
     }
 
-    /// Where the share of CTA `cta` begins; that of the next one is its end.
+    /// Returns the begin of CTA `cta`'s share; the next CTA's begin is its end.
     #[inline(always)]
     pub const fn boundary(share: u32, work: &Work, cta: u32) -> u32 {
         let start = cta.saturating_mul(share);
@@ -585,7 +587,7 @@ mod tests {
         }
     }
 
-    /// Every tile of every problem has one number, also where problems are empty.
+    /// Every tile of every problem has one number, also if problems are empty.
     #[test]
     fn tiles_are_numbered() {
         const TOKENS: u32 = 16;
@@ -679,7 +681,7 @@ mod tests {
         }
     }
 
-    /// Where counts are bad, no tile's tokens are outside the matrices.
+    /// Bad counts give no tile tokens outside the matrices.
     #[test]
     fn bad_counts_have_no_scales_outside() {
         for offsets in
@@ -725,7 +727,7 @@ mod tests {
         EvenRuns { ctas, tile, least: 1, slack: 0 }
     }
 
-    /// Where tiles are taken in turn, each is one CTA's, and every other round goes the other way.
+    /// Turns give each tile to one CTA, and every other round goes the other way.
     #[test]
     fn turns() {
         for (ctas, tiles) in [1, 2, 7, 66].into_iter().flat_map(|c| (0..150).map(move |t| (c, t))) {
@@ -749,7 +751,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|round| runs.turn(0, round)), [0, 5, 6, 11]);
     }
 
-    /// The longest run of whole tiles is that of a CTA next to where weights change.
+    /// The longest run of whole tiles is that of a CTA next to a boundary of weights.
     #[test]
     fn longest_runs_are_found() {
         let mut seed = 7u32;
@@ -815,7 +817,7 @@ mod tests {
                 least,
                 slack: 8,
             };
-            // Of each problem: work and steps before it, its weight, its work.
+            // Each problem: work and steps before it, its weight, its work.
             let mut problems = vec![];
             let (mut work, mut most) = (Work { tiles: 0, total: 0, longest: 0 }, 1);
             for &count in counts.iter().filter(|count| **count > 0) {

@@ -1,4 +1,4 @@
-//! Products of sizes of their own in one launch: grouped products whose N and K differ, too. The host
+//! Mixed products: several in one launch, like grouped products whose N and K differ, too. The host
 //! knows all sizes.
 //!
 //! Each product has a parameter block in device memory, the one that a launch of it alone would have,
@@ -10,7 +10,7 @@
 //! CTA --Mixed::end--> tile number --table--> (product, tile of the product) --block--> place, K steps
 //! ```
 //!
-//! The host puts the products with the longest tiles last, so that none of those begins late.
+//! The host puts the products with the longest tiles last, so that none of them begins late.
 
 use super::Run;
 use super::groups::last_at_most;
@@ -30,7 +30,7 @@ pub const fn block_stride<P>() -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Mixed {
-    /// The products' parameter blocks, [`block_stride`] apart.
+    /// Address of the products' parameter blocks, at distances of [`block_stride`].
     pub blocks: u64,
     /// How many tiles precede each product, `[products]` u32.
     pub firsts: u64,
@@ -54,7 +54,7 @@ impl Mixed {
         Run { first: cta, end: cta + more * self.ctas.value() + 1 }
     }
 
-    /// Where a run ends whose tile `tile` is done.
+    /// Returns the end of a run whose tile `tile` is done.
     #[inline(always)]
     #[must_use]
     pub const fn end(&self, tile: u32) -> u32 {

@@ -7,9 +7,9 @@
 //! | module | topic |
 //! | --- | --- |
 //! | [`work`], [`schedule`], [`split`] | the work list: which CTA computes which tiles and K steps |
-//! | [`groups`] | the same where problems have token counts of their own |
-//! | [`mixed`] | the same where they have N and K of their own, too |
-//! | [`next`] | what a launch does ahead for the next one |
+//! | [`groups`] | the same for problems with their own token counts |
+//! | [`mixed`] | the same for problems with different N and K, too |
+//! | [`next`] | prefetching for the next launch |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters |

@@ -1,18 +1,17 @@
-//! What a launch brings to L2 of the weights that the stream's next product reads.
+//! The part of the next product's weights that a launch brings to L2.
 //!
-//! Between two launches memory is idle: from the last copy of one, while its sums are stored and the
-//! next one starts, to the first copy of that. In the meantime CTAs that have nothing more to copy bring the
-//! beginnings of the next one's weights to L2, those that its CTAs copy first.
+//! Between two launches memory is idle: from the last copy of one, while its sums are stored and the next
+//! one starts, to the first copy of the next. In the meantime CTAs that have nothing more to copy bring the
+//! beginnings of the next one's weights to L2, which its CTAs copy first.
 
 use super::epilogue::{put, put_wide};
 use crate::Divisor;
 
-/// Weights of the next product, whose groups and token counts are those of the launch. Nothing depends on them
-/// but time.
+/// Weights of the next product, whose groups and token counts are the launch's. Only the time depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct NextWeights {
-    /// The first problem's, 16-byte aligned; 0 where there are none.
+    /// Address of the first problem's weights, 16-byte aligned; 0 without weights.
     pub weights: u64,
     /// Bytes from one problem's weights to the next one's.
     pub problem_stride: u64,
@@ -25,11 +24,11 @@ pub struct NextWeights {
 }
 
 impl NextWeights {
-    /// No weights.
+    /// The parameters without weights.
     pub const NONE: Self =
         Self { weights: 0, problem_stride: 0, row_stride: 0, bytes: 0, row_tiles: Divisor::ONE };
 
-    /// Where the weights of row tile `row_tile` of problem `problem` begin.
+    /// Returns the address of the weights of row tile `row_tile` of problem `problem`.
     #[inline(always)]
     pub const fn address(&self, problem: u32, row_tile: u32) -> u64 {
         self.weights + problem as u64 * self.problem_stride + row_tile as u64 * self.row_stride

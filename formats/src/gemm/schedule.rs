@@ -1,15 +1,16 @@
-//! Which CTA computes which K steps of which tiles.
+//! The assignment of K steps and tiles to CTAs.
 //!
 //! The K steps of all tiles form one row, tile after tile. A [`Schedule`] cuts it into runs:
 //!
 //! | [`Split`] | launch | the run of a CTA |
 //! |---|---|---|
-//! | `None` | one CTA per tile, or persistent CTAs where tiles exceed the CTAs that fit | a tile; persistent CTAs take even runs, as under stream-K |
+//! | `None` | one CTA per tile, or persistent CTAs if tiles exceed the CTAs that fit | a tile; persistent CTAs take
+//! even runs, as under stream-K |
 //! | `Cluster(n)` (split-K) | one cluster of `n` CTAs per tile | one of `n` even parts of the tile's steps |
 //! | `StreamK` | one CTA per SM | an even part of all steps, wherever tiles end |
 //!
-//! What is called a CTA here is a cluster where its CTAs share an operand by multicast, or multiply
-//! together as a pair: they compute neighbouring tiles, counted as one, in lockstep.
+//! A cluster whose CTAs share an operand by multicast, or multiply together as a pair, counts as
+//! one CTA here: its CTAs compute neighbouring tiles, counted as one, in lockstep.
 //!
 //! A schedule may leave the last steps of each tile out of the row: they are *kept* for the CTA that computes
 //! the step before them. A CTA whose run holds no end of a tile then has fewer steps than the others, and its
@@ -40,7 +41,7 @@ pub struct Schedule {
     share: Divisor,
     /// One more: steps in the runs of the first [`longer`](Self::longer) CTAs.
     long_share: Divisor,
-    /// CTAs of a cluster that split the K of one tile; 1 if runs ignore where tiles end.
+    /// CTAs of a cluster that split the K of one tile; 1 if runs ignore tile boundaries.
     cluster: Divisor,
     /// How many CTAs have one step more than the others.
     longer: u32,
@@ -69,9 +70,9 @@ pub struct Run {
 }
 
 impl Schedule {
-    /// The schedule of `split` for `tiles` tiles of `steps` steps; `fit` is how many CTAs run at a
-    /// time (`None`) or how many SMs there are (`StreamK`). `None` where a CTA would have no step,
-    /// or where the row is longer than [`Divisor`]s can divide.
+    /// Makes the schedule of `split` for `tiles` tiles of `steps` steps; `fit` is the number of
+    /// CTAs that run at a time (`None`) or of SMs (`StreamK`). `None` if a CTA would have no step,
+    /// or if the row is longer than [`Divisor`]s can divide.
     pub const fn new(split: Split, tiles: u64, steps: u32, fit: u64) -> Option<Self> {
         match split {
             Split::Cluster(cluster) => Self::split_k(tiles, steps, cluster),
@@ -87,8 +88,8 @@ impl Schedule {
         }
     }
 
-    /// Even runs of `tiles` tiles of `steps` steps for `ctas` CTAs. `None` where a CTA would have
-    /// no step, or where the steps' numbers exceed [`Divisor::DIVIDENDS`].
+    /// Makes even runs of `tiles` tiles of `steps` steps for `ctas` CTAs. `None` if a CTA would
+    /// have no step, or if the steps' numbers exceed [`Divisor::DIVIDENDS`].
     pub const fn stream_k(tiles: u64, steps: u32, ctas: u32) -> Option<Self> {
         let total = match tiles.checked_mul(steps as u64) {
             Some(total) if total <= Divisor::DIVIDENDS as u64 => total as u32,
@@ -100,8 +101,8 @@ impl Schedule {
         Some(Self::of(steps, total / ctas, total % ctas, 1))
     }
 
-    /// The schedule of as many CTAs for `tiles` tiles, as this one is, with the last `kept` steps of each tile
-    /// out of the row. The same one where tiles are not cut, or where a CTA would have no step.
+    /// Returns this schedule of as many CTAs for `tiles` tiles, with the last `kept` steps of each tile out of
+    /// the row. It stays the same if tiles are not cut, or if a CTA would have no step.
     pub const fn keeping(self, kept: u32, tiles: u64) -> Self {
         if !self.has_fix_up() || kept >= self.steps() {
             return self;
@@ -113,13 +114,13 @@ impl Schedule {
         }
     }
 
-    /// Whole tiles of `steps` steps, of which CTA `i` computes tile `i`. `None` without steps.
+    /// Makes whole tiles of `steps` steps; CTA `i` computes tile `i`. `None` without steps.
     pub const fn whole_tiles(steps: u32) -> Option<Self> {
         Self::stream_k(1, steps, 1)
     }
 
-    /// Tiles of `steps` steps, each computed by a cluster of `cluster` CTAs, more than one. `None`
-    /// where a CTA would have no step, or where the steps' numbers exceed [`Divisor::DIVIDENDS`].
+    /// Makes tiles of `steps` steps, each computed by a cluster of `cluster` CTAs, more than one.
+    /// `None` if a CTA would have no step, or if the steps' numbers exceed [`Divisor::DIVIDENDS`].
     pub const fn split_k(tiles: u64, steps: u32, cluster: u32) -> Option<Self> {
         if cluster < 2 || cluster > steps || steps.checked_mul(cluster).is_none() {
             return None;
@@ -131,7 +132,7 @@ impl Schedule {
         Some(Self::of(steps, steps / cluster, 0, cluster))
     }
 
-    /// The schedule of runs of `share` steps, of which the first `longer` have one more.
+    /// Makes the schedule of runs of `share` steps, the first `longer` of which have one more.
     const fn of(steps: u32, share: u32, longer: u32, cluster: u32) -> Self {
         Self {
             steps: Divisor::nearest(steps),
@@ -143,7 +144,8 @@ impl Schedule {
         }
     }
 
-    /// CTAs of a cluster that split the K of one tile; 1 if runs ignore where tiles end.
+    /// Returns the CTAs of a cluster that split the K of one tile; 1 if runs ignore tile
+    /// boundaries.
     #[inline(always)]
     pub const fn cluster(&self) -> Divisor {
         self.cluster
@@ -199,7 +201,7 @@ impl Schedule {
         Run { first: self.first(cta), end: self.first(cta + 1) }
     }
 
-    /// What is left of CTA `cta`'s run if the steps from `end` on are done.
+    /// Returns the rest of CTA `cta`'s run if the steps from `end` on are done.
     pub const fn rest(&self, cta: u32, end: u32) -> Run {
         Run { end, ..self.run(cta) }
     }
@@ -273,7 +275,7 @@ impl Run {
         self.first >= self.end
     }
 
-    /// Takes what is left of the run's last tile. Something is left.
+    /// Takes the rest of the run's last tile. It is not empty.
     #[inline(always)]
     pub const fn take(&mut self, schedule: &Schedule) -> Item {
         let (tile, last) = schedule.steps.divide(self.end - 1);

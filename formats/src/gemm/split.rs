@@ -18,7 +18,7 @@ use core::str::FromStr;
 pub enum Split {
     /// All SMs take even parts of all tiles' steps; partial sums meet in global memory.
     StreamK,
-    /// One CTA computes a whole tile. Where tiles exceed the CTAs that run at a time, those are
+    /// One CTA computes a whole tile. If tiles exceed the CTAs that run at a time, those are
     /// persistent and take even parts of all steps, as under [`Split::StreamK`].
     None,
     /// Split-K: the CTAs of a cluster, at least two, compute a part of a tile's steps each;

@@ -1,10 +1,10 @@
-//! The work list of a launch: which tiles there are, of which problems, and in which order.
+//! The work list of a launch: its tiles, their problems, and their order.
 //!
-//! A launch computes products that have N and K in common, its *problems*. They are *uniform*,
-//! with M tokens each (one problem is a dense product, several are a batch), or
-//! [grouped](super::groups), with a token count of their own each, which may be 0. Tiles are
-//! numbered problem after problem, and within a problem in a [`TileOrder`]; the
-//! [`Schedule`](super::Schedule) says which CTA computes which K steps of which tile number.
+//! A launch computes products that have N and K in common, its *problems*. They are *uniform*, with
+//! M tokens each (one problem is a dense product, several are a batch), or
+//! [grouped](super::groups), each with its token count, which may be 0. Tiles are numbered problem
+//! after problem, and within a problem in a [`TileOrder`]; the [`Schedule`](super::Schedule)
+//! assigns K steps of tile numbers to CTAs.
 //!
 //! ```text
 //! CTA --Schedule--> (tile number, K steps) --Tiles--> (problem, row tile, token tile)
@@ -48,7 +48,7 @@ impl TileOrder {
     pub const TOKENS_INNERMOST: Self = Self { inner: Dimension::Tokens, band: u32::MAX };
 }
 
-/// Where the tokens of a problem are.
+/// The range of a problem's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenRange {
     /// Matrix of a batch of matrices `[matrices, tokens, K]`, and of the result.
@@ -74,7 +74,7 @@ pub struct Tile {
     pub tokens: TokenRange,
 }
 
-/// All problems have the same number of tokens, each in a matrix of its own.
+/// All problems have the same number of tokens, each in its own matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Uniform {
     /// Tokens of a problem.
@@ -126,7 +126,7 @@ impl Tiles {
         Self::walked(problem, shape, order, walk)
     }
 
-    /// [`Tiles::uniform`] whose walk is known: without a division.
+    /// Makes [`Tiles::uniform`] with a known walk: without a division.
     #[inline(always)]
     pub const fn walked(problem: &Problem, shape: TileShape, order: TileOrder, walk: Walk) -> Self {
         Self { rows: problem.n, counts: Uniform::new(problem, walk), shape, order }
@@ -147,8 +147,8 @@ impl Tiles {
     /// Number of tiles of all problems.
     #[inline(always)]
     pub const fn count(&self) -> u64 {
-        // Of three factors of 32 bits only the last product can exceed 64: it is then more than any
-        // launch has.
+        // The last product of three factors of 32 bits is the only one that can exceed 64: it is
+        // then more than any launch has.
         (self.row_tiles() as u64 * self.token_tiles() as u64)
             .saturating_mul(self.counts.problems as u64)
     }
@@ -162,7 +162,7 @@ impl Tiles {
     }
 }
 
-/// The walk over a problem's tiles in a [`TileOrder`]: what it divides by, from the host.
+/// The walk over a problem's tiles in a [`TileOrder`]: its divisors, from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Walk {

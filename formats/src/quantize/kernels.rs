@@ -79,8 +79,9 @@ impl QuantizeConfig {
         tasks(m, k / self.format.block(), layout)
     }
 
-    /// Where a persistent kernel has more tasks than CTAs take at a time, the number of its CTAs is a
-    /// multiple of this: all tasks of a warp are then at the same place in their 128x4 tiles.
+    /// Returns the unit of the grid: if a persistent kernel has more tasks than CTAs take at a time,
+    /// the number of its CTAs is a multiple of it, so that all tasks of a warp are at the same place
+    /// in their 128x4 tiles.
     #[must_use]
     pub const fn grid_unit(&self) -> u32 {
         assert!(ROW_GROUPS_A_TILE.is_multiple_of(self.warps));

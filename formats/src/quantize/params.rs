@@ -28,9 +28,9 @@ pub struct QuantizeParams {
     pub scales: u64,
     /// Largest magnitudes; 0 for [`ScaleSource::Given`].
     pub tensor: u64,
-    /// Where the tensor parameters that were used are written; 0 if they are not.
+    /// The address to which the used tensor parameters are written; 0 if they are not.
     pub tensor_out: u64,
-    /// Where the index of an element that is not finite is written; 0 if it is not.
+    /// The address to which the index of an element that is not finite is written; 0 if it is not.
     pub errors: u64,
     /// Rows.
     pub m: u32,

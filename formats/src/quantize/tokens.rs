@@ -78,9 +78,9 @@ pub const fn tokens_config(input: HalfType) -> &'static TokensConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct TokensParams {
-    /// What is quantised.
+    /// The address of the input.
     pub input: u64,
-    /// What the scale of token `m` is multiplied with: factor `m % factor_rows`.
+    /// The factors of the tokens' scales: token `m` has factor `m % factor_rows`.
     pub factors: u64,
     /// Codes.
     pub codes: u64,
@@ -88,7 +88,7 @@ pub struct TokensParams {
     pub scales: u64,
     /// Columns, a multiple of 16.
     pub k: u32,
-    /// Rows that have factors of their own. A token's number is below [`Divisor::DIVIDENDS`].
+    /// Rows that have their own factors. A token's number is below [`Divisor::DIVIDENDS`].
     pub factor_rows: Divisor,
 }
 

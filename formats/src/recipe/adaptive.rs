@@ -152,7 +152,7 @@ const SIX_OVER_FOUR: f32 = 1.5;
 /// One of the two ways to quantise a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// What is stored.
+    /// The stored scale.
     pub scale: BlockScale,
     /// Gives the codes whose error counts.
     pub tried: BlockScale,

@@ -260,8 +260,8 @@ fn each(mut values: [f32; 8], f: impl Fn(f32) -> f32) -> [f32; 8] {
 #[inline(always)]
 fn ties_down(y: f32) -> f32 {
     let magnitude = y.abs();
-    // Of the seven ties, only these round up to an even code. There are no branches, because
-    // kernels compute this for each element.
+    // Only these of the seven ties round up to an even code. There are no branches, because kernels
+    // compute this for each element.
     let up = (magnitude == 0.75) | (magnitude == 1.75) | (magnitude == 3.5);
     let zero = u32::from(magnitude == 0.0) << 31;
     f32::from_bits((y.to_bits() - u32::from(up)) | zero)

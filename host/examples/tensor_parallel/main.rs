@@ -1,5 +1,5 @@
 //! A gated MLP on two devices: each has half of the outputs of gate and up, and the same half of the
-//! inputs of the matrix back. What both devices compute adds up to the result.
+//! inputs of the matrix back. The results of both devices add up to the whole.
 //!
 //! ```text
 //! cargo run --release --package nvfp4 --example tensor_parallel -- [DEVICE]
@@ -18,7 +18,7 @@ use nvfp4::device::{Device, DeviceRequest};
 
 /// Devices.
 const RANKS: usize = 2;
-/// Of a run on the emulator.
+/// Sizes of a run on the emulator.
 const SMALL: Sizes = Sizes { tokens: 8, hidden: 256, between: 512 };
 
 fn main() -> anyhow::Result<()> {

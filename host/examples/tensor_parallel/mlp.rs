@@ -138,7 +138,7 @@ impl Placed {
     }
 }
 
-/// The sum of what devices compute of their parts, each on a thread and a device of its own.
+/// The sum of what devices compute of their parts, each on its own thread and device.
 pub fn on_several_devices(
     mlp: &Mlp,
     x: &HalfMatrix,

@@ -14,7 +14,7 @@ use nvfp4::parallel::Part;
 use crate::RANKS;
 use crate::mlp::{self, Mlp, Placed, Sizes, relative_error};
 
-/// Of a decoder's MLP of medium size.
+/// Sizes of a decoder's MLP of medium size.
 const SIZES: Sizes = Sizes { tokens: 16, hidden: 4096, between: 14336 };
 /// Runs that are timed.
 const RUNS: u32 = 50;
@@ -69,7 +69,7 @@ fn one_rank(rank: usize, digits: &str) -> anyhow::Result<()> {
     let mlp = Mlp::random(SIZES)?;
     let x = mlp::tokens(SIZES)?;
     let (words, _) = x.bytes().as_chunks();
-    // Of a bf16, an adapter needs no more than the bits.
+    // An adapter needs no more of a bf16 than its bits.
     let bits: Vec<u16> = words.iter().map(|word| u16::from_le_bytes(*word)).collect();
     let x: CudaSlice<u16> = stream.clone_htod(&bits)?;
     let mut y: CudaSlice<f32> = stream.alloc_zeros(SIZES.tokens * SIZES.hidden)?;

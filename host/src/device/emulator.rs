@@ -130,7 +130,7 @@ impl Device {
         self
     }
 
-    /// What writes launches as bundles, if something does.
+    /// Returns the writer of launches as bundles, if there is one.
     #[cfg(feature = "capture")]
     #[must_use]
     pub fn capture(&self) -> Option<&Capture> {

@@ -16,7 +16,7 @@ pub(crate) struct FoundKernel {
     code: Code,
 }
 
-/// What is launched.
+/// The code that is launched.
 #[derive(Clone)]
 pub(super) enum Code {
     Cuda(CudaKernel),

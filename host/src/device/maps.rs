@@ -16,7 +16,7 @@ const SETS: usize = 512;
 const WAYS: usize = 4;
 
 /// The maps of a device, as many as there are places: a later map takes the place of an earlier one.
-/// The places, half a megabyte, are allocated with the first map, and each set has a lock of its own.
+/// The places, half a megabyte, are allocated with the first map, and each set has its own lock.
 #[derive(Default)]
 pub(super) struct Maps(OnceLock<Box<[Mutex<Set>]>>);
 

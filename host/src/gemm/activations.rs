@@ -200,7 +200,8 @@ impl Fp8Matrix {
 /// The activations of a GEMM with weights in format `F`.
 #[derive(Clone, Copy, Debug)]
 pub enum Activations<'a, F> {
-    /// In the weights' format (W4A4). Decoded exactly to 16-bit floats before the product.
+    /// Activations in the weights' format (W4A4). Decoded exactly to 16-bit floats before the
+    /// product.
     Blocks(&'a BlockScaled<F>),
     /// 16-bit floats (W4A16).
     Halves(&'a HalfMatrix),
@@ -240,7 +241,7 @@ impl<F: BlockFormat> Activations<'_, F> {
         }
     }
 
-    /// What a plan depends on.
+    /// Returns the kind, on which a plan depends.
     #[must_use]
     pub fn kind(&self) -> ActivationKind {
         match self {
@@ -257,7 +258,7 @@ impl<F: BlockFormat> Activations<'_, F> {
 /// The activations of a GEMM, owned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GemmActivations<F> {
-    /// In the weights' format.
+    /// Activations in the weights' format.
     Blocks(BlockScaled<F>),
     /// 16-bit floats.
     Halves(HalfMatrix),
@@ -268,7 +269,7 @@ pub enum GemmActivations<F> {
 }
 
 impl<F: BlockFormat> GemmActivations<F> {
-    /// As a GEMM takes it.
+    /// Returns the activations for a GEMM.
     #[must_use]
     pub fn activations(&self) -> Activations<'_, F> {
         match self {
@@ -290,10 +291,10 @@ impl<F: BlockFormat> GemmActivations<F> {
     }
 }
 
-/// What activations are, without their values.
+/// The kind of activations, without their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActivationKind {
-    /// In a block-scaled format, scales in a layout.
+    /// Blocks in a block-scaled format, scales in a layout.
     Blocks {
         /// The format.
         format: Format,
@@ -342,10 +343,10 @@ impl ActivationKind {
     }
 }
 
-/// What activations are asked for by name, whatever the weights' format.
+/// Activations that are asked for by name, whatever the weights' format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ActivationInput {
-    /// In the weights' format (W4A4).
+    /// The weights' format (W4A4).
     #[default]
     Fp4,
     /// 16-bit floats (W4A16).
@@ -384,7 +385,7 @@ impl fmt::Display for ActivationInput {
 }
 
 impl ActivationInput {
-    /// What a plan depends on, for weights in `format` and scales in `layout`.
+    /// Returns the kind for weights in `format` and scales in `layout`.
     #[must_use]
     pub fn kind(self, format: Format, layout: ScaleLayout) -> ActivationKind {
         match self {

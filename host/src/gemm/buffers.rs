@@ -97,7 +97,7 @@ impl ActivationBuffers<'_> {
     }
 }
 
-/// What errors call it.
+/// The name in errors.
 const WORKSPACE: &str = "workspace";
 
 /// Device memory that a GEMM needs besides its operands and its result.

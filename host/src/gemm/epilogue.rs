@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// The options of a product's epilogue that do not depend on a launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steps {
-    /// What the result is.
+    /// The type of the result.
     pub output: Output,
     activation: Activation,
     /// Scale of all activations.
@@ -44,7 +44,7 @@ impl Steps {
         self.up_alpha.is_some()
     }
 
-    /// From values to results.
+    /// Returns the combine step, from values to results.
     pub fn combine(&self) -> Combine {
         self.activation.combine(self.is_gated())
     }
@@ -191,7 +191,7 @@ impl OwnedVectors {
         })
     }
 
-    /// For a launch.
+    /// Returns the vectors for a launch.
     pub fn vectors(&self) -> Vectors<'_> {
         Vectors {
             row_factors: self.row_factors.as_ref(),

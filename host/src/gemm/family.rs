@@ -1,4 +1,4 @@
-//! What a family of tensor cores contributes to a GEMM: its kernels as candidates of a plan, the
+//! The interface of a family of tensor cores to a GEMM: its kernels as candidates of a plan, the
 //! order of its weights, and its launch. Everything else is common to all families.
 
 use std::fmt;
@@ -67,7 +67,7 @@ pub(super) trait Family: Sync {
     /// [`Error::Memory`](crate::error::Error::Memory).
     fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost>;
 
-    /// What a launch before a product with `weights` brings to L2 of them.
+    /// Returns the part of `weights` that a launch before a product with them brings to L2.
     fn next_weights(&self, weights: &DeviceWeights) -> NextWeights;
 }
 
@@ -146,7 +146,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// Its launch.
     fn shape(&self) -> LaunchShape;
 
-    /// What it copies of the operands.
+    /// Returns its copies of the operands.
     fn reads(&self) -> Reads;
 
     /// f32 additions, one after the other, that lead to a result.
@@ -155,7 +155,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// The weights that it takes.
     fn weight_form(&self) -> WeightForm;
 
-    /// What decoded activations are multiplied with before the product.
+    /// Returns the factor of decoded activations before the product.
     fn decoded_scale(&self, kind: ActivationKind) -> f32;
 
     /// Bytes of workspace for activations of `kind`.
@@ -211,7 +211,7 @@ pub(super) struct Launch<'a> {
     pub weights: &'a DeviceWeights,
     pub workspace: Option<&'a Workspace>,
     pub epilogue: Epilogue,
-    /// Of a grouped product: what is in memory of its problems. Row tiles and runs are not set.
+    /// The problems of a grouped product, in memory. Row tiles and runs are not set.
     pub groups: Option<Groups>,
 }
 

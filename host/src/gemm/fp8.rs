@@ -128,7 +128,7 @@ pub(super) fn quantize(
     Ok(())
 }
 
-/// What a plan says of activations that become e4m3.
+/// Returns a plan's line about activations that become e4m3.
 pub(super) fn why(input: HalfType) -> String {
     let from = input.name();
     format!(

@@ -14,9 +14,10 @@ use crate::tensor::{BlockScaled, Dims, byte_counts};
 ///
 /// | constructor | form |
 /// | --- | --- |
-/// | [`pair`](Self::pair) | two tensors `[L, N, K]`, each with a scale of its own |
+/// | [`pair`](Self::pair) | two tensors `[L, N, K]`, each with its own scale |
 /// | [`stacked`](Self::stacked) | one tensor `[L, 2N, K]`, the gate's rows first |
-/// | [`interleaved`](Self::interleaved) | one tensor `[L, 2N, K]`: even rows are the gate's, odd ones those of `up` (gpt-oss) |
+/// | [`interleaved`](Self::interleaved) | one tensor `[L, 2N, K]`: even rows are the gate's, odd ones `up`'s
+/// (gpt-oss) |
 #[derive(Debug)]
 pub struct GatedWeights<'a, F> {
     tensors: [&'a BlockScaled<F>; 2],
@@ -32,7 +33,7 @@ impl<F> Clone for GatedWeights<'_, F> {
 
 impl<F> Copy for GatedWeights<'_, F> {}
 
-/// Where the rows of both halves are.
+/// The order of the rows of both halves.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     Pair,
@@ -44,7 +45,7 @@ impl<'a, F: BlockFormat> GatedWeights<'a, F> {
     /// Two tensors.
     ///
     /// # Errors
-    /// [`Error::Shape`] where their sizes differ.
+    /// [`Error::Shape`] if their sizes differ.
     pub fn pair(gate: &'a BlockScaled<F>, up: &'a BlockScaled<F>) -> Result<Self> {
         let (dims, found) = (gate.dims(), up.dims());
         for (letter, required, found) in [
@@ -86,13 +87,13 @@ impl<'a, F: BlockFormat> GatedWeights<'a, F> {
         Ok(Self { tensors: [both; 2], order, dims })
     }
 
-    /// Batch, N and K: those of each half.
+    /// Returns batch, N and K of each half.
     #[must_use]
     pub fn dims(&self) -> Dims {
         self.dims
     }
 
-    /// What errors call them.
+    /// Returns the name in errors.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.tensors[0].name()
@@ -164,7 +165,7 @@ impl<'a, F: BlockFormat> Weights<'a, F> {
         }
     }
 
-    /// What errors call them.
+    /// Returns the name in errors.
     #[must_use]
     pub fn name(&self) -> &'a str {
         match self {

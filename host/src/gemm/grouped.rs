@@ -1,4 +1,4 @@
-//! Grouped products: a launch for problems with token counts of their own, which only the device
+//! Grouped products: a launch for problems with their own token counts, which only the device
 //! knows.
 
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
@@ -27,34 +27,34 @@ const SCATTERED: u32 = 64;
 /// How the tokens of a grouped product lie in the activations, and their results in the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// One matrix of `bound` tokens; group `g` has those from `offsets[g]` up to `offsets[g + 1]`,
-    /// for `[G + 1]` offsets. No group needs padding, and a group may be empty.
+    /// One matrix of `bound` tokens; group `g` has the tokens from `offsets[g]` up to
+    /// `offsets[g + 1]`, for `[G + 1]` offsets. No group needs padding, and a group may be empty.
     Contiguous {
         /// Tokens that the matrices have room for.
         bound: usize,
     },
-    /// A matrix of `tokens` tokens for each group, of which the first `counts[g]` are the group's,
+    /// A matrix of `tokens` tokens for each group, whose first `counts[g]` tokens are the group's,
     /// for `[G]` counts.
     Slots {
         /// Tokens of a matrix.
         tokens: usize,
     },
-    /// A matrix of one token for each choice of an expert, for `[rows]` ids in place of counts: what is left of a
+    /// A matrix of one token for each choice of an expert, for `[rows]` ids in place of counts: the form of a
     /// layer of experts with one token, whose choices need no order.
     Chosen(ChosenRows),
 }
 
-/// Rows of which each has an expert of its own, the one with its id. The weights are the experts' of this device,
-/// `first` and those behind it; factors, column factors and biases belong to them, too. Rows with other ids have
-/// no product, and what is there of the result is left alone.
+/// Rows that each have an expert, the one with its id. The weights are the experts' of this device, `first` and
+/// the ones behind it; factors, column factors and biases belong to them, too. Rows with other ids have no
+/// product, and their part of the result is left alone.
 ///
 /// Activations are 16-bit floats, and rows have no factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenRows {
     /// How many rows, at most 1024.
     pub rows: usize,
-    /// Whether all rows are products of one token, `[1, K]`, and not of one each, `[rows, K]`.
-    /// [`Gemm::with_strides`] replaces that by what its strides say.
+    /// Whether all rows are products of one token, `[1, K]`, and not of one each, `[rows, K]`. The
+    /// strides of [`Gemm::with_strides`] replace that.
     pub shared: bool,
     /// Experts of all devices: ids are below it.
     pub experts: usize,
@@ -63,7 +63,7 @@ pub struct ChosenRows {
 }
 
 impl ChosenRows {
-    /// The device's experts, of which there are `count`.
+    /// Returns the device's experts, `count` of them.
     ///
     /// # Errors
     /// [`Error::Shape`] for more than there are.
@@ -77,31 +77,31 @@ impl ChosenRows {
     }
 }
 
-/// What a launch reads and writes about its groups, on the device. The kernel looks at the counts:
-/// whatever comes before in the stream may make them, and nobody on the host reads them.
+/// The buffers of a launch's groups, on the device. The kernel looks at the counts: whatever comes
+/// before in the stream may make them, and nobody on the host reads them.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupBuffers<'a> {
-    /// Offsets or counts, i32, as [`Grouping`] says. Where they decrease, are negative, or exceed
-    /// the matrices, the product is not made: all results become NaN, and the status word says so. Of
-    /// [`Grouping::Chosen`], the ids, which may have any value.
+    /// Offsets or counts, i32, as [`Grouping`] says. If they decrease, are negative, or exceed the
+    /// matrices, the product is not made: all results become NaN, and the status word says so. With
+    /// [`Grouping::Chosen`] they are the ids, which may have any value.
     pub counts: &'a DeviceBuffer,
     /// A word, u32, that becomes [`STATUS_BAD_COUNTS`](fp4_formats::gemm::groups::STATUS_BAD_COUNTS)
-    /// where the counts are bad, and is left alone where they are good.
+    /// if the counts are bad, and is left alone if they are good.
     pub status: Option<&'a DeviceBuffer>,
     /// A factor of each group's sums besides alpha and the scales, f32 `[G]` for G matrices of weights; of a
     /// gated product, of the gate's.
     pub factors: Option<&'a DeviceBuffer>,
     /// The same for the other half of a gated product.
     pub up_factors: Option<&'a DeviceBuffer>,
-    /// Whether column factors and biases are `[G, N]`, those of each group its own. Otherwise they
+    /// Whether column factors and biases are `[G, N]`, one vector for each group. Otherwise they
     /// are `[N]`, and all groups share them.
     pub own_vectors: bool,
     /// Whether the launch may read the counts while kernels before it still run, so that it has made its
     /// work list and copied its first weights when they end. Without this it waits for them first.
     pub settled: Option<SettledCounts>,
     /// Weights of the product that is launched next on this stream, for the same groups and counts: the
-    /// launch brings the beginnings of those that are read first to L2 while its own results are stored.
-    /// That changes nothing but time, and on sm_100a nothing at all.
+    /// launch brings the first of them to L2 while its own results are stored. That changes nothing but
+    /// time, and on sm_100a nothing at all.
     pub next: Option<&'a DeviceWeights>,
 }
 
@@ -113,11 +113,11 @@ impl SettledCounts {
     /// Gives that word.
     ///
     /// # Safety
-    /// What last wrote the counts is complete when the kernel queued just before the launch lets it begin.
-    /// So it is where the host wrote them and waited, as [`DeviceBuffer::upload`] does, and where anything
-    /// but launches that [overlap](crate::device::LaunchSpec::overlaps) is between: a copy, an event, another
-    /// library's kernel. Otherwise CTAs may read different counts and wait for one another, until the launch
-    /// fails or forever (`docs/CONTRACTS.md`).
+    /// Promises that the counts' last writer is complete when the kernel queued just before the launch lets
+    /// it begin. That holds if the host wrote them and waited, as [`DeviceBuffer::upload`] does, and if
+    /// anything except launches that [overlap](crate::device::LaunchSpec::overlaps) is between: a copy, an
+    /// event, another library's kernel. Otherwise CTAs may read different counts and wait for one another,
+    /// until the launch fails or forever (`docs/CONTRACTS.md`).
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self(())
@@ -125,7 +125,7 @@ impl SettledCounts {
 }
 
 impl<'a> GroupBuffers<'a> {
-    /// Of counts alone.
+    /// Makes the buffers of counts alone.
     #[must_use]
     pub fn of(counts: &'a DeviceBuffer) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl<'a> GroupBuffers<'a> {
 /// The offsets of groups with these token counts, for [`Grouping::Contiguous`].
 ///
 /// # Errors
-/// [`Error::Overflow`] where they exceed i32.
+/// [`Error::Overflow`] if they exceed i32.
 pub fn group_offsets(counts: &[usize]) -> Result<Vec<i32>> {
     let mut end = 0usize;
     let ends = counts.iter().map(|&count| {
@@ -229,8 +229,8 @@ impl Gemm {
     /// ```
     ///
     /// # Errors
-    /// As [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, for more tiles than can be
-    /// numbered, and for what [`ChosenRows`] does not allow.
+    /// The errors of [`Gemm::new`]; [`Error::Shape`] for more than 1024 groups, for more tiles than
+    /// can be numbered, and for rows that [`ChosenRows`] does not allow.
     pub fn grouped(
         kernels: &Kernels,
         weights: &DeviceWeights,
@@ -302,7 +302,7 @@ impl Gemm {
         self.kernel().launch(&launch)
     }
 
-    /// Checks what [`launch_grouped`](Self::launch_grouped) takes, and queues nothing.
+    /// Checks the arguments of [`launch_grouped`](Self::launch_grouped), and queues nothing.
     ///
     /// # Errors
     /// As there.
@@ -340,7 +340,7 @@ impl Gemm {
         self.arguments(a, weights, out, workspace, vectors, Some((placed, own)))
     }
 
-    /// What is in memory of the groups.
+    /// Places the groups in memory.
     fn place_groups(
         &self,
         &PlannedGroups { request, matrices, chosen }: &PlannedGroups,
@@ -379,7 +379,7 @@ impl Gemm {
     }
 }
 
-/// What is wrong with a product that has no groups.
+/// Returns the error of a product that has no groups.
 fn not_grouped() -> Error {
     Error::shape("product", "grouped", "not grouped")
 }
@@ -400,7 +400,7 @@ impl GroupRequest {
             return Ok(Some(Self { problems, grouping, expected: [problems, m as u32] }));
         }
         let used = count.min(m);
-        // Counts scatter around their mean: where few tokens just fill a tile, many groups would take
+        // Counts scatter around their mean: if few tokens just fill a tile, many groups would take
         // two.
         let mean = m.div_ceil(used.max(1)) as u32;
         let scattered = used > 1 && mean < SCATTERED;

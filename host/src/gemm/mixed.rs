@@ -1,4 +1,4 @@
-//! Several products of sizes of their own in one launch.
+//! Mixed products: several of different sizes in one launch.
 
 use fp4_formats::Divisor;
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
@@ -35,8 +35,8 @@ pub struct MixedProduct<'a> {
     pub out: ResultBuffers<'a>,
     /// Row factors, column factors and biases on the device.
     pub vectors: Vectors<'a>,
-    /// Alphas, scale of the activations, activation and type of the result, which may be this product's
-    /// own. Vectors are those above; of the overrides, only what all products may have.
+    /// Alphas, scale of the activations, activation and type of the result, which may differ between
+    /// products. Vectors are the ones above; of the overrides, only the common ones.
     pub options: &'a GemmOptions,
 }
 
@@ -97,9 +97,9 @@ pub struct MixedProduct<'a> {
 #[derive(Debug)]
 pub struct MixedGemm<'a> {
     kernels: Kernels,
-    /// In the order of the caller; none for those without tokens.
+    /// The parts in the order of the caller; none for those without tokens.
     parts: Vec<Option<Part<'a>>>,
-    /// First tiles and parameter blocks, and the kernel's parameters; none where there are no tokens.
+    /// First tiles and parameter blocks, and the kernel's parameters; none without tokens.
     placed: Option<Placed>,
     /// Laid out or decoded activations.
     workspace: Option<Workspace>,
@@ -124,25 +124,25 @@ impl Part<'_> {
     }
 }
 
-/// The launch, and what is in device memory for it.
+/// The launch, and its data in device memory.
 #[derive(Debug)]
 struct Placed {
     params: Mixed,
     shape: LaunchShape,
     kernel: FoundKernel,
-    /// What `params` points to.
+    /// The table that `params` points to.
     _table: DeviceBuffer,
 }
 
 impl<'a> MixedGemm<'a> {
-    /// Checks and plans the products, and copies what the kernel must know of them to the device. All
-    /// have activations of `kind` and weights in one format; sizes, factors, activations, results and
-    /// whether they are gated may be each one's own.
+    /// Checks and plans the products, and copies their parameter blocks to the device. All have
+    /// activations of `kind` and weights in one format; sizes, factors, activations, results and
+    /// gates may differ.
     ///
     /// # Errors
-    /// As [`Gemm::new`] and [`Gemm::launch`], for each product; [`Error::Shape`] for no products, more
-    /// than 1024 or weights of several matrices, and for more tiles than can be numbered;
-    /// [`DeviceError`](crate::device::DeviceError).
+    /// The errors of [`Gemm::new`] and [`Gemm::launch`], for each product; [`Error::Shape`] for no
+    /// products, more than 1024 or weights of several matrices, and for more tiles than can be
+    /// numbered; [`DeviceError`](crate::device::DeviceError).
     pub fn new(
         kernels: &Kernels,
         products: &[MixedProduct<'a>],
@@ -180,12 +180,12 @@ impl<'a> MixedGemm<'a> {
 
     /// Queues all products on the kernels' stream without waiting for them, also while a CUDA graph is
     /// recorded, on the buffers that they were planned with: one launch, behind one or two small ones for
-    /// each product whose block-scaled activations must be decoded or laid out. Allocates nothing.
-    /// Queues nothing where there are no tokens.
+    /// each product whose block-scaled activations must be decoded or laid out. Allocates nothing. Queues
+    /// nothing without tokens.
     ///
-    /// On a GPU this value and all buffers must live until the products are done, and those that a
-    /// recorded graph uses as long as it is replayed. Launches of one value run one after the other:
-    /// they share a workspace.
+    /// On a GPU this value and all buffers must live until the products are done, and the ones that
+    /// a recorded graph uses as long as it is replayed. Launches of one value run one after the
+    /// other: they share a workspace.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
@@ -214,10 +214,10 @@ impl<'a> MixedGemm<'a> {
     }
 }
 
-/// The address of a workspace, which becomes that of the device's stream; 0 where there is none.
+/// Returns the address of a workspace, which becomes the device's stream's; 0 without one.
 ///
 /// # Errors
-/// [`Error::Shape`] where it is another stream's.
+/// [`Error::Shape`] if it is another stream's.
 fn address(workspace: Option<&Workspace>, device: &Device) -> Result<u64> {
     let bytes = workspace.map_or(0, Workspace::len);
     Workspace::place(workspace, bytes, device)
@@ -300,7 +300,7 @@ fn place(kernels: &Kernels, parts: &[Option<Part<'_>>], base: u64) -> Result<Opt
     let mut parts: Vec<&Part<'_>> = parts.iter().flatten().collect();
     let Some(first) = parts.first() else { return Ok(None) };
     let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.found.clone());
-    // The highest numbers are begun first: those of the longest tiles.
+    // The products with the longest tiles have the highest numbers and are begun first.
     parts.sort_by_key(|part| part.gemm.plan.problem.k);
     let clusters = shape.ctas / u64::from(shape.cluster);
     let (mut tiles, mut firsts, mut blocks) = (0u64, Vec::new(), Vec::new());

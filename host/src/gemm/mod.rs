@@ -21,8 +21,8 @@
 //! [`gemm`] and [`gemm_gated`] do all three.
 //!
 //! # Example
-//! Where there is no GPU, this runs on the emulator. `None` in place of the folder looks beside
-//! the program.
+//! On a machine without a GPU, this runs on the emulator. `None` in place of the folder looks
+//! beside the program.
 //! ```
 //! use std::path::Path;
 //!
@@ -121,9 +121,9 @@ pub struct GemmOptions {
     pub column_factors: Option<Vec<f32>>,
     /// The bias: added to each column, `[N]`; of a gated product, of the gate.
     pub bias: Option<Vec<f32>>,
-    /// What becomes of each value; of a gated product, of the gate's.
+    /// Activation function of the values; of a gated product, of the gate's.
     pub activation: Activation,
-    /// For gated weights: the other half.
+    /// Options of the other half, for gated weights.
     pub up: Option<UpOptions>,
     /// Whether a [`GemmRun`] or [`GroupedRun`] finds the [largest magnitude](GemmResult::magnitude) of
     /// the results. Launches on buffers of the caller's name its place, [`Vectors::magnitude`].

@@ -1,4 +1,4 @@
-//! Which kernel runs a GEMM, in how many CTAs, and why.
+//! The choice of a GEMM's kernel and number of CTAs, with reasons.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::shape::GemmShape;
 use crate::tensor::Dims;
 use crate::tune::{ResultKind, TuneProblem};
 
-/// What results in NVFP4 are compared with.
+/// The result type that results in NVFP4 are compared with.
 pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 
 /// Choices that override the plan's.
@@ -47,7 +47,7 @@ setters!(GemmOverrides {
     split: impl Into<Option<Split>>,
 });
 
-/// Who chose the kernel of a plan.
+/// The source of a plan's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -81,13 +81,13 @@ pub struct Reads {
     pub activation_passes: u64,
     /// Times that the weights of a batch entry are read; where entries share weights, by each.
     pub weight_passes: u64,
-    /// Bytes of all copies of operands: whole stages, including elements beyond the edges. What a kernel loads
-    /// of few tokens besides does not count.
+    /// Bytes of all copies of operands: whole stages, including elements beyond the edges. Data of few tokens
+    /// that a kernel loads besides do not count.
     pub bytes: u64,
 }
 
 impl Reads {
-    /// In words.
+    /// Returns the reason in words.
     pub(super) fn reason(&self) -> String {
         let times = |count: u64| if count == 1 { "once".into() } else { format!("{count} times") };
         let (activations, weights) = (times(self.activation_passes), times(self.weight_passes));
@@ -124,7 +124,7 @@ pub struct GemmPlan {
     pub tile: [u32; 2],
     /// Stages of the pipeline.
     pub stages: u32,
-    /// What is copied of the operands.
+    /// Copies of the operands.
     pub reads: Reads,
     /// Bytes of device memory that a launch needs besides operands and result.
     pub workspace_bytes: usize,
@@ -132,9 +132,9 @@ pub struct GemmPlan {
     pub additions: u32,
     /// Whether operands are rearranged before the launch.
     pub repack: &'static str,
-    /// What a result in NVFP4 takes in place of one in f16; none for floats.
+    /// The cost of a result in NVFP4 over one in f16; none for floats.
     pub result: Option<String>,
-    /// Who chose it.
+    /// The source of the choice.
     pub source: Source,
     /// Why this kernel and this grid, one sentence per reason.
     pub why: Vec<String>,
@@ -186,7 +186,7 @@ pub struct Candidate {
     pub waves: u64,
     /// Cycles of the comparator's model; for ranking, not a prediction.
     pub cycles: u64,
-    /// What the model's main loop waits for.
+    /// The limit of the main loop by the model.
     pub bound: &'static str,
 }
 
@@ -209,7 +209,8 @@ impl GemmPlan {
         Dims::new(self.problem.l as usize, self.problem.m as usize, self.columns as usize)
     }
 
-    /// Who chose, what a result in NVFP4 takes, and the candidates, one per line.
+    /// Explains the choice: its source, the cost of a result in NVFP4, and the candidates, one per
+    /// line.
     #[must_use]
     pub fn explain(&self) -> String {
         let Self { kernel, split, .. } = self;

@@ -70,9 +70,9 @@ pub struct Gemm {
     /// The kernels of the plan's launches before the product.
     found_before: Vec<FoundKernel>,
     pub(super) kind: ActivationKind,
-    /// What becomes of the sums.
+    /// The steps of the epilogue.
     pub(super) epilogue: Steps,
-    /// Where the matrices of the batch are.
+    /// The strides of the batch's matrices.
     pub(super) strides: Strides,
     /// The groups of a grouped product.
     pub(super) groups: Option<PlannedGroups>,
@@ -316,8 +316,8 @@ impl Gemm {
         Ok(Launch { gemm: self, activations, weights, workspace, epilogue, groups })
     }
 
-    /// What happens to the sums of a launch, with buffers and weights checked but for the weights'
-    /// sizes. `groups` are a grouped product's: their number where column factors and biases are each
+    /// Returns the epilogue of a launch, with buffers and weights checked but for the weights' sizes.
+    /// `groups` are a grouped product's: their number where column factors and biases are each
     /// group's own.
     ///
     /// # Errors

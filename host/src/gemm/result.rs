@@ -1,4 +1,4 @@
-//! What a GEMM gives: its type, where it goes, and how it comes back.
+//! The result of a GEMM: its type, its buffer, and how it comes back.
 
 use fp4_formats::gemm::{OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales};
 use fp4_formats::quantize::Format;
@@ -13,7 +13,7 @@ use crate::floats;
 use crate::tensor::{BlockScaled, Dims, byte_counts};
 use crate::tune::ResultKind;
 
-/// What the result `[L, M, N]` of a GEMM is.
+/// The type of a GEMM's result `[L, M, N]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Output {
     /// Floats.
@@ -142,7 +142,7 @@ impl Output {
         }
     }
 
-    /// What the kernels call it.
+    /// Returns the kernels' number of the type.
     pub(super) fn code(self) -> u32 {
         match self {
             Self::Floats(floats) => floats as u32,

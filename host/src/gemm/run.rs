@@ -84,7 +84,7 @@ impl Owned {
     }
 }
 
-/// The options of a product of `a`, which has a scale of its own.
+/// The options of a product of `a`, which has its own scale.
 pub(super) fn scaled<F: BlockFormat>(a: &Activations<'_, F>, options: &GemmOptions) -> GemmOptions {
     options.clone().activation_scale(options.activation_scale * a.global_scale())
 }

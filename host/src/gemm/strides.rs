@@ -1,4 +1,4 @@
-//! Where the matrices of a batch are in their buffers.
+//! The places of a batch's matrices in their buffers.
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::Problem;
@@ -31,7 +31,7 @@ const MAP_STRIDE_UNIT: usize = 16;
 /// | scales of results in NVFP4 | bytes | a padded matrix | 1 |
 ///
 /// Any number of whole rows, and of the 128x4 layout's tiles, is such a multiple. All entries have
-/// the same activations where their stride is 0. What is between matrices is neither read nor
+/// the same activations where their stride is 0. Bytes between matrices are neither read nor
 /// written. Strides of a batch of one are not looked at.
 ///
 /// [`Gemm::with_strides`]: super::Gemm::with_strides
@@ -77,9 +77,9 @@ pub(super) enum Entries {
 /// How the matrices of a batch lie in a buffer, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spacing {
-    /// From one matrix to the next; 0 for one that all entries share.
+    /// Distance from one matrix to the next; 0 for one that all entries share.
     pub stride: usize,
-    /// From where the first matrix begins to where the last one ends.
+    /// Distance from the begin of the first matrix to the end of the last one.
     pub span: usize,
     /// Bytes of a matrix.
     matrix: usize,
@@ -161,7 +161,7 @@ impl Strides {
     }
 }
 
-/// What strides of an operand must be.
+/// The rule for the strides of an operand.
 struct Rule {
     what: &'static str,
     unit: &'static str,
@@ -169,14 +169,14 @@ struct Rule {
     bits: usize,
     /// Units of a matrix.
     matrix: usize,
-    /// What a stride is a multiple of, units.
+    /// The factor of a valid stride, in units.
     multiple: usize,
     /// Whether it is only read, perhaps by the copy engine: entries may share a matrix.
     read: bool,
 }
 
 impl Rule {
-    /// Where `count` matrices are, `given` units apart.
+    /// Places `count` matrices, `given` units apart.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Overflow`].
@@ -232,7 +232,7 @@ fn absent(what: &str, name: &str, given: Option<usize>) -> Result<()> {
     given.map_or(Ok(()), |stride| Err(refused(what, format!("absent beside {name}"), stride)))
 }
 
-/// Where activations and their scales are.
+/// Places activations and their scales.
 fn of_activations(
     given: BatchStrides,
     problem: &Problem,
@@ -281,7 +281,7 @@ fn together(codes: Spacing, scales: Spacing) -> Result<[Spacing; 2]> {
     }
 }
 
-/// Where a result and its scales are.
+/// Places a result and its scales.
 fn of_result(given: BatchStrides, dims: Dims, output: Output) -> Result<[Spacing; 2]> {
     const SCALES: &str = "the result's scales";
     let (l, matrix) = (dims.batch(), Dims::new(1, dims.rows(), dims.cols())?);

@@ -15,13 +15,13 @@ pub(crate) struct TokenBuffers {
     scales: Scales,
 }
 
-/// What belongs to the elements.
+/// The scales of the elements.
 #[derive(Debug)]
 enum Scales {
     None,
-    /// Of blocks of codes.
+    /// Scales of blocks of codes.
     Blocks(DeviceBuffer),
-    /// Of rows of e4m3.
+    /// Scales of rows of e4m3.
     Rows(DeviceBuffer),
 }
 
@@ -72,7 +72,7 @@ impl TokenBuffers {
         Ok(Self { elements: allocate(name, bytes)?, scales })
     }
 
-    /// As a product takes them.
+    /// Returns the activations for a product.
     pub fn activations(&self) -> ActivationBuffers<'_> {
         let elements = &self.elements;
         match &self.scales {
@@ -82,7 +82,7 @@ impl TokenBuffers {
         }
     }
 
-    /// As a product leaves them.
+    /// Returns the buffers for a product's result.
     pub fn result(&self) -> ResultBuffers<'_> {
         match self.scales.buffer() {
             Some(scales) => ResultBuffers::Blocks { codes: &self.elements, scales },

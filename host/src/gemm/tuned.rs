@@ -18,9 +18,9 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// Plans a GEMM with weights in `format` for `kernels`, with what was measured for them. With
 /// [`GemmOptions::up`] it is a gated one, whose N is that of the result.
 ///
-/// What is asked for in `options` comes first. Without that the problem is looked up in the
-/// kernels' tuning table ([`crate::tune`]): the same format, activations, layout of scales,
-/// kind of result, N, K and L, gated or not, and
+/// Choices in `options` come first. Without that the problem is looked up in the kernels' tuning
+/// table ([`crate::tune`]): the same format, activations, layout of scales, kind of result, N, K
+/// and L, gated or not, and
 ///
 /// 1. the same M, or else
 /// 2. the nearest M (of two the larger) that was measured in the same *class of tokens*: those
@@ -29,10 +29,10 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 ///    the same tiles, read the same weights and multiply as often, whatever M is. A grouped
 ///    product's class is that of the mean of its groups' tokens.
 ///
-/// Where there is no such entry, or it names a kernel that does not take the problem, the
-/// comparator's model decides, as in [`plan`](super::plan). [`GemmPlan::source`] and
-/// [`GemmPlan::why`] say which it was. Plans are remembered by the kernels: the last
-/// [`MAX_PLANS`](crate::tune::MAX_PLANS) problems.
+/// If there is no such entry, or it names a kernel that does not take the problem, the comparator's
+/// model decides, as in [`plan`](super::plan). [`GemmPlan::source`] and [`GemmPlan::why`] say which
+/// it was. Plans are remembered by the kernels: the last [`MAX_PLANS`](crate::tune::MAX_PLANS)
+/// problems.
 ///
 /// ```
 /// use std::path::Path;
@@ -68,9 +68,9 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// ```
 ///
 /// # Errors
-/// As [`plan`](super::plan), and [`Error::Shape`](crate::error::Error::Shape) for a result in
-/// NVFP4 of an N that is no multiple of 16, [`Error::Scalar`](crate::error::Error::Scalar) for an
-/// activation that no kernel takes. What is wrong with a table is no error.
+/// As [`plan`](super::plan), and [`Error::Shape`](crate::error::Error::Shape) for a result in NVFP4
+/// of an N that is no multiple of 16, [`Error::Scalar`](crate::error::Error::Scalar) for an
+/// activation that no kernel takes. A faulty table is no error.
 pub fn plan_for(
     kernels: &Kernels,
     shape: GemmShape,

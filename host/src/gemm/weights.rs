@@ -25,14 +25,14 @@ pub struct WeightForm {
     pub tensor: TensorFamily,
     /// Format that the weights were repacked from.
     pub format: Format,
-    /// The type of activations that the order depends on: those that weights are decoded to for
-    /// `wgmma`, and e4m3. None where all but e4m3 take the same order.
+    /// The type of activations that the order depends on: for `wgmma` the type that weights are
+    /// decoded to, and e4m3. `None` if all but e4m3 take the same order.
     pub activations: Option<Operand>,
-    /// Rows of a matrix: N, or those of both halves of gated weights.
+    /// Rows of a matrix: N, or the rows of both halves of gated weights.
     pub rows: u32,
     /// Columns of a matrix, K.
     pub columns: u32,
-    /// Of gated weights, whose rows are those of gate and up by turns: N of the result.
+    /// The result's N, for gated weights, whose gate and up rows alternate. `None` otherwise.
     pub gated: Option<u32>,
 }
 
@@ -141,13 +141,13 @@ pub fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) 
 pub struct Repacked {
     form: WeightForm,
     batch: usize,
-    /// Of both halves; of weights that are not gated, twice the same.
+    /// Scales of both halves; weights that are not gated have the same twice.
     global_scales: [f32; 2],
-    /// Further factors of each matrix's halves, where its tensor had a scale of its own.
+    /// Further factors of each matrix's halves, if its tensor had its own scale.
     matrix_scales: Option<[Vec<f32>; 2]>,
     /// The matrices, then those factors.
     bytes: Vec<u8>,
-    /// What folding changed.
+    /// The loss by folding.
     lost: Lost,
 }
 
@@ -155,7 +155,7 @@ impl Repacked {
     /// Rearranges `weights`, on all cores, for products with activations of `kind` on `device`.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the device has no kernel for these formats and sizes, and for MXFP4
+    /// [`Error::Shape`] if the device has no kernel for these formats and sizes, and for MXFP4
     /// weights that e4m3 does not hold exactly, for products in it ([`rounded`](Self::rounded) takes
     /// them); [`Error::Memory`].
     pub fn for_device<F: BlockFormat>(
@@ -166,7 +166,7 @@ impl Repacked {
         Self::for_arch(device.choice().arch, weights, kind)
     }
 
-    /// [`for_device`](Self::for_device) for all devices of a target.
+    /// Repacks as [`for_device`](Self::for_device) does, for all devices of a target.
     ///
     /// # Errors
     /// As there.
@@ -186,13 +186,12 @@ impl Repacked {
         Self::new(arch, weights, (weights.name(), None), [weights.global_scale(); 2], kind)
     }
 
-    /// Weights of either kind in the order that `device`'s kernels read, rounded where activations are
-    /// e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::sm90::fold)): what that changed
-    /// says [`lost`](Self::lost).
+    /// Repacks weights of either kind in the order that `device`'s kernels read, rounded if
+    /// activations are e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::sm90::fold)):
+    /// [`lost`](Self::lost) has the changes.
     ///
     /// # Errors
-    /// [`Error::Shape`] where the device has no kernel for these formats and sizes,
-    /// [`Error::Memory`].
+    /// [`Error::Shape`] if the device has no kernel for these formats and sizes, [`Error::Memory`].
     pub fn rounded<F: BlockFormat>(
         device: &Device,
         weights: Weights<'_, F>,
@@ -205,7 +204,7 @@ impl Repacked {
         }
     }
 
-    /// Refuses MXFP4 weights that folding changed. Those of NVFP4 are rounded by whoever asks for
+    /// Refuses MXFP4 weights that folding changed. NVFP4 weights are rounded by whoever asks for
     /// products in e4m3: few fit.
     fn exactly(self, name: &str) -> Result<Self> {
         match (self.form.format, self.lost.changed) {
@@ -218,8 +217,8 @@ impl Repacked {
         }
     }
 
-    /// [`for_device`](Self::for_device) of gated weights: rows of both halves by turns
-    /// ([`PairedRows`](fp4_formats::gemm::PairedRows)).
+    /// Repacks gated weights as [`for_device`](Self::for_device) does: rows of both halves
+    /// alternate ([`PairedRows`](fp4_formats::gemm::PairedRows)).
     ///
     /// # Errors
     /// As there.
@@ -231,7 +230,7 @@ impl Repacked {
         Self::gated_for_arch(device.choice().arch, weights, kind)
     }
 
-    /// [`gated`](Self::gated) for all devices of a target.
+    /// Repacks as [`gated`](Self::gated) does, for all devices of a target.
     ///
     /// # Errors
     /// As there.
@@ -291,11 +290,11 @@ impl Repacked {
         Ok(Self { form, batch, global_scales, matrix_scales: None, bytes, lost })
     }
 
-    /// One after the other, for a grouped product: matrices that were tensors with scales of their
-    /// own, experts for example. All are repacked alike.
+    /// Concatenates the experts' matrices, each with its own tensor scale, into the weights of one
+    /// grouped product. All parts must have the same order.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there are none, or their sizes or formats differ; [`Error::Memory`].
+    /// [`Error::Shape`] if there are none, or their sizes or formats differ; [`Error::Memory`].
     pub fn stack(parts: &[impl Borrow<Self>]) -> Result<Self> {
         Self::stack_scaled(parts.iter().map(|part| (part.borrow(), 1.0)))
     }
@@ -369,7 +368,7 @@ impl Repacked {
         self.batch
     }
 
-    /// What folding to e4m3 changed of the weights; nothing where they are as they were.
+    /// Returns the loss by folding to e4m3; nothing if the weights are as they were.
     #[must_use]
     pub fn lost(&self) -> Lost {
         self.lost
@@ -422,7 +421,7 @@ fn scale_bytes(batch: usize) -> usize {
 pub struct DeviceWeights {
     form: WeightForm,
     batch: usize,
-    /// Of both halves; of weights that are not gated, twice the same.
+    /// Scales of both halves; weights that are not gated have the same twice.
     global_scales: [f32; 2],
     /// Offset of further factors, `[2, batch]`: of each matrix's gate, then of the other halves.
     scales: Option<usize>,
@@ -436,7 +435,7 @@ impl DeviceWeights {
         self.form
     }
 
-    /// Matrices: the batch, or 1 where all entries share it.
+    /// Returns the number of matrices: the batch, or 1 if all entries share it.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.batch
@@ -459,7 +458,8 @@ impl DeviceWeights {
         }
     }
 
-    /// Addresses of the factors of both halves of each matrix; 0 where all matrices have the same.
+    /// Returns the addresses of the factors of both halves of each matrix; 0 if all matrices have
+    /// the same.
     pub(super) fn scale_addresses(&self) -> [u64; 2] {
         let Some(offset) = self.scales else { return [0; 2] };
         let gate = self.buffer.address() + offset as u64;
@@ -480,7 +480,8 @@ impl DeviceWeights {
         }
     }
 
-    /// What a launch on `device`, before a product with these weights of `problems` problems, brings to L2 of them.
+    /// Returns the part of the weights that a launch on `device`, before a product of `problems` problems with
+    /// them, brings to L2.
     ///
     /// # Errors
     /// [`Error::Shape`] for another number of matrices, and weights elsewhere.
@@ -507,8 +508,8 @@ impl DeviceWeights {
         self.buffer.len()
     }
 
-    /// The bytes. They are given to nobody else: products read weights before the work before them
-    /// in the stream has ended, so weights must not be a result.
+    /// Returns the buffer. No call hands it out: products read weights before the work before them
+    /// in the stream has ended, so no launch may name it as its output.
     pub(super) fn buffer(&self) -> &DeviceBuffer {
         &self.buffer
     }

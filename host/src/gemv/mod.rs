@@ -14,7 +14,7 @@
 //!
 //! On sm_100a large weights with 128x4 scales may be multiplied by the tensor cores, as a GEMM of one token for
 //! each batch entry. That needs a workspace: [`Gemv::with_workspace`]. [`fastest_layout`] says which layout
-//! is then the faster one. [`GemvRun`] has a workspace of its own.
+//! is then the faster one. [`GemvRun`] has its own workspace.
 
 mod plan;
 mod product;

@@ -17,9 +17,9 @@ use crate::shape::GemvShape;
 /// The layouts of the scales of both operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvLayouts {
-    /// Of the activations' scales.
+    /// Layout of the activations' scales.
     pub activations: ScaleLayout,
-    /// Of the weights' scales.
+    /// Layout of the weights' scales.
     pub weights: ScaleLayout,
 }
 
@@ -282,7 +282,7 @@ impl Gemv {
         if (found.shape, found.scales) != (self.form.shape, self.form.scales) {
             return Err(Error::shape("weights", text(&self.form), text(&found)));
         }
-        // What the padding of 128x4 scales holds depends on where they were put in that layout.
+        // The padding of 128x4 scales depends on where they were put in that layout.
         if self.tensor.is_some() && found.stored != self.form.stored {
             let text =
                 |form: &WeightForm| format!("those whose scales were stored {}", form.stored);
@@ -295,7 +295,7 @@ impl Gemv {
         self.queue(&self.params(buffers, self.alpha(weights.global_scale())?)?, overlaps, workspace)
     }
 
-    /// Launches. Where it `overlaps` the kernel before, it reads weights while that runs.
+    /// Launches. If it `overlaps` the kernel before, it reads weights while that runs.
     fn queue(
         &self,
         params: &GemvParams,

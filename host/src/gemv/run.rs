@@ -17,7 +17,7 @@ pub struct GemvRun {
     a_scales: DeviceBuffer,
     weights: DeviceWeights,
     out: DeviceBuffer,
-    /// Where the plan needs one.
+    /// The workspace, if the plan needs one.
     workspace: Option<Workspace>,
 }
 

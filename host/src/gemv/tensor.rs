@@ -18,7 +18,7 @@ use crate::gemm::{VectorProduct, rates};
 use crate::plan::vector;
 use crate::shape::GemvShape;
 
-/// What plans are made for, besides sizes and weights.
+/// The target of plans, besides sizes and weights.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     /// Layout of the activations' scales.
@@ -142,7 +142,7 @@ fn refused(form: &WeightForm) -> Option<&'static str> {
     }
     match form.scales {
         ScaleLayout::Linear => Some("the weights' scales are linear"),
-        // What is made at load has zeros in the padding.
+        // Scales that are made at load have zeros in the padding.
         ScaleLayout::Blocked128x4 if form.is_repacked() => None,
         ScaleLayout::Blocked128x4 => {
             prepare::scales_need_it(Format::Nvfp4, ScaleLayout::Blocked128x4, m, k)

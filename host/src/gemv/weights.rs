@@ -34,8 +34,8 @@ impl WeightForm {
         self.stored != self.scales
     }
 
-    /// Bytes of all scales in the layouts `stored` and `scales`, padding included: what repacking
-    /// reads and writes, once.
+    /// Returns the bytes of all scales in the layouts `stored` and `scales`, padding included,
+    /// which repacking reads and writes once.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::error::Error::Shape) for sizes that are zero or a K that is not a multiple
@@ -163,7 +163,7 @@ pub struct DeviceWeights {
 impl DeviceWeights {
     /// Weights that are in device memory: codes, scales, and the scale of the whole tensor. This waits for
     /// the device, whose work may be making them. Scales that change their layout are copied to the host,
-    /// rearranged and copied to memory of their own; the buffer they were in is dropped. All of its bytes
+    /// rearranged and copied to their own memory; the buffer they were in is dropped. All of its bytes
     /// must have been written, padding included.
     ///
     /// # Errors

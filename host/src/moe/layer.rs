@@ -41,7 +41,7 @@ use crate::tune::ResultKind;
 /// let kernels = device.kernels(Some(Path::new("../target/kernels")))?;
 /// let (kind, linear) = (ActivationKind::Halves(HalfType::Bf16), ScaleLayout::Linear);
 ///
-/// // Two experts of 32 hidden and 16 intermediate columns, each a tensor with a scale of its own.
+/// // Two experts of 32 hidden and 16 intermediate columns, each a tensor with its own scale.
 /// let (mut first, mut second) = (Vec::new(), Vec::new());
 /// for value in [0.5, 1.0] {
 ///     let tensor = |name, rows, columns| {
@@ -87,7 +87,7 @@ pub struct MoeLayer {
     second: Gemm,
     hidden: usize,
     half: HalfType,
-    /// Where activations are quantised, how.
+    /// The options of quantising activations, if they are quantised.
     quantized: Option<QuantizeOptions>,
     /// Types of the rows that are combined, and of the result.
     types: [FloatType; 2],
@@ -97,14 +97,14 @@ pub struct MoeLayer {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MoeOptions {
-    /// What becomes of the gate.
+    /// The activation function of the gate.
     pub activation: Activation,
     /// Type of the result.
     pub output: FloatType,
     /// Type of the second product's rows, which are added up in f32.
     pub rows: FloatType,
-    /// Where activations are quantised to the weights' format before each product (W4A4), their tensor
-    /// scales.
+    /// The tensor scales of activations that are quantised to the weights' format before each product
+    /// (W4A4).
     pub quantized: Option<TokenScales>,
 }
 
@@ -122,7 +122,8 @@ impl MoeOptions {
         Self::default()
     }
 
-    /// What the products take of a layer with weights in `format` whose activations are `half`.
+    /// Returns the kind of activations that the products of a layer take, whose weights are in
+    /// `format` and whose activations are `half`.
     #[must_use]
     pub fn activations(&self, half: HalfType, format: Format) -> ActivationKind {
         match self.quantized {
@@ -144,9 +145,9 @@ setters!(MoeOptions {
 /// 1 then, see [`TokenScales::ONE`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenScales {
-    /// Of the layer's activations.
+    /// The scale of the layer's activations.
     pub tokens: f32,
-    /// Of what is between the products.
+    /// The scale of the rows between the products.
     pub between: f32,
 }
 
@@ -209,7 +210,7 @@ impl MoeStep {
     pub const ALL: [Self; 6] =
         [Self::Route, Self::Quantize, Self::Gather, Self::First, Self::Second, Self::Combine];
 
-    /// For reports.
+    /// Returns the name for reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -223,7 +224,7 @@ impl MoeStep {
     }
 }
 
-/// What a launch of a layer reads besides weights.
+/// The inputs of a layer's launch besides weights.
 #[derive(Clone, Copy, Debug)]
 pub struct MoeInputs<'a> {
     /// `[tokens, H]` of the layer's 16-bit type.
@@ -232,28 +233,29 @@ pub struct MoeInputs<'a> {
     pub ids: &'a DeviceBuffer,
     /// f32 `[tokens, top_k]`: their weights.
     pub weights: &'a DeviceBuffer,
-    /// What is added to the result, of its size and type: a shared expert's result, which launches queued before
-    /// may make (example `shared_expert`).
+    /// A tensor that is added to the result, of its size and type: a shared expert's result, which launches
+    /// queued before may make (example `shared_expert`).
     pub shared: Option<&'a DeviceBuffer>,
 }
 
 /// Biases of a layer's experts on a device, f32.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MoeBiases<'a> {
-    /// Of the gates, `[count, I]`.
+    /// Biases of the gates, `[count, I]`.
     pub gate: Option<&'a DeviceBuffer>,
-    /// Of the other halves, `[count, I]`.
+    /// Biases of the other halves, `[count, I]`.
     pub up: Option<&'a DeviceBuffer>,
-    /// Of the second products, `[count, H]`; times the weights, as the rows.
+    /// Biases of the second products, `[count, H]`; times the weights, as the rows.
     pub down: Option<&'a DeviceBuffer>,
 }
 
 /// Device memory of a layer, for one stream: the one that it is first used on.
 #[derive(Debug)]
 pub struct MoeMemory {
-    /// Who goes where, with the status word. A layer that does not [route](MoeStep::Route) uses the status word alone.
+    /// The routes of the tokens, with the status word. A layer that does not [route](MoeStep::Route) uses the status
+    /// word alone.
     pub routes: Routes,
-    /// Of a layer that quantises its activations.
+    /// The quantiser of a layer that quantises its activations.
     quantizer: Option<Quantizer>,
     /// Not of a layer that routes nothing.
     gathered: Option<TokenBuffers>,
@@ -295,7 +297,8 @@ impl MoeMemory {
         &self.rows
     }
 
-    /// What was wrong with operands of launches so far, if anything was; waits for the device.
+    /// Returns the fault of the operands of launches so far, if there was one; waits for the
+    /// device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
@@ -485,7 +488,7 @@ impl MoeLayer {
         })
     }
 
-    /// Queues the layer: `out` becomes `[tokens, H]`. `weights` are the first and the second product's. Where an
+    /// Queues the layer: `out` becomes `[tokens, H]`. `weights` are the first and the second product's. If an
     /// argument is wrong, no step is queued.
     ///
     /// # Errors
@@ -498,9 +501,9 @@ impl MoeLayer {
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
     ) -> Result<()> {
-        // SAFETY: gathering, which is queued between routing and the products, lets later kernels begin
-        // when routing is complete, and with it all that was queued before. Where nothing is gathered, the
-        // first product reads the ids when what was queued before is complete, and then lets later ones begin.
+        // SAFETY: gathering, which is queued between routing and the products, lets later kernels begin when
+        // routing is complete, and with it all that was queued before. If nothing is gathered, the first
+        // product reads the ids when all work queued before is complete, and then lets later ones begin.
         let settled = Some(unsafe { SettledCounts::new() });
         [Act::Check, Act::Queue(settled)].into_iter().try_for_each(|act| {
             self.steps()
@@ -593,7 +596,7 @@ impl MoeLayer {
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
                 let (a, settled) = match (gathered, chooses) {
                     (Some(gathered), false) => (gathered.activations(), settled),
-                    // What was queued before may write the ids.
+                    // Work queued before may write the ids.
                     (None, true) => (ActivationBuffers::Halves(activations), None),
                     (Some(_), true) | (None, false) => return Err(other()),
                 };

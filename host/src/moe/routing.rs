@@ -67,7 +67,7 @@ impl MoeShape {
     }
 }
 
-/// Who goes where: what [`Routing::route`] writes.
+/// The routes of the tokens, as [`Routing::route`] writes them.
 #[derive(Debug)]
 pub struct Routes {
     /// i32 `[count + 1]`: the first row of each expert, then the number of rows.
@@ -82,7 +82,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// What was wrong so far, if anything was; waits for the device.
+    /// Returns the fault so far, if there was one; waits for the device.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
@@ -106,7 +106,7 @@ impl Routes {
     }
 }
 
-/// What a device found wrong with a launch's operands.
+/// A fault that a device found with a launch's operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoeProblem {
     /// An id was negative, or not below the number of experts: its token became NaN.
@@ -119,7 +119,7 @@ pub enum MoeProblem {
     NotFinite,
 }
 
-/// What is done with a step of a layer.
+/// The action on a step of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     /// Its arguments are checked, and nothing is queued.
@@ -228,9 +228,9 @@ impl Routing {
         self.launch(act, &self.route, [1, 1], [threads, shared], params::bytes(&params))
     }
 
-    /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]`
-    /// in the order of experts. Rows behind the last choice become 0. What is queued next may begin while
-    /// tokens are gathered, but not before what was queued earlier is complete: so the offsets are
+    /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]` in
+    /// the order of experts. Rows behind the last choice become 0. Launches queued next may begin while
+    /// tokens are gathered, but not before all work queued earlier is complete: so the offsets are
     /// [settled](crate::gemm::SettledCounts) then.
     ///
     /// # Errors
@@ -358,8 +358,8 @@ impl Routing {
     }
 
     /// [`combine`](Self::combine) of rows in the order of choices, not of experts, as a product of rows that
-    /// [choose](crate::gemm::Grouping::Chosen) makes them: by `ids`, as [`route`](Self::route) takes them. Of
-    /// `routes` only the status word is used; the other buffers have their sizes all the same.
+    /// [choose](crate::gemm::Grouping::Chosen) makes them: by `ids`, as [`route`](Self::route) takes them.
+    /// Only the status word of `routes` is used; the other buffers have their sizes all the same.
     ///
     /// # Errors
     /// As [`combine`](Self::combine).

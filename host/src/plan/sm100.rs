@@ -1,4 +1,4 @@
-//! Which configuration for which problem: every one that takes the problem, plain and
+//! The choice of a configuration for a problem: every one that takes the problem, plain and
 //! swapped, with an estimate of its time; the shortest is taken.
 //!
 //! The estimate counts clocks of the slowest CTA: its tiles' K steps, each as long as the slowest
@@ -18,7 +18,7 @@ use fp4_formats::{HalfType, Operand, ScaleLayout};
 
 use crate::cuda::ResidentClusters;
 
-/// What a machine does per clock.
+/// Rates of a machine per clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
     /// Clusters that run at a time.
@@ -44,7 +44,7 @@ impl Rates {
     };
 }
 
-/// A product of fewer columns takes as long as one of so many: the tensor core reads `X` from shared memory,
+/// The least columns whose product time shrinks no further: the tensor core reads `X` from shared memory,
 /// 128 bytes a clock.
 const LEAST_COLUMNS: u32 = 64;
 /// Tokens up to which narrow tiles are chosen: the widest one's.
@@ -53,9 +53,9 @@ pub const FEW_TOKENS: u64 = 32;
 pub(super) const ENDS: u64 = 3000;
 /// Clocks to store a column of a tile of floats, the others' work aside.
 const STORE: u64 = 8;
-/// Clocks more for a column of NVFP4 or MXFP4: instructions that a storing warp, one to a quarter of an
-/// SM, issues more for sixteen columns, of them; and where lanes exchange theirs first, because
-/// blocks lie across them.
+/// Clocks more for a column of NVFP4 or MXFP4: the instructions that a storing warp, one to a quarter
+/// of an SM, issues more for sixteen columns, divided by them; and the same if lanes exchange theirs
+/// first, because blocks lie across them.
 const QUANTIZE: u64 = 93_u64.div_ceil(16);
 const QUANTIZE_SWAPPED: u64 = 202_u64.div_ceil(16);
 /// Clocks to send or add a column of an exchange.
@@ -66,13 +66,13 @@ const PREPARE: u64 = 2000;
 /// Bytes of partial sums a clock from each contributor of a fix-up, as measured on sm_90a, with as many in
 /// flight.
 const FIX_UP_BYTES: u64 = 30;
-/// Fills of the machine up to which a plan cuts tiles by stream-K. Of more, the runs of CTAs at work at one
-/// time are so far apart that they share no rows in L2, and there is little to even out.
+/// Fills of the machine up to which a plan cuts tiles by stream-K. In larger launches, the runs of CTAs at
+/// work at one time are so far apart that they share no rows in L2, and there is little to even out.
 const FEW_WAVES: u32 = 2;
 
-/// Clocks in which a CTA decodes a K step of weights. Each quarter of an SM has one warp for
-/// it, which issues an instruction a clock, and in two clocks one of those on bits and
-/// conversions: as many as ptxas makes of it.
+/// Returns the clocks in which a CTA decodes a K step of weights. Each quarter of an SM has one
+/// warp for it, which issues an instruction per clock, and in two clocks one instruction on bits or
+/// conversions: the counts are ptxas'.
 const fn decode_clocks(config: &Sm100Config) -> u64 {
     match (config.products(), config.format) {
         (Products::Blocks | Products::Bytes, _) => 0,
@@ -112,8 +112,8 @@ pub struct Estimate {
     pub swapped: bool,
     /// How K is split.
     pub split: Split,
-    /// Which K steps of which tiles are whose, where no cluster asks for tiles and none splits one; what is
-    /// called a CTA there is a cluster.
+    /// The assignment of K steps and tiles, if no cluster asks for tiles and none splits one; a CTA there
+    /// is a cluster.
     pub schedule: Schedule,
     /// Whether clusters ask for tiles: there are more than the machine holds.
     pub dynamic: bool,
@@ -121,7 +121,7 @@ pub struct Estimate {
     pub clusters: u32,
     /// Clusters that the machine holds at a time.
     pub resident: u32,
-    /// The tiles; those of a cluster count as one.
+    /// The tiles; the tiles of a cluster count as one.
     pub tiles: Tiles,
     /// How many.
     pub count: u32,
@@ -129,11 +129,11 @@ pub struct Estimate {
     pub bytes: u64,
     /// Estimated clocks.
     pub clocks: u64,
-    /// What the estimate says is the limit.
+    /// The limit by the estimate.
     pub limit: Limit,
 }
 
-/// What limits a candidate.
+/// The limit of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// DRAM delivers the operands.
@@ -151,7 +151,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// In reports.
+    /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -243,7 +243,7 @@ impl Estimate {
             Some(operand) => operand.bytes() as u64 * k,
         };
         let operands = (m * token + n * row) * l;
-        // How many are at work on average, where the slowest is so all the time.
+        // SMs at work on average, while the slowest works all the time.
         let sms = rates.clusters.of(1) as u64;
         let busy = (count as u64 * steps * config.cluster() as u64 / most).min(sms).max(1);
         let dram = (operands + result.bytes(m * n * l)) * sms / busy / rates.dram_rate as u64;
@@ -292,10 +292,9 @@ impl Estimate {
 }
 
 impl Estimate {
-    /// Candidates in the order of their rank are the best first: the shortest estimate, of equals the one
-    /// that reads least. Narrow tiles of more than [`FEW_TOKENS`] come last: the weights would be read once for
-    /// each, of which the estimate has the bytes alone. So does stream-K of more tiles than fill the machine
-    /// twice.
+    /// Ranks candidates, the best first: the shortest estimate, and among equals the one that reads least.
+    /// Narrow tiles of more than [`FEW_TOKENS`] come last: the weights would be read once for each, and the
+    /// estimate has the bytes alone. Stream-K of more tiles than fill the machine twice comes last, too.
     #[must_use]
     pub const fn rank(&self) -> (bool, u64, u64) {
         let tokens = self.tiles.token_tiles() as u64 * self.config.columns as u64;
@@ -320,9 +319,10 @@ pub fn candidates<'a>(
     of_table(&CONFIGS, format, activations, problem, result, rates)
 }
 
-/// All candidates for a grouped product, in the table's order, when `expected` are the problems that
-/// have tokens and the tokens of each. They cost what the same tiles cost in a batch of such
-/// problems; the clusters are as many as the machine holds, which take tiles one after the other.
+/// Lists all candidates for a grouped product, in the table's order; `expected` are the number of
+/// problems that have tokens and the tokens of each. They cost as much as the same tiles in a batch
+/// of such problems; the clusters are as many as the machine holds, which take tiles one after the
+/// other.
 pub fn grouped<'a>(
     format: Format,
     activations: Option<Operand>,
@@ -333,8 +333,8 @@ pub fn grouped<'a>(
     persistent(&GROUPED, format, activations, expected, result, rates)
 }
 
-/// The candidates for one of several products of sizes of their own: both orientations of the tile, with
-/// all clusters that the machine holds.
+/// Lists the candidates for one of several mixed products: both orientations of the tile, with all
+/// clusters that the machine holds.
 pub fn mixed<'a>(
     format: Format,
     activations: Option<Operand>,
@@ -417,8 +417,8 @@ mod tests {
         assert_eq!(name(1, 1, 16), ("gemm_nvfp4_128x8", none, true));
     }
 
-    /// Where tiles are not as many as SMs, or a few more, all SMs copy: of few tokens, of either type, that
-    /// is soonest. Of many tiles clusters ask for them.
+    /// All SMs copy if tiles are not as many as SMs, or a few more: for few tokens, of either type, that is
+    /// soonest. For many tiles clusters ask for them.
     #[test]
     fn all_sms_copy() {
         let pick = |activations, m, n, k| {
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(pick(None, 1, 4096, 4096), (Split::Cluster(4), 128));
     }
 
-    /// Runs that end with tiles cost no fix-up, and those that do not the more, the wider the tiles.
+    /// Runs that end with tiles cost no fix-up; other runs cost the more, the wider the tiles.
     #[test]
     fn costs_of_a_fix_up() {
         let clocks = |name: &str, split, n| {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     /// Beside 16-bit activations: pairs for many tokens, more of them the longer it takes to
-    /// decode; splits for few, where K is not long enough for stream-K.
+    /// decode; splits for few, if K is not long enough for stream-K.
     #[test]
     fn choices_of_halves() {
         let tile = |activations, m, n, k| {
@@ -526,8 +526,8 @@ mod tests {
         assert_eq!(tile(HalfType::F16, 1, 8192, 8192), Some([1, 64, 2]));
     }
 
-    /// NVFP4 is work for the storing warps, which a long K hides behind products; and where
-    /// memory is the limit, fewer bytes.
+    /// NVFP4 is work for the storing warps, which a long K hides behind products; if memory is the
+    /// limit, it is fewer bytes.
     #[test]
     fn costs_of_results() {
         let clocks = |config: &'static Sm100Config, swapped, [m, n, k]: [u32; 3], result| {
@@ -564,7 +564,8 @@ mod tests {
         assert!(other.clocks < one.clocks);
     }
 
-    /// Of 36 clusters of four CTAs 37 fit on 148 SMs, but 34 in GPCs of 18 and 20.
+    /// Clusters are counted in GPCs: 37 clusters of four CTAs fit on 148 SMs, but only 34 in GPCs
+    /// of 18 and 20.
     #[test]
     fn clusters_are_in_gpcs() {
         let problem = Problem { m: 256, n: 36 * 256, k: 1024, l: 1 };

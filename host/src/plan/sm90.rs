@@ -8,8 +8,8 @@ use fp4_formats::gemm::sm90::repack::Scheme;
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 
-/// What a candidate is expected to cost, in cycles of an SM: the comparator of
-/// [`candidates`]. A model for ranking, not a prediction.
+/// The estimated cost of a candidate in cycles of an SM: the comparator of [`candidates`]. A model
+/// for ranking, not a prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     /// The configuration.
@@ -22,17 +22,17 @@ pub struct Estimate {
     pub waves: u64,
     /// CTAs that an SM has at a time.
     pub resident: u32,
-    /// Which CTA computes what.
+    /// The assignment of K steps and tiles to CTAs.
     pub schedule: Schedule,
     /// Cycles of the whole launch.
     pub cycles: u64,
-    /// What the main loop waits for: `products`, `l2` or `dram`.
+    /// The limit of the main loop: `products`, `l2` or `dram`.
     pub bound: &'static str,
 }
 
-/// Cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; of narrowed tiles, those of
-/// the configuration's tokens. These constants reproduce launches that follow one another on an H200, where
-/// parts of one overlap the next.
+/// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
+/// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
+/// an H200, in which parts of one overlap the next.
 const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
     match (config.rows, config.tokens) {
         (_, tokens) if config.scheme.operand.half().is_none() => match tokens {
@@ -53,8 +53,8 @@ const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
     }
 }
 
-/// Steps that take as long as sending partial sums, waiting for them and adding them: runs of a
-/// grouped product may be so much longer where that spares the fix-up.
+/// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
+/// runs of a grouped product may be longer by as much if that spares the fix-up.
 pub const fn whole_tile_slack(config: &Sm90Config) -> u32 {
     let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
     (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1
@@ -69,8 +69,8 @@ const L2_BYTES: u64 = 4900;
 /// Cycles of a launch of CTAs that compute whole tiles, without the stores, and more per CTA.
 const LAUNCH_CYCLES: u64 = 4800;
 const CTA_CYCLES: u64 = 30;
-/// Bytes of sums per cycle from registers to float results, including the store to memory; and where
-/// [they do not go by way of the stages](Sm90Config::stages_results).
+/// Bytes of sums per cycle from registers to float results, including the store to memory; and the
+/// same if they [do not go through the stages](Sm90Config::stages_results).
 const STORE_BYTES: u64 = 40;
 const STAGED_BYTES: u64 = 67;
 /// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4, counted in the
@@ -86,12 +86,13 @@ const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
 /// Cycles from a contributor's last store of partial sums to the owner's first load.
 const HANDOVER_CYCLES: u64 = 2500;
-/// Bytes of partial sums per cycle from each contributor of a fix-up, where consumers load them.
+/// Bytes of partial sums per cycle from each contributor of a fix-up, if consumers load them.
 const FIX_UP_BYTES: u64 = 30;
-/// The same where the producer has copied them.
+/// The same if the producer has copied them.
 const COPIED_BYTES: u64 = 60;
-/// A grouped product in tiles of eight tokens, against one in tiles of twice as many: what a step takes
-/// longer, and what the launch takes less. These reproduce 8 to 64 groups of one or two tokens.
+/// The difference of a grouped product in tiles of eight tokens from one in tiles of twice as many: the
+/// additional time of a step, and the saved time of the launch. These reproduce 8 to 64 groups of one
+/// or two tokens.
 const FEW_TOKENS: u32 = 8;
 const FEW_STEP_CYCLES: u64 = 69;
 const LESS_LAUNCH_CYCLES: u64 = 9000;
@@ -113,15 +114,15 @@ const fn clusters(sms: u32, size: u32, resident: u32) -> u64 {
     if sum == 0 { 1 } else { sum }
 }
 
-/// Steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive before it has
-/// finished: as many as were measured to be best where the producer copies them. Elsewhere none: of few
-/// tokens memory is the limit, and CTAs that end earlier leave it unused.
+/// Returns the steps of a tile that its owner [keeps](Schedule::keeping), so that partial sums arrive
+/// before it has finished: the number that was measured to be best if the producer copies them,
+/// otherwise none. Memory is the limit of few tokens, and CTAs that end earlier leave it unused.
 const fn kept_steps(config: &Sm90Config) -> u32 {
     if config.copies_partials() { 2 } else { 0 }
 }
 
-/// The schedule of a problem. `None` where there are fewer steps than CTAs, too many for a
-/// launch, or where the kernel cannot split K so.
+/// Returns the schedule of a problem. `None` if there are fewer steps than CTAs, too many for a
+/// launch, or if the kernel cannot split K so.
 #[must_use]
 pub fn schedule(
     config: &Sm90Config,
@@ -246,9 +247,9 @@ pub fn candidates(
     })
 }
 
-/// All candidates of `scheme` for a grouped product, in the table's order, when `expected` are the
-/// problems that have tokens and the tokens of each. They cost what the same tiles cost in a batch
-/// of such problems; the CTAs are as many as are resident at a time.
+/// Lists all candidates of `scheme` for a grouped product, in the table's order; `expected` are the
+/// number of problems that have tokens and the tokens of each. They cost as much as the same tiles
+/// in a batch of such problems; the CTAs are as many as are resident at a time.
 pub fn grouped(
     scheme: Scheme,
     expected: &Problem,
@@ -259,15 +260,15 @@ pub fn grouped(
     configs.filter_map(move |config| found_on_device(config, expected, sms, result))
 }
 
-/// The estimate of `scheme` for one of several products of sizes of their own, with all CTAs that are
-/// resident; they take whole tiles. `None` for sizes that no launch takes.
+/// Estimates `scheme` for one of several mixed products, with all CTAs that are resident; they take
+/// whole tiles. `None` for sizes that no launch takes.
 pub fn mixed(scheme: Scheme, problem: &Problem, sms: u32, result: ResultType) -> Option<Estimate> {
     let config = MIXED.iter().find(|config| config.scheme == scheme)?;
     found_on_device(config, problem, sms, result)
 }
 
-/// Cycles of a grouped product in tiles that are as wide as need be, where the token counts are spread evenly
-/// from none to twice those expected, without what all such configurations take.
+/// Returns the cycles of a grouped product in tiles of variable width, with token counts spread evenly from
+/// none to twice the expected ones, without the costs that all such configurations have.
 fn spread_cycles(config: &Sm90Config, expected: &Problem, runs: u64) -> u64 {
     const COUNTS: u32 = 16;
     let steps = u64::from(expected.k.div_ceil(K_STEP));
@@ -295,8 +296,8 @@ fn spread_cycles(config: &Sm90Config, expected: &Problem, runs: u64) -> u64 {
     whole.min(even + 2 * (u64::from(config.sum_bytes()) / FIX_UP_BYTES) + HANDOVER_CYCLES) + meeting
 }
 
-/// Cycles of a step of a tile of `width` tokens, and of the tile besides its steps, where tiles are as wide
-/// as need be. These reproduce equal problems of 48 to 256 tokens on an H200.
+/// Returns the cycles of a step of a tile of `width` tokens, and of the tile besides its steps, in tiles of
+/// variable width. These reproduce equal problems of 48 to 256 tokens on an H200.
 const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
     if config.is_wide() {
         let read = if width < WIDE_NARROWEST { WIDE_NARROWEST } else { width } as u64;
@@ -311,8 +312,8 @@ const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
     }
 }
 
-/// The estimate for a configuration whose work list is made on the device: what the same tiles cost in
-/// a batch.
+/// Estimates a configuration whose work list is made on the device: the cost of the same tiles in a
+/// batch.
 fn found_on_device(
     config: &'static Sm90Config,
     expected: &Problem,
@@ -393,7 +394,7 @@ mod tests {
             let few = if scheme.operand.half().is_some() { [8, 16] } else { [32; 2] };
             let many = if scheme.operand.half().is_some() { 256 } else { 128 };
             assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few[0], few[1], many]);
-            // Of what was measured: few tokens in short and in long loops, and much work for wide tiles
+            // The measured cases: few tokens in short and in long loops, and much work for wide tiles
             // and little.
             if scheme.operand.half().is_some() {
                 for (m, n, k, l, tokens) in [

@@ -8,7 +8,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, WARP};
 
 /// Instructions that an SM issues in a clock, half of what its quarters could: their warps wait for weights in
-/// between. Of the public contest's three shapes the best published kernels, which convert and multiply like
+/// between. For the public contest's three shapes the best published kernels, which convert and multiply like
 /// ours, take 2.15 times as long as DRAM on a B200; by this rate ours take 2.2 times as long.
 const ISSUED: u64 = 2;
 
@@ -88,8 +88,8 @@ mod tests {
 
     const F16: ResultType = ResultType::Floats(FloatType::F16);
 
-    /// Of large weights the tensor cores are sooner, of small ones the ends of their kernels cost
-    /// more.
+    /// Choices by size: tensor cores are sooner for large weights; for small ones the ends of their
+    /// kernels cost more.
     #[test]
     fn choices() {
         let sooner = |m, k, l, scales| {
@@ -107,7 +107,7 @@ mod tests {
         assert!(product(&problem(128, 0, 1), F16, &Rates::B200).is_none());
     }
 
-    /// The contest's shapes take about 2.2 times what DRAM takes, the shortest more, where launch and end count.
+    /// The contest's shapes take about 2.2 times as long as DRAM, the shortest more, because of launch and end.
     #[test]
     fn as_published() {
         for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Where DRAM is slow it is the limit, whatever is issued.
+    /// Limits: slow DRAM is the limit, whatever is issued.
     #[test]
     fn limits() {
         let problem = problem(4096, 4096, 1);

@@ -54,10 +54,10 @@ pub const MIN_TENSOR_SCALE: f32 = MIN_TORCHAO_PARAMETER;
 pub enum TensorScale {
     /// No tensor-level scale (it is 1).
     OneLevel,
-    /// From the largest magnitude of the tensor, by the recipe.
+    /// Computed by the recipe from the largest magnitude of the tensor.
     #[default]
     FromAmax,
-    /// From the largest magnitude of each row, by the recipe.
+    /// Computed by the recipe from the largest magnitude of each row.
     PerRow,
     /// The recipe's tensor parameter, from calibration: a multiplier for TorchAO and ModelOpt, a
     /// divisor for Transformer Engine and compressed-tensors. Values beyond its range saturate.

@@ -15,9 +15,9 @@ const PIECE: usize = 1024;
 
 /// The largest magnitudes from which tensor-level scales are computed.
 pub(super) struct Maxima {
-    /// Of each row; empty where no scale depends on it.
+    /// Scales of each row; empty if no scale depends on it.
     pub rows: Vec<f32>,
-    /// Of the tensor.
+    /// Scale of the tensor.
     pub tensor: f32,
 }
 

@@ -31,7 +31,7 @@ pub enum TuneError {
     Malformed {
         /// The file, or another description of the text.
         origin: String,
-        /// What was expected at which place.
+        /// The expected text and its place.
         reason: String,
     },
     /// Another version of this project wrote it.
@@ -42,7 +42,7 @@ pub enum TuneError {
         /// Its version.
         found: u64,
     },
-    /// It was measured on another device, with another driver or other kernels.
+    /// The table was measured on another device, with another driver or other kernels.
     #[error("{origin} was measured with {field} `{found}`, here it is `{required}`")]
     Elsewhere {
         /// The file, or another description of the table.

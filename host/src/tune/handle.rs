@@ -104,8 +104,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// After any sequence, it contains exactly the keys that were added last, each with its
-        /// last value.
+        /// The newest are kept: after any sequence, it contains exactly the keys that were added
+        /// last, each with its last value.
         #[test]
         fn the_newest_are_kept(most in 1usize..5, keys in prop::collection::vec(0u8..9, 0..40)) {
             let mut bounded = Bounded::new(most);

@@ -95,7 +95,7 @@ fn release(text: &str) -> Option<&str> {
     })
 }
 
-/// What a GEMM writes, without its values.
+/// The result of a GEMM, without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResultKind {
     /// Floats of a type.
@@ -114,7 +114,8 @@ impl ResultKind {
         }
     }
 
-    /// Neighbouring columns of a row that are stored together, of which N is a multiple.
+    /// Returns the number of neighbouring columns of a row that are stored together, of which N is
+    /// a multiple.
     #[must_use]
     pub fn block(self) -> usize {
         self.planned().block() as usize
@@ -157,7 +158,7 @@ pub struct TuneProblem {
     pub output: ResultKind,
     /// Whether two matrices of weights make the result.
     pub gated: bool,
-    /// M, N, K and L; N is the result's. Of a grouped product see [`groups`](Self::groups).
+    /// M, N, K and L; N is the result's. See [`groups`](Self::groups) for a grouped product.
     pub shape: GemmShape,
     /// The groups of a grouped product.
     pub groups: Option<TuneGroups>,
@@ -168,7 +169,7 @@ pub struct TuneProblem {
 pub struct TuneGroups {
     /// Groups.
     pub count: usize,
-    /// Whether each has a matrix of its own, of M tokens, and L is their number. Otherwise M is the most
+    /// Whether each has its own matrix, of M tokens, and L is their number. Otherwise M is the most
     /// tokens of all, and L is 1.
     pub slots: bool,
 }

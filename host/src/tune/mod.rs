@@ -162,7 +162,7 @@ impl Tuning {
         }
     }
 
-    /// What reasons call the table.
+    /// Returns the name of the table in reasons.
     pub(crate) fn origin(&self) -> &str {
         match &self.0 {
             State::Table { origin, .. } => origin,
@@ -171,7 +171,7 @@ impl Tuning {
     }
 }
 
-/// What reasons call the table in a file.
+/// Returns the name of a file's table in reasons.
 fn origin(path: &Path) -> String {
     format!("the tuning table {}", path.display())
 }

@@ -24,7 +24,7 @@ pub struct Measured {
     pub median_ns: u64,
 }
 
-/// What was measured on one device with one driver and one set of kernels.
+/// The measurements of one device with one driver and one set of kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     device: DeviceKey,
@@ -47,7 +47,7 @@ struct Text {
     entries: Vec<Line>,
 }
 
-/// An entry as a file has it, on a line of its own.
+/// An entry as a file has it, on its own line.
 #[derive(Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -66,7 +66,7 @@ struct Line {
     /// Groups of a grouped product.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     groups: Option<usize>,
-    /// Whether each of them has a matrix of its own; left out where they share one.
+    /// Whether each of them has its own matrix; left out where they share one.
     #[serde(default, skip_serializing_if = "is_false")]
     slots: bool,
     n: usize,
@@ -235,7 +235,7 @@ impl Table {
         text
     }
 
-    /// What it was measured on.
+    /// Returns the measured device.
     #[must_use]
     pub fn device(&self) -> &DeviceKey {
         &self.device
@@ -271,7 +271,7 @@ impl Table {
         self.entries.iter()
     }
 
-    /// What was measured for exactly this problem.
+    /// Returns the measurement of exactly this problem.
     #[must_use]
     pub fn get(&self, problem: &TuneProblem) -> Option<&Measured> {
         self.entries.get(problem)
@@ -282,8 +282,8 @@ impl Table {
         self.entries.insert(problem, measured);
     }
 
-    /// Takes over all entries of a table of the same device. Where both have one, the `newer`
-    /// wins. Errors call it `origin`.
+    /// Takes over all entries of a table of the same device. If both have one, the `newer` wins.
+    /// Errors call it `origin`.
     ///
     /// # Errors
     /// [`TuneError::Elsewhere`]; nothing is taken over then.

@@ -486,7 +486,7 @@ fn cublas_e4m3(device: &CudaDevice, _: &CudaModule) -> Checked {
         let c = device.alloc(2 * batch * n * m)?;
         for sums in [E4m3Sums::Promoted, E4m3Sums::Fast] {
             let planned = match cublas.e4m3_product(shape, sums, 256) {
-                // What is documented must be there; batches and odd columns are not.
+                // Documented products must be there; batches and odd columns are not.
                 Err(error @ CublasError::Refused { .. }) if (n, batch) != (16, 1) => {
                     refused.push(error.to_string());
                     continue;

@@ -1,4 +1,4 @@
-//! What the probe makes of drivers that this machine does not have.
+//! The probe's answers for drivers that this machine does not have.
 
 use nvfp4::cuda::{CudaDevice, probe};
 

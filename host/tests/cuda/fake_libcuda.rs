@@ -47,7 +47,7 @@ thread_local! {
 const RELAXED: u32 = 2;
 const UNSUPPORTED: u32 = 900;
 
-/// What a driver answers to a call that could disturb a recording of this thread.
+/// Returns a driver's answer to a call that could disturb a recording of this thread.
 fn disturbs() -> u32 {
     let mut recording = RECORDING.lock().expect("no panic before");
     match &mut *recording {
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> u32 {
     unsafe { *address = alloc(layout) as u64 };
     0
 }
-// What is freed is leaked: nobody knows its size, and the process is short.
+// Freed memory is leaked: nobody knows its size, and the process is short.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     if disturbs() != 0 || FREED.fetch_add(1, Ordering::Relaxed) < field(5) as u32 {
@@ -360,7 +360,8 @@ pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut i32, attribute: u32, _: 
     unsafe { *value = if attribute == 0 { 1024 } else { 0 } };
     0
 }
-/// Of seven multiprocessors; the configuration's only attribute is the shape of the cluster.
+/// Answers for seven multiprocessors; the configuration's only attribute is the shape of the
+/// cluster.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     clusters: *mut i32,
@@ -380,7 +381,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
 }
 #[unsafe(no_mangle)]
 pub extern "C" fn cuFuncSetAttribute(_: usize, attribute: u32, _: i32) -> u32 {
-    // Of the attributes, only this one is asked about: clusters of more than 8 blocks.
+    // Only one attribute is asked about: clusters of more than 8 blocks.
     if attribute == 14 {
         call!("cuFuncSetAttribute {attribute}");
     }

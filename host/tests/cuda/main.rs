@@ -46,7 +46,7 @@ fn backend_on_this_machine() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// Without a usable driver everything says so, the same way each time.
+/// Every call says the same without a usable driver.
 fn without_a_driver(error: DriverError) {
     let open = CudaDevice::open(0).map(|_| ());
     assert_eq!(open, Err(CudaError::Driver(error.clone())));

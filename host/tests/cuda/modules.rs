@@ -1,5 +1,5 @@
-//! What a GPU is given to load: machine code where the driver takes it, else PTX, with the reason.
-//! `fake_driver` has a driver that refuses all machine code.
+//! The code that a GPU is given to load: machine code if the driver takes it, else PTX, with the
+//! reason. `fake_driver` has a driver that refuses all machine code.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -22,8 +22,8 @@ fn stream(number: usize) -> *mut c_void {
     ptr::without_provenance_mut(number)
 }
 
-/// Runs the child with a driver; what it said. Of the driver's calls that free memory and that set
-/// attributes, so many fail at first.
+/// Runs the child with a driver; what it said. `failures`: how many of the first calls that free
+/// memory, and that set attributes, fail.
 fn said(test: &str, failures: [u32; 2]) -> Option<String> {
     let driver = Driver::compile(test)?;
     let [unfreed, unset] = failures;
@@ -61,8 +61,8 @@ fn use_memory_in_a_recording() {
     // SAFETY: `graph` is writable.
     let ended = unsafe { raw::cuStreamEndCapture(stream(ENGINES), &mut graph) };
     assert_eq!(ended, 0, "the recording was destroyed");
-    // What the thread may do was restored: without a handle's care, a wait destroys a recording.
-    // SAFETY: as above.
+    // The thread's mode was restored: without a handle's care, a wait destroys a recording. SAFETY:
+    // as above.
     unsafe {
         raw::cuStreamBeginCapture_v2(stream(ENGINES), 0);
         assert_eq!(raw::cuStreamSynchronize(stream(0x51)), 900);
@@ -161,7 +161,7 @@ fn use_a_stream_per_thread() {
     assert_eq!(gpu.stream_id(), gpu.stream_id());
     assert_ne!(gpu.stream_id(), elsewhere(|| gpu.stream_id()), "another stream");
 
-    // What has flags in memory stays with the thread that used it first.
+    // A workspace has flags in memory, so it stays with the thread that used it first.
     let workspace = Workspace::new(&device, 64).expect("allocated");
     workspace.require_stream(&device).expect("the first stream");
     let workspace = elsewhere(|| {

@@ -25,7 +25,7 @@ use crate::fake_driver::Driver;
 
 const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/kernels");
 
-/// What the fake driver takes for a stream of the primary context, and of another.
+/// A stream of the primary context for the fake driver, and one of another context.
 const STREAM: usize = 0x77;
 const FOREIGN: usize = 0x9077;
 
@@ -173,7 +173,7 @@ fn child() -> Result<()> {
     }
     assert_eq!(device.allocations(), before);
 
-    // What a graph would keep an address of the host in is refused while one is recorded.
+    // Calls in which a graph would keep an address of the host are refused while one is recorded.
     let recorded = gpu.capture(|| {
         let refused = input.write(&bytes).expect_err("the stream is being recorded").to_string();
         let expected = "write to device memory: the stream must be outside of a recording into \

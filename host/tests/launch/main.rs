@@ -1,4 +1,5 @@
-//! What launching costs on the host: its time, and nothing on its heap once an operation has been launched before.
+//! The cost of launching on the host: its time, and nothing on its heap once an operation has been launched
+//! before.
 //!
 //! The path is the one of a GPU: on a machine without one, this program runs again with a driver
 //! whose calls do nothing (`cuda/driver.rs`), once for each architecture. With a supported GPU

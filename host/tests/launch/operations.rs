@@ -20,7 +20,7 @@ use nvfp4_lab::generate::Generator;
 use nvfp4_lab::moe::{HostBiases, MoeOperands, MoeRun};
 use nvfp4_lab::rng::SplitMix64;
 
-/// What is done with an operation: its name, and its launch.
+/// A visitor of operations: it gets the name, and the launch.
 pub type Visit<'a> = dyn FnMut(&str, &dyn Fn() -> Result<()>) -> Result<()> + 'a;
 
 /// Tokens, and columns of results.
@@ -50,7 +50,7 @@ pub fn all(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
     moe(kernels, visit)
 }
 
-/// A product whose activations are prepared by launches of their own, as those of few tokens are
+/// A product whose activations are prepared by their own launches, as those of few tokens are
 /// not on sm_100a.
 pub fn prepared_product(kernels: &Kernels) -> Result<GemmRun> {
     let (a, b) = (blocks::<Nvfp4>([1, 8 * M, 96], Linear)?, blocks::<Nvfp4>([1, N, 96], Linear)?);

@@ -95,7 +95,7 @@ pub fn no_kernels(folder: &Folder, (device, arch): (&str, Arch)) -> Kernels {
     device.kernels(Some(folder.path())).expect("loads")
 }
 
-/// Where the compiled kernels are: the folder that `NVFP4_KERNELS_DIR` names, else the one that
+/// The folder of the compiled kernels: the one that `NVFP4_KERNELS_DIR` names, else the one that
 /// `cargo xtask build-kernels` writes to.
 pub fn kernels_dir() -> PathBuf {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");

@@ -75,7 +75,7 @@ fn each_kind_has_its_error() {
 #[test]
 fn other_versions_are_told_from_damage() {
     for version in ["0", "1", "2", "3", "5", "18446744073709551615"] {
-        // What another version's file has is none of our business.
+        // The contents of another version's file are none of our business.
         let text = format!("{{\"version\": {version}, \"devices\": [1, 2]}}");
         match Table::parse(&text, "t.json") {
             Err(TuneError::Version { found, .. }) => assert_eq!(found.to_string(), version),

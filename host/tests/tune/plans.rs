@@ -1,4 +1,4 @@
-//! What planning makes of a table.
+//! Planning with a table.
 
 use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::{FloatType, ScaleLayout};
@@ -28,7 +28,7 @@ fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
     plan_for(kernels, shape, format, activations, &options(problem)).expect("a plan")
 }
 
-/// What the model alone says.
+/// Returns the model's choice alone.
 fn by_model(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
     let TuneProblem { shape, format, activations, .. } = *problem;
     if problem.gated {
@@ -184,8 +184,8 @@ const CLASSES: [(usize, &[usize]); 2] =
     [(0, &[8, 16, 32, 64, 128, 256, 384]), (1, &[8, 16, 32, 64, 128, 256, 512, 768])];
 
 proptest! {
-    /// Of all measured M of the problem's class the nearest is taken, the larger of two; without
-    /// one, the model's choice.
+    /// The nearest measured M of the problem's class is taken, the larger of two; without one, the
+    /// model's choice.
     #[test]
     fn the_nearest_of_the_class(
         which in 0usize..2,
@@ -404,7 +404,7 @@ fn planning_measures_nothing_and_touches_no_file() {
         let folder = Folder::new("tune-planning");
         let path = folder.file("tune.json");
         let bundles = folder.file("bundles");
-        // Of a device that writes each launch as a bundle.
+        // A device that writes each launch as a bundle.
         no_kernels(&folder, machine);
         let device = Device::open(&machine.0.parse().expect("known")).expect("opens");
         let device = device.with_capture(&bundles);

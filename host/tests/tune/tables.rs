@@ -48,8 +48,8 @@ proptest! {
         prop_assert_eq!(lines, table.len());
     }
 
-    /// After merging, every problem has the newer entry, or else the older one, and there are no
-    /// others.
+    /// The newer entry wins: after merging, every problem has it, or else the older one, and there
+    /// are no others.
     #[test]
     fn the_newer_entry_wins(older in tables(), newer in tables()) {
         let mut merged = older.clone();
@@ -136,7 +136,8 @@ fn runs_add_at_once() {
     assert_eq!(tune::open(&path, &key()).expect("a table").len(), RUNS);
 }
 
-/// What two runs measure comes together; a table that does not fit is only replaced if asked for.
+/// Runs add to the table: measurements of two come together; a table that does not fit is only
+/// replaced if asked for.
 #[test]
 fn runs_add_to_the_table() {
     let folder = Folder::new("tune-add");

@@ -39,7 +39,7 @@ impl fmt::Display for Ran {
     }
 }
 
-/// What chooses the experts.
+/// The part that chooses the experts.
 pub struct Router {
     /// `[experts, H]`.
     pub weight: Vec<f32>,

@@ -21,7 +21,7 @@ pub fn route(router: &Router, tokens: &[f32], hidden: usize) -> (Vec<i32>, Vec<f
     (ids, weights)
 }
 
-/// What the block makes of `tokens` with these choices, `[T, H]`.
+/// Computes the block for `tokens` with these choices, `[T, H]`.
 pub fn block(
     experts: &[Values],
     clamped: bool,

@@ -17,7 +17,7 @@ pub const LAYER: &str = "encoder.layer.0.attention.self.query";
 
 /// The vocabulary's first token that takes part.
 const FIRST_TOKEN: usize = 2000;
-/// What the model adds to variances.
+/// The model's addend of variances.
 const EPSILON: f32 = 1e-12;
 
 /// A result against that of the unquantised operands.
@@ -78,8 +78,8 @@ pub fn compare(kernels: &Kernels, model: &Checkpoint, tokens: usize) -> Result<V
     compared.collect()
 }
 
-/// What the model feeds its first layer for `tokens` words: the sum of the embeddings of word,
-/// position and segment, normalised.
+/// Computes the input of the model's first layer for `tokens` words: the sum of the embeddings of
+/// word, position and segment, normalised.
 fn embed(model: &Checkpoint, tokens: usize) -> Result<Vec<f32>> {
     let (_, k, words) = model.matrix("embeddings.word_embeddings.weight")?;
     let (.., positions) = model.matrix("embeddings.position_embeddings.weight")?;

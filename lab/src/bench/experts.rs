@@ -13,7 +13,7 @@ use nvfp4::tensor::{BlockScaled, Dims};
 /// are equal: to make, keep and decode hundreds of large tensors would take longer than the bench.
 const DISTINCT: usize = 16;
 
-/// `count` matrices of weights, each a tensor with a scale of its own.
+/// `count` matrices of weights, each a tensor with its own scale.
 pub(super) struct Experts<F> {
     tensors: Vec<BlockScaled<F>>,
     count: usize,
@@ -39,7 +39,7 @@ impl<F: BlockFormat> Experts<F> {
         Ok(Self { tensors, count, gated })
     }
 
-    /// What matrix `index` is multiplied with besides its tensor's scale: exact in few bits.
+    /// Returns the factor of matrix `index` besides its tensor's scale: exact in few bits.
     fn factor(index: usize) -> f32 {
         1.0 + (index / DISTINCT) as f32 / 16.0
     }
@@ -56,7 +56,7 @@ impl<F: BlockFormat> Experts<F> {
         Ok(if self.gated { GatedWeights::stacked(tensor)?.into() } else { tensor.into() })
     }
 
-    /// What each matrix is multiplied with besides its tensor's scale.
+    /// Returns the factor of each matrix besides its tensor's scale.
     pub fn factors(&self) -> Vec<f32> {
         (0..self.count).map(Self::factor).collect()
     }

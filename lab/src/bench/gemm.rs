@@ -28,12 +28,12 @@ use nvfp4::tensor::{BlockScaled, Dims};
 /// Rows and columns of the operands of the product that shows the tensor cores' ceiling.
 const CEILING_SIZE: usize = 8192;
 
-/// What to run besides the shape.
+/// The options of a run besides the shape.
 #[derive(Clone, Debug)]
 pub struct GemmBench {
     /// Format of the weights.
     pub format: Format,
-    /// What the activations are.
+    /// The type of the activations.
     pub activations: ActivationInput,
     /// How inputs are made.
     pub generator: Generator,
@@ -179,7 +179,7 @@ impl GemmBench {
         matches!(device.backend(), Backend::Cuda(_)) && self.protocol.replays > 0
     }
 
-    /// What a report begins with; `what` are the operation, the shape and the result's type.
+    /// Makes the head of a report; `what` are the operation, the shape and the result's type.
     pub(super) fn head<F: BlockFormat>(
         &self,
         kernels: &Kernels,
@@ -209,7 +209,7 @@ impl GemmBench {
         }
     }
 
-    /// What a run came to, without times.
+    /// Makes the report of a run, without times.
     pub(super) fn report<F: BlockFormat>(
         &self,
         kernels: &Kernels,
@@ -247,7 +247,7 @@ pub struct GemmTiming {
     pub read: ReadCeiling,
     /// Operations a second of a large f16 product of cuBLAS.
     pub tensor_ceiling: Option<f64>,
-    /// What it was compared with.
+    /// The peers that it was compared with.
     #[serde(flatten)]
     pub peers: Peers,
 }
@@ -263,7 +263,7 @@ pub struct Swept {
     pub error: Option<String>,
 }
 
-/// What reports of products and of mixtures of experts begin with.
+/// The head of reports on products and on mixtures of experts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Head {
     /// The operation.
@@ -272,11 +272,11 @@ pub struct Head {
     pub shape: String,
     /// Format of the weights.
     pub format: &'static str,
-    /// What the activations are.
+    /// The type of the activations.
     pub activations: String,
-    /// What becomes of each value, or of the gate's.
+    /// The activation function of the values, or of the gate's.
     pub activation: String,
-    /// What it ran on, and why.
+    /// The device, and why it was chosen.
     pub device: Choice,
     /// The folder of kernels.
     pub kernels: String,
@@ -290,7 +290,7 @@ pub struct Head {
     pub verified: bool,
     /// Bytes that must move at least once.
     pub bytes: u64,
-    /// What a launch costs on the host, if that was asked for.
+    /// The cost of a launch on the host, if it was asked for.
     pub host: Option<HostCost>,
     /// Counters of each launch; only from the emulator.
     pub emulated: Vec<Emulated>,
@@ -307,10 +307,10 @@ impl fmt::Display for Head {
     }
 }
 
-/// What folding to e4m3 did to weights. Results are verified against the folded ones.
+/// The effect of folding weights to e4m3. Results are verified against the folded ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FoldedWeights {
-    /// Weights that are not what they were.
+    /// Weights that changed.
     pub changed: u64,
     /// All weights.
     pub weights: u64,
@@ -319,7 +319,7 @@ pub struct FoldedWeights {
 }
 
 impl FoldedWeights {
-    /// Of weights for products in e4m3; none for others.
+    /// Returns the effect for weights for products in e4m3; none for others.
     fn of(weights: &Repacked) -> Option<Self> {
         let (form, lost) = (weights.form(), weights.lost());
         let in_bytes = form.activations == Some(Operand::E4m3);
@@ -334,7 +334,7 @@ impl FoldedWeights {
 /// A verified run, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct GemmReport {
-    /// What was run.
+    /// The head of the report.
     #[serde(flatten)]
     pub head: Head,
     /// How it ran.
@@ -343,7 +343,7 @@ pub struct GemmReport {
     pub max_error: f64,
     /// The whole comparison.
     pub verification: Verification,
-    /// What folding to e4m3 did to the weights, of a dense or gated product in it.
+    /// The effect of folding a dense or gated product's weights to e4m3.
     pub folded: Option<FoldedWeights>,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<GemmTiming>,
@@ -457,7 +457,7 @@ fn time<F: BlockFormat>(
     let (mut peers, mut tensor_ceiling) = (Peers::default(), None);
     if protocol.cublas {
         let GemmShape { m, k, l, .. } = shape;
-        // Of a gated product the sums of both halves, without what follows.
+        // A gated product is compared with the sums of both halves, without the epilogue.
         let product = CublasShape { m: bench.weight_rows(shape.n), n: m, k, batch: l };
         let matrix = gpu::halves(b)?;
         let tokens = peer_tokens(a)?;

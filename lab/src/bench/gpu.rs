@@ -323,7 +323,7 @@ mod tests {
         };
         assert!(values.iter().all(|value| value.is_finite()));
         assert!((0.49..0.51).contains(&share(|x| x < 0.0)));
-        // What is above 68 is 72 or more: 28.8 % of normal numbers are above 68 / 64.
+        // Everything above 68 is 72 or more: 28.8 % of normal numbers are above 68 / 64.
         assert!((0.28..0.30).contains(&share(|x| x.abs() > 64.0)));
         assert!(share(|x| x == 0.0) < 0.01);
         assert_eq!(noise(3).len(), 6);

@@ -82,7 +82,7 @@ fn run<F: BlockFormat>(
     Ok(report)
 }
 
-/// What a timed run needs.
+/// The inputs of a timed run.
 struct Inputs<'a, F> {
     kernels: &'a Kernels,
     shape: &'a GroupedShape,

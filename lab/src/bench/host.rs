@@ -1,5 +1,5 @@
-//! What launching costs on the host: the time from the call of an operation's launch to its return,
-//! beside that of the driver's own calls for the same kernels.
+//! The cost of launching on the host: the time from the call of an operation's launch to its
+//! return, beside that of the driver's own calls for the same kernels.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ const BATCHES: usize = 200;
 /// Batches before them.
 const WARMUP: usize = 10;
 
-/// What the launch of an operation costs on the host.
+/// The cost of an operation's launch on the host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum HostCost {
@@ -213,7 +213,7 @@ impl fmt::Display for HostCost {
     }
 }
 
-/// For reports.
+/// Converts to nanoseconds for reports.
 fn nanoseconds(seconds: f64) -> f64 {
     microseconds(seconds) * 1e3
 }

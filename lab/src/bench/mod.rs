@@ -81,8 +81,8 @@ pub struct Emulated {
 
 impl Emulated {
     /// The counts from the reports of one operation on `device`; `None` on a GPU, which does not
-    /// count. Of an operation with several launches (more than 65,535 batch entries), they are
-    /// those of the first launch; the others are equal.
+    /// count. If an operation has several launches (more than 65,535 batch entries), they are those
+    /// of the first launch; the others are equal.
     #[must_use]
     pub fn of(device: &Device, reports: &[LaunchReport]) -> Option<Self> {
         let (Backend::Emulator(emulator), [report, ..]) = (device.backend(), reports) else {
@@ -175,7 +175,7 @@ pub struct Report {
     pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<Timing>,
-    /// What a launch costs on the host, if that was asked for.
+    /// The cost of a launch on the host, if it was asked for.
     pub host: Option<HostCost>,
     /// Counters; only from the emulator.
     pub emulated: Option<Emulated>,

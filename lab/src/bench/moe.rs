@@ -24,7 +24,8 @@ use nvfp4::tensor::Dims;
 /// A verified run, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct MoeReport {
-    /// What was run. `bytes` are the weights of the experts that some token took, tokens and results.
+    /// The head of the report. `bytes` are the weights of the experts that some token took, tokens
+    /// and results.
     #[serde(flatten)]
     pub head: Head,
     /// How the products ran.
@@ -40,7 +41,7 @@ pub struct MoeReport {
 /// Measured times of a layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct MoeTiming {
-    /// Of the whole layer, over input sets in rotation.
+    /// Times of the whole layer, over input sets in rotation.
     #[serde(flatten)]
     pub measured: SetTimes,
     /// Each step alone, on what the steps before it left.
@@ -104,7 +105,7 @@ pub(super) fn token_counts(shape: MixtureShape, seed: u64) -> Vec<usize> {
     counts
 }
 
-/// Who goes where, in one launch.
+/// The experts of each token, in one launch.
 struct Choices {
     /// `[T, K]`.
     ids: Vec<i32>,

@@ -102,7 +102,7 @@ pub struct QuantizeBenchReport {
     pub bytes: u64,
     /// Times; only from a GPU, and only if verified.
     pub times: Option<CopyTiming>,
-    /// What a launch costs on the host, if that was asked for.
+    /// The cost of a launch on the host, if it was asked for.
     pub host: Option<HostCost>,
     /// Counters of the last kernel; only from the emulator.
     pub emulated: Option<Emulated>,

@@ -82,7 +82,7 @@ impl SetTimes {
     }
 }
 
-/// For reports.
+/// Converts to microseconds for reports.
 pub(super) fn microseconds(seconds: f64) -> f64 {
     seconds * 1e6
 }
@@ -165,9 +165,9 @@ pub struct Peers {
     pub cublas: Option<Peer>,
     /// The reason why that was not timed.
     pub cublas_error: Option<String>,
-    /// Where activations are e4m3: its times on weights and activations in e4m3, each tensor with one
-    /// scale. First with sums promoted to f32, as ours are, then with
-    /// [fast ones](nvfp4::cuda::E4m3Sums::Fast). Quantising is not part of them.
+    /// The peer's times on weights and activations in e4m3, each tensor with one scale, if ours are
+    /// e4m3. First with sums promoted to f32, as ours are, then with [fast
+    /// ones](nvfp4::cuda::E4m3Sums::Fast). Quantising is not part of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cublas_e4m3: Vec<Peer>,
     /// The reason why one of those was not timed.

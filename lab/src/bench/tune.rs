@@ -16,7 +16,7 @@ use nvfp4::gemm::{GemmOptions, Output};
 use nvfp4::moe::MoeOptions;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, TuneError, TuneGroups, TuneProblem, Tuning};
 
-/// What was measured for one shape, as `--json` prints it.
+/// The measurements of one shape, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneReport {
     /// The problem, in words.
@@ -32,7 +32,7 @@ pub struct TuneReport {
 }
 
 impl TuneReport {
-    /// What a table says of it.
+    /// Returns the entry of a table.
     #[must_use]
     pub fn entry(&self) -> (TuneProblem, Measured) {
         self.entry.clone()
@@ -230,13 +230,13 @@ impl fmt::Display for TuneReport {
 /// A whole run of the tuner, as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub struct TuneSummary {
-    /// What the table belongs to.
+    /// The device that the table belongs to.
     pub device: DeviceKey,
     /// The file that was written.
     pub table: String,
     /// Entries in it now.
     pub entries: usize,
-    /// What was measured.
+    /// The measurements.
     pub reports: Vec<TuneReport>,
 }
 

@@ -1,4 +1,4 @@
-//! What the oracle makes of exact sums, and the magnitudes that bound the error of a kernel's
+//! The oracle's epilogue on exact sums, and the magnitudes that bound the error of a kernel's
 //! result.
 //!
 //! The activations' formulas are written here anew, in f64, from their definitions; the kernels'
@@ -24,19 +24,19 @@
 //! | relu squared | `2 max(x, 0) + e` |
 //!
 //! SiLU and GELU are `x F(x)` of a function `F` that rises from 0 to 1, with slopes of at most 1.10
-//! and 1.13. Where `F` is the sigmoid of `-a`, or falls as `e^-a`, both slope and error of the
-//! function fall with it: `D = min(1, (1 + 3 a) e^-a)` at the end of `x +- e` where `a` is smaller.
-//! For the sigmoid of `s x`, `a = |s x|` and the slope is at most `(1 + a) e^-a`; for the form by
-//! `tanh`, `a` grows as `x^3`, and it is `(1 + 3 a) e^-a`; for the error function, `a = x^2 / 2`, and
-//! it is below `(1 + 2 a) e^-a`.
-//! A kernel's own error in `F` has a few parts in `eps` of the argument, the exponential and the
-//! reciprocal, of which the first counts `a e^-a`; 2 magnitudes of `x D` allow 10 `eps` of it.
+//! and 1.13. If `F` is the sigmoid of `-a`, or falls as `e^-a`, both slope and error of the function
+//! fall with it: `D = min(1, (1 + 3 a) e^-a)` at the end of `x +- e` where `a` is smaller. For the
+//! sigmoid of `s x`, `a = |s x|` and the slope is at most `(1 + a) e^-a`; for the form by `tanh`, `a`
+//! grows as `x^3`, and it is `(1 + 3 a) e^-a`; for the error function, `a = x^2 / 2`, and it is below
+//! `(1 + 2 a) e^-a`. A kernel's own error in `F` has a few parts in `eps` of the argument, the
+//! exponential and the reciprocal, of which the first counts `a e^-a`; 2 magnitudes of `x D` allow 10
+//! `eps` of it.
 //!
 //! *Product.* `(p + e_p)(u + e_u) - p u` is `e_p (|u| + e_u) + |p| e_u` at most, and its rounding is
 //! within one magnitude of the product.
 //!
-//! *Underflow.* What a GPU flushes to zero is below the smallest normal f32. In a sum that is
-//! nothing; here it may be multiplied by `x` or `u`, and counts so often.
+//! *Underflow.* Values that a GPU flushes to zero are below the smallest normal f32. In a sum that
+//! is nothing; here it may be multiplied by `x` or `u`, and counts so often.
 
 use fp4_formats::gemm::Activation;
 
@@ -68,7 +68,8 @@ struct Bounded {
 }
 
 impl<'a> Exact<'a> {
-    /// Of a product of `additions` additions, whose operands' scales multiply to `scales` in both halves.
+    /// Makes the epilogue of a product of `additions` additions, whose operands' scales multiply to
+    /// `scales` in both halves.
     pub fn new(options: &'a GemmOptions, scales: [f64; 2], additions: usize) -> Self {
         let up_alpha = options.up.as_ref().map_or(1.0, |up| up.alpha);
         let factors = [scales[0] * f64::from(options.alpha), scales[1] * f64::from(up_alpha)];
@@ -258,7 +259,8 @@ mod tests {
         assert_eq!(gated(Activation::ReluSquared, 1e30, 0.5), MOST / 2.0);
     }
 
-    /// Where no error of an argument can show, the bound has none of it.
+    /// Bounds vanish beyond clamps and in tails: if no error of an argument can show, the bound has
+    /// none of it.
     #[test]
     fn bounds_vanish_beyond_clamps_and_in_tails() {
         let bound = |activation, x| {

@@ -1,8 +1,8 @@
 //! The f64 reference of a GEMM; see [`crate::oracle`] for what a kernel may differ by.
 //!
-//! A product of two operands has at most 17 significant bits and is exact in f64. Its sum
-//! over K errs by far less than f32's rounding, which bounds a kernel's error. What becomes of the
-//! sums, and how that changes the bound, is in `exact`.
+//! A product of two operands has at most 17 significant bits and is exact in f64. Its sum over K
+//! errs by far less than f32's rounding, which bounds a kernel's error. The epilogue, and how it
+//! changes the bound, is in `exact`.
 
 use std::ops::Range;
 

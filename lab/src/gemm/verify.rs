@@ -1,10 +1,10 @@
 //! Results in NVFP4 and MXFP4, and the largest magnitude of results, against the f64 oracle.
 //!
-//! What is quantised is known up to the bound `a` of an f32 result (see [`crate::oracle`]). Both
-//! the scale of a block and, for a given scale, each code follow their argument monotonically:
-//! a right scale lies between those of the least and the largest maximum that the block may
-//! have, and a right element between the codes of `v - a` and `v + a`. Nothing is left for the
-//! quantisation itself: this is as narrow as a check of the values alone can be.
+//! Quantised results are known up to the bound `a` of an f32 result (see [`crate::oracle`]). Both
+//! the scale of a block and, for a given scale, each code follow their argument monotonically: a
+//! right scale lies between those of the least and the largest maximum that the block may have, and
+//! a right element between the codes of `v - a` and `v + a`. Nothing is left for the quantisation
+//! itself: this is as narrow as a check of the values alone can be.
 
 use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::recipe::{Nvfp4Tensor, Software};
@@ -96,7 +96,7 @@ fn blocks<F: BlockFormat>(
         let (least, most) = (below(largest(-1.0)).max(0.0), above(largest(1.0)));
         let right_scale = (recipe(least)..=recipe(most)).contains(&byte);
         let [operand, multiplier] = factors::<F>(scale, byte);
-        // What quantising the reference itself gives.
+        // The reference's own quantised values.
         let amax = values.iter().fold(0f32, |amax, &x| amax.max((x as f32).abs()));
         let [near_operand, near_multiplier] = factors::<F>(scale, recipe(amax));
         for i in 0..F::BLOCK {

@@ -1,4 +1,4 @@
-//! What each step of a layer must leave in memory.
+//! The memory that each step of a layer must leave.
 //!
 //! Every step is compared on its own inputs, as the steps before left them: bounds stay those of one
 //! product, and an error is named with its step.
@@ -19,7 +19,7 @@ use nvfp4::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix};
 use nvfp4::moe::{MoeLayer, MoeMemory, MoeStep};
 use nvfp4::tensor::{BlockScaled, Dims};
 
-/// Where there is no row, or no choice.
+/// The position of an absent row, or of an absent choice.
 const NOWHERE: usize = u32::MAX as usize;
 
 /// A comparison of one step.
@@ -29,8 +29,8 @@ pub struct StepCheck {
     pub step: &'static str,
     /// Whether all is as it must be.
     pub verified: bool,
-    /// Of steps that round: how far results are from the f64 oracle. None where no token chose an
-    /// expert of this device, and nothing is multiplied.
+    /// The distance of results from the f64 oracle, for steps that round. None where no token chose
+    /// an expert of this device, and nothing is multiplied.
     pub verification: Option<Verification>,
 }
 
@@ -126,7 +126,7 @@ pub fn check<F: BlockFormat>(
     Ok(checks)
 }
 
-/// What the first product left in the rows of the choices in `order`.
+/// Reads the rows that the first product left for the choices in `order`.
 fn between(layer: &MoeLayer, memory: &MoeMemory, order: &[usize]) -> Result<GemmResult> {
     let [first, _] = layer.products();
     let mut parts = memory.between()?;
@@ -158,7 +158,7 @@ fn next_activations<F: BlockFormat>(
     })
 }
 
-/// Of `count` rows those in `order`.
+/// Returns the rows in `order` among `count`.
 fn rows_of(bytes: &[u8], count: usize, order: &[usize]) -> Vec<u8> {
     let row = bytes.len() / count;
     order.iter().flat_map(|&at| &bytes[at * row..][..row]).copied().collect()

@@ -35,7 +35,7 @@ pub struct MoeOperands<'a, F> {
     pub second: Vec<Weights<'a, F>>,
     /// A factor of each expert's weights besides their scales, that of [`Repacked::scaled`]; none is 1.
     pub factors: Option<Vec<f32>>,
-    /// What is added to each expert's products.
+    /// The biases of each expert's products.
     pub biases: HostBiases<'a>,
     /// `[tokens, H]`: what is added to the result, values of its type.
     pub shared: Option<&'a [f32]>,
@@ -46,15 +46,15 @@ pub struct MoeOperands<'a, F> {
 /// Biases of a layer's experts on the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostBiases<'a> {
-    /// Of the gates, `[count, I]`.
+    /// Biases of the gates, `[count, I]`.
     pub gate: Option<&'a [f32]>,
-    /// Of the other halves, `[count, I]`.
+    /// Biases of the other halves, `[count, I]`.
     pub up: Option<&'a [f32]>,
-    /// Of the second products, `[count, H]`.
+    /// Biases of the second products, `[count, H]`.
     pub down: Option<&'a [f32]>,
 }
 
-/// Who goes where: what routing must find.
+/// The routes that routing must find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostRoutes {
     /// The choice of each row.
@@ -282,7 +282,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     }
 
     /// Tensor scales for the largest magnitudes of the tokens and of what is between the products,
-    /// by the oracle: what calibration on these tokens would find. Those of MXFP4 are 1.
+    /// by the oracle: what calibration on these tokens would find. Scales of MXFP4 are 1.
     ///
     /// # Errors
     /// As [`reference_grouped`] and [`quantize_matrix`].

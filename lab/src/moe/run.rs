@@ -25,13 +25,13 @@ pub struct MoeRun {
     out: DeviceBuffer,
 }
 
-/// What runs with the same weights share.
+/// The parts that runs with the same weights share.
 #[derive(Debug)]
 struct Planned {
     device: Device,
     layer: MoeLayer,
     weights: [DeviceWeights; 2],
-    /// Of gate, up and down.
+    /// Biases of gate, up and down.
     biases: [Option<DeviceBuffer>; 3],
 }
 
@@ -130,7 +130,7 @@ impl MoeRun {
         layer.launch_step(step, &inputs, weights.each_ref(), &self.memory, &self.out, biases)
     }
 
-    /// What a launch takes besides the products' weights.
+    /// Returns the arguments of a launch besides the products' weights.
     fn arguments(&self) -> (MoeInputs<'_>, MoeBiases<'_>) {
         let inputs = MoeInputs {
             activations: &self.activations,
@@ -143,7 +143,7 @@ impl MoeRun {
     }
 
     /// Replaces tokens and choices, and the shared experts' result where there is one; a graph that was recorded
-    /// uses them in its next replay. Where an operand is refused, none is replaced.
+    /// uses them in its next replay. If an operand is refused, none is replaced.
     ///
     /// # Errors
     /// As [`MoeOperands::check`] and [`DeviceBuffer::write`]; [`Error::Shape`] for other sizes and types than
@@ -166,7 +166,7 @@ impl MoeRun {
         shared.map_or(Ok(()), |(buffer, bytes)| buffer.write(&bytes))
     }
 
-    /// What was wrong with operands of launches so far; waits for the device.
+    /// Returns the fault of the operands of launches so far; waits for the device.
     ///
     /// # Errors
     /// [`DeviceError`](nvfp4::device::DeviceError).

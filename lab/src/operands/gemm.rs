@@ -54,7 +54,7 @@ pub enum Halves<F> {
     Interleaved,
 }
 
-/// What follows the name of weights in the metadata key that says how they have both halves.
+/// The suffix of weights' names in the metadata key that says how they have both halves.
 pub(super) const HALVES: &str = "_halves";
 
 /// Operands of a GEMM with weights in format `F`.
@@ -99,7 +99,7 @@ impl<F: BlockFormat> GemmOperands<F> {
         }
     }
 
-    /// As a GEMM takes them.
+    /// Returns the weights for a GEMM.
     ///
     /// # Errors
     /// [`Error::Shape`] where halves do not fit each other.

@@ -53,7 +53,7 @@ pub enum AnyGroupedOperands {
 }
 
 impl<F: BlockFormat> GroupedOperands<F> {
-    /// As a product takes them.
+    /// Returns the weights for a product.
     ///
     /// # Errors
     /// [`Error::Shape`] where halves do not fit each other.

@@ -40,14 +40,14 @@ pub struct LayerOperands {
     pub context: Context,
 }
 
-/// What operands were made from.
+/// The origin of operands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Context {
     /// The weight.
     pub tensor: String,
     /// The layout in which it was stored, or `not quantised`.
     pub stored: &'static str,
-    /// Where the activations came from.
+    /// The name of the activations' source.
     pub vector: String,
     /// The activations before they were quantised or rounded, `[M, K]`.
     #[serde(skip)]

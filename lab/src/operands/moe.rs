@@ -1,4 +1,4 @@
-//! Operands of a mixture of experts in a safetensors file. Of E experts in all, `count` are in the file.
+//! Operands of a mixture of experts in a safetensors file. The file has `count` of E experts.
 //!
 //! | tensor | type | shape |
 //! | --- | --- | --- |
@@ -48,13 +48,13 @@ pub struct LayerFile<F> {
     pub weights: Vec<f32>,
     /// Gated, of each expert.
     pub gate: Vec<GroupWeights<F>>,
-    /// Of each expert.
+    /// Down matrices, one per expert.
     pub down: Vec<BlockScaled<F>>,
-    /// Of gates, other halves and second products.
+    /// Biases of gates, other halves and second products.
     pub biases: [Option<Vec<f32>>; 3],
     /// `[T, H]`.
     pub shared: Option<Vec<f32>>,
-    /// Of activations that are quantised.
+    /// Scales of activations that are quantised.
     pub scales: Option<TokenScales>,
 }
 
@@ -68,7 +68,7 @@ pub enum AnyLayerFile {
 }
 
 impl<F: BlockFormat> LayerFile<F> {
-    /// As a layer takes them, with the scales of the file.
+    /// Returns the operands of a layer, with the scales of the file.
     ///
     /// # Errors
     /// [`Error::Shape`] where halves do not fit each other, and as [`MoeOperands::check`].

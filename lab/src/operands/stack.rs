@@ -21,7 +21,7 @@ pub struct GroupWeights<F> {
 }
 
 impl<F: BlockFormat> GroupWeights<F> {
-    /// As a product takes them.
+    /// Returns the weights for a product.
     ///
     /// # Errors
     /// [`Error::Shape`] where halves do not fit each other.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{MAX_DIM, ShapeError, parse_count, parse_size, whole_blocks, whole_blocks_of};
 
-/// Sizes of a grouped GEMM: problems with token counts of their own, and N and K in common.
+/// Sizes of a grouped GEMM: problems with their own token counts, and N and K in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct GroupedShape {
     /// Tokens of each problem; some may have none.

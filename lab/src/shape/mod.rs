@@ -104,7 +104,7 @@ pub enum Shape {
     Gemm(GemmShape),
     /// GEMM with the weights of a gate and of what it is multiplied with; N is the result's.
     Dual(GemmShape),
-    /// GEMM of several problems with token counts of their own.
+    /// GEMM of several problems with their own token counts.
     Grouped(GroupedShape),
     /// The same with gated weights; N is the result's.
     GroupedDual(GroupedShape),

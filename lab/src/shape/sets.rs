@@ -112,7 +112,7 @@ const fn mixture(tokens: usize) -> MixtureShape {
     MixtureShape { tokens, experts: 256, top_k: 8, hidden: 7168, between: 2048 }
 }
 
-/// The sets for timing. Those that take gigabytes are last, so that a device without room for them has
+/// The sets for timing. Sets that take gigabytes are last, so that a device without room for them has
 /// run all others.
 const TIMED: [&str; 8] =
     ["gemv", "gemm", "dual", "grouped", "decode", "quantize", "grouped-decode", "moe"];

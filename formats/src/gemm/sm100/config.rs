@@ -1,4 +1,4 @@
-//! Tile configurations of the sm_100a kernels, and what follows from them.
+//! Tile configurations of the sm_100a kernels, and the sizes that follow from them.
 
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
@@ -11,18 +11,18 @@ use crate::{Divisor, HalfType, Operand};
 
 /// Bytes of an operand's row in one K step: a row of the 128-byte swizzle.
 pub const STEP_BYTES: u32 = 128;
-/// Elements of a 4-bit operand's row in one K step where both operands are 4-bit.
+/// Elements of a 4-bit operand's row in one K step if both operands are 4-bit.
 pub const STEP: u32 = 2 * STEP_BYTES;
-/// Elements of a row in one K step where `Y` has 16 bits.
+/// Elements of a row in one K step if `Y` has 16 bits.
 pub const HALF_STEP: u32 = 128;
-/// Elements of a row in one K step where `Y` is e4m3: a row of the swizzle. Weights are folded in as many
+/// Elements of a row in one K step if `Y` is e4m3: a row of the swizzle. Weights are folded in as many
 /// columns.
 pub const BYTE_STEP: u32 = STEP_BYTES;
 /// K of one `tcgen05.mma` on packed 4-bit operands.
 pub const PRODUCT_K: u32 = 64;
 /// K of one `tcgen05.mma` on 16-bit operands.
 pub const HALF_PRODUCT_K: u32 = 16;
-/// K of one `tcgen05.mma` on operands of which one has 8 bits.
+/// K of one `tcgen05.mma` with an operand of 8 bits.
 pub const BYTE_PRODUCT_K: u32 = 32;
 /// Elements of a row of 16 bits that one copy brings: a row of the 128-byte swizzle.
 pub const HALF_BOX: u32 = STEP_BYTES / 2;
@@ -64,8 +64,8 @@ pub const SCALE_TILE_COLUMNS: u32 = CTA_ROWS / GROUP_ROWS;
 /// Warps of a CTA: four that store results, one that copies, one that multiplies, one
 /// that asks for work.
 const WARPS: u32 = 7;
-/// Warps of a CTA where four decode `X`: the first of them is a multiple of four, as the
-/// lanes of tensor memory that a warp reaches follow from its index.
+/// Warps of a CTA with four that decode `X`: the first of them is a multiple of four, as the lanes
+/// of tensor memory that a warp reaches follow from its index.
 const DECODE_WARPS: u32 = DECODE_WARP + 4;
 /// Index of the first decoding warp.
 pub const DECODE_WARP: u32 = 8;
@@ -75,13 +75,13 @@ pub const COPY_WARP: u32 = 4;
 pub const PRODUCT_WARP: u32 = 5;
 /// Index of the warp that asks for work.
 pub const SCHEDULE_WARP: u32 = 6;
-/// Index of the warp that loads tokens, where one does.
+/// Index of the warp that loads tokens, if there is one.
 pub const TOKEN_WARP: u32 = 7;
 /// Warps that store results.
 pub const STORE_WARPS: u32 = 4;
 
-/// Bytes of the flags of a launch of so many CTAs under stream-K, zeros before and after it: one word for
-/// each storing warp, which it sets when its partial sums are in memory.
+/// Returns the bytes of the flags of a launch of `ctas` CTAs under stream-K, zeros before and after it:
+/// one word for each storing warp, which it sets when its partial sums are in memory.
 pub const fn flag_bytes(ctas: u32) -> u64 {
     ctas as u64 * STORE_WARPS as u64 * size_of::<u32>() as u64
 }
@@ -90,7 +90,7 @@ pub const fn flag_bytes(ctas: u32) -> u64 {
 /// operands in L2.
 pub const BAND: u32 = 8;
 
-/// What the products of a kernel multiply.
+/// The operands of a kernel's products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     /// Two operands of 4 bits, with their scales.
@@ -122,7 +122,7 @@ pub struct Sm100Config {
     /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
     /// `X` to all.
     pub multicast: u32,
-    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
+    /// Whether problems have their own token counts ([`groups`](crate::gemm::groups)), and perhaps
     /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
     pub grouped: bool,
 }
@@ -144,7 +144,7 @@ impl Sm100Config {
             columns == 64 || columns == 128 || columns == 192 || columns == 256
         });
         assert!(activations.is_none() || multicast == 1);
-        // Of few tokens there is nothing to share.
+        // Few tokens have nothing to share.
         assert!(!narrow || activations.is_none() && cta_group == 1 && multicast == 1 && !grouped);
         // Clusters of grouped products share tokens of one problem and rows of its weights alone.
         assert!(!grouped || k_parts * multicast == 1);
@@ -154,7 +154,7 @@ impl Sm100Config {
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(k_parts == 1 || (columns / k_parts).is_multiple_of(EXCHANGE_COLUMNS));
-        // No block of a result in NVFP4 is cut where the weights may be `Y`.
+        // No block of a result in NVFP4 is cut if the weights may be `Y`.
         assert!(narrow || config.stored_columns().is_multiple_of(Format::Nvfp4.block()));
         config
     }
@@ -164,9 +164,9 @@ impl Sm100Config {
         self.split.cluster()
     }
 
-    /// Whether a launch may give each cluster an even run of all tiles' K steps
-    /// ([`Split::StreamK`]): where its CTAs neither split a tile nor share rows of several, and tiles are
-    /// not so wide that they are for prompts alone.
+    /// Whether a launch may give each cluster an even run of all tiles' K steps ([`Split::StreamK`]): its
+    /// CTAs neither split a tile nor share rows of several, and tiles are not so wide that they are for
+    /// prompts alone.
     pub const fn takes_stream_k(&self) -> bool {
         let unsplit = matches!(self.split, Split::None);
         unsplit && self.multicast == 1 && !self.grouped && self.columns < WIDE_COLUMNS
@@ -203,7 +203,7 @@ impl Sm100Config {
         self.columns < NARROW_COLUMNS
     }
 
-    /// What is multiplied.
+    /// Returns the operands.
     pub const fn products(&self) -> Products {
         match (self.activations, self.format) {
             (None, _) => Products::Blocks,
@@ -221,7 +221,7 @@ impl Sm100Config {
         }
     }
 
-    /// Whether `Y` is e4m3: the products then take scales of `X` alone, and 1 for those of `Y`.
+    /// Whether `Y` is e4m3: the products then take scales of `X`, and 1 for the scales of `Y`.
     pub const fn takes_bytes(&self) -> bool {
         match self.products() {
             Products::Blocks | Products::Halves(_) => false,
@@ -250,7 +250,7 @@ impl Sm100Config {
         }
     }
 
-    /// Elements of a row of `Y` that one copy brings, where they are not 4-bit.
+    /// Returns the elements of a row of `Y` that one copy brings, if they are not 4-bit.
     pub const fn y_box(&self) -> u32 {
         if self.takes_bytes() { STEP_BYTES } else { HALF_BOX }
     }
@@ -270,10 +270,10 @@ impl Sm100Config {
         self.columns * self.multicast
     }
 
-    /// Whether results of this type can be stored. Where the weights are `Y`, a CTA has whole blocks
-    /// of them, and at least the sixteen that it stores together, in the columns that it stores; a
-    /// gated product takes two columns for each. It reads them in the order of
-    /// [accumulators that overlap](Self::accumulators_overlap), which must not cut a block either.
+    /// Whether results of this type can be stored. If the weights are `Y`, a CTA has whole blocks of
+    /// them, and at least the sixteen that it stores together, in the columns that it stores; a
+    /// gated product takes two columns for each. It reads them in the order of [accumulators that
+    /// overlap](Self::accumulators_overlap), which must not cut a block either.
     pub const fn stores(&self, result: ResultType, gated: bool, swapped: bool) -> bool {
         let block = result.block();
         let least = if block < 2 * GATE_ROWS { 2 * GATE_ROWS } else { block };
@@ -322,8 +322,8 @@ impl Sm100Config {
         }
     }
 
-    /// Scale tiles along K of rows of `k` elements of the weights, or of either operand where both are
-    /// 4-bit.
+    /// Returns the scale tiles along K of rows of `k` elements of the weights, or of either operand if
+    /// both are 4-bit.
     pub const fn row_scale_tiles(&self, k: u32) -> u32 {
         match self.products() {
             Products::Blocks | Products::Halves(_) | Products::Bytes => {
@@ -386,7 +386,8 @@ impl Sm100Config {
         self.scale_tiles() * TILE_BYTES as u32
     }
 
-    /// Tiles of `Y` scales of a stage: where a warp loads tokens it makes one of all their scales.
+    /// Returns the tiles of `Y` scales of a stage: a warp that loads tokens makes one of all their
+    /// scales.
     pub const fn y_scale_tiles(&self) -> u32 {
         match self.products() {
             Products::Blocks if self.loads_tokens() => 1,
@@ -400,29 +401,30 @@ impl Sm100Config {
         self.y_scale_tiles() * TILE_BYTES as u32
     }
 
-    /// Those of them that copies bring.
+    /// Returns the bytes of scales of `Y` that copies bring.
     pub const fn y_copied_scale_bytes(&self) -> u32 {
         if self.loads_tokens() { 0 } else { self.y_scale_bytes() }
     }
 
-    /// Bytes that loads of a token's scales bring in a K step. In the 128x4 layout they are
-    /// neighbours of those of three other groups of tokens, which come with them.
+    /// Returns the bytes that loads of a token's scales bring in a K step. In the 128x4 layout they
+    /// are neighbours of the scales of three other groups of tokens, which come with them.
     pub const fn loaded_bytes(&self) -> u32 {
         if self.loads_tokens() { self.scale_tiles() * TILE_BYTES as u32 / GROUP_ROWS } else { 0 }
     }
 
-    /// What one CTA's copies of a K step bring.
+    /// Returns the bytes that one CTA's copies of a K step bring.
     pub const fn stage_bytes(&self) -> u32 {
         self.x_code_bytes() + self.y_bytes() + self.x_scale_bytes() + self.y_copied_scale_bytes()
     }
 
-    /// What the second CTA of a pair hears of in a K step: the `X` that it decodes.
+    /// Returns the bytes that the second CTA of a pair is signalled in a K step: the `X` that it
+    /// decodes.
     pub const fn decoded_bytes(&self) -> u32 {
         if self.decodes() { self.x_code_bytes() + self.x_scale_bytes() } else { 0 }
     }
 
-    /// Bytes that the first CTA of a pair hears of in a K step: its own and the other's, but
-    /// for the `X` that the other decodes.
+    /// Returns the bytes that the first CTA of a pair is signalled in a K step: its own and the
+    /// other's, except the `X` that the other decodes.
     pub const fn leader_bytes(&self) -> u32 {
         self.stage_bytes() + (self.cta_group - 1) * (self.stage_bytes() - self.decoded_bytes())
     }
@@ -433,7 +435,7 @@ impl Sm100Config {
         bytes.next_multiple_of(STAGE_ALIGN)
     }
 
-    /// Bytes of a tile of scales of 1, where `Y` has none of its own.
+    /// Returns the bytes of a tile of scales of 1, if `Y` has no scales.
     pub const fn ones_bytes(&self) -> u32 {
         if self.takes_bytes() { TILE_BYTES as u32 } else { 0 }
     }
@@ -524,13 +526,13 @@ impl Sm100Config {
         }
     }
 
-    /// Sets of those columns: one is filled while products read others.
+    /// Returns the sets of those columns: one is filled while products read others.
     pub const fn buffers(&self) -> u32 {
         let buffers = (TENSOR_COLUMNS - self.buffer_base()) / self.buffer_columns();
         if buffers < 4 { buffers } else { 4 }
     }
 
-    /// First of those columns.
+    /// Returns the first of those columns.
     pub const fn buffer_base(&self) -> u32 {
         self.accumulator_columns() + self.ones_columns()
     }
@@ -560,7 +562,7 @@ impl Sm100Config {
         TileOrder { inner: if swapped { Dimension::Rows } else { Dimension::Tokens }, band: BAND }
     }
 
-    /// The tiles of a dense or batched problem. Those of a cluster count as one.
+    /// The tiles of a dense or batched problem. The tiles of a cluster count as one.
     pub const fn tiles(&self, problem: &Problem, swapped: bool) -> Tiles {
         Tiles::uniform(problem, self.work_shape(swapped), Self::order(swapped))
     }
@@ -579,8 +581,9 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// configuration in [`CONFIGS`], the kernel and its name. Rows with 4-bit activations come first,
 /// NVFP4's before MXFP4's; narrow tiles are last.
 ///
-/// Until a B200 measures more, these are what the estimate chooses for the contest's shapes and for
-/// decoding and prompts of common layers, and the simplest of each mechanism:
+/// Until a B200 has measured more, these are the configurations that the estimate chooses for the
+/// contest's shapes and for decoding and prompts of common layers, and the simplest of each
+/// mechanism:
 ///
 /// Every one without a split or multicast, but for the widest, takes stream-K
 /// ([`takes_stream_k`](Sm100Config::takes_stream_k)).
@@ -595,15 +598,15 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// | 256 x 128 split 2 | 128 x 7168 x 16384 |
 /// | 256 x 128, 256 x 256 multicast | prompts of some hundred tokens, and more |
 ///
-/// Narrow tiles, for decoding, where weights must be the rows of `X`. Where a tile is split each CTA stores
-/// 8 columns, the fewest that are exchanged:
+/// Narrow tiles, for decoding, with weights as the rows of `X`. If a tile is split, each CTA stores 8
+/// columns, the fewest that are exchanged:
 ///
 /// | tiles | why |
 /// |---|---|
 /// | 128 x 8, 128 x 16, 128 x 32 | up to 8, 16 and 32 tokens, of many rows or batch entries, or by stream-K |
 /// | 128 x 32 split 4 | fewer rows: as many as a quarter of the machine's CTAs have |
 ///
-/// Beside 16-bit activations, where weights must be the rows of `X`, too:
+/// Beside 16-bit activations, also with weights as the rows of `X`:
 ///
 /// | tiles | why |
 /// |---|---|
@@ -611,9 +614,9 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// | 128 x 64 split 2, split 4 | decoding |
 /// | 128 x 128 split 2, split 4 | 128 tokens |
 /// | 256 x 128 | prompts |
-/// | 256 x 256, bf16 only | prompts, where decoding takes longest |
+/// | 256 x 256, bf16 only | prompts, whose decoding takes longest |
 ///
-/// Beside activations in e4m3, where weights are the rows of `X`, too:
+/// Beside activations in e4m3, also with weights as the rows of `X`:
 ///
 /// | tiles | why |
 /// |---|---|
@@ -720,9 +723,9 @@ macro_rules! sm100a_grouped_configs {
     };
 }
 
-/// The table of the sm_100a configurations of products of sizes of their own
-/// ([`mixed`](crate::gemm::mixed)), like [`sm100a_grouped_configs`](crate::sm100a_grouped_configs). There is
-/// one for each pair of types, so that the PTX stays small.
+/// The table of the sm_100a configurations of mixed products ([`mixed`](crate::gemm::mixed)), like
+/// [`sm100a_grouped_configs`](crate::sm100a_grouped_configs). There is one for each pair of types, so that
+/// the PTX stays small.
 #[macro_export]
 macro_rules! sm100a_mixed_configs {
     ($with:ident) => {

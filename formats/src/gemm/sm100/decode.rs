@@ -13,7 +13,7 @@ pub const BF16_SHIFTED_LOG2: u32 = 127 - 15;
 /// Sign bits of two packed 16-bit floats.
 pub const SIGNS: u32 = 0x8000_8000;
 
-/// Where the bits of two f16 without signs are after a shift by three.
+/// The bits of two f16 without signs after a shift by three.
 pub const SHIFTED: u32 = 0x0fff_0fff;
 
 /// Two f16 as two bf16 of 2^-[`BF16_SHIFTED_LOG2`] times their values. Exact for e2m1
@@ -24,7 +24,7 @@ pub const fn shifted(pair: u32) -> u32 {
     pair & SIGNS | pair >> 3 & SHIFTED
 }
 
-/// What decoded MXFP4 weights are times; undone in alpha.
+/// The factor of decoded MXFP4 weights; undone in alpha.
 pub const MXFP4_UNIT: f32 = 0.125;
 
 #[cfg(test)]

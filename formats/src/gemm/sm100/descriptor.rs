@@ -43,8 +43,9 @@ pub const fn half_instruction(operand: HalfType, m: u32, n: u32) -> u32 {
 const BYTES_E4M3: u32 = 0;
 const BYTES_E2M1: u32 = 5;
 
-/// Instruction descriptor of a block-scaled product of `m` x `n` of weights and activations in e4m3;
-/// scales of the weights are byte `scale_id` of their cells, those of activations byte 0.
+/// Returns the instruction descriptor of a block-scaled product of `m` x `n` of weights and
+/// activations in e4m3; scales of the weights are byte `scale_id` of their cells, scales of
+/// activations byte 0.
 #[must_use]
 pub const fn byte_instruction(weights: ByteWeights, m: u32, n: u32, scale_id: u32) -> u32 {
     let (ue8m0, kind) = (
@@ -60,9 +61,9 @@ pub const fn byte_instruction(weights: ByteWeights, m: u32, n: u32, scale_id: u3
 /// The type of the weights' elements beside activations in e4m3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteWeights {
-    /// Of MXFP4.
+    /// Codes of MXFP4.
     E2m1,
-    /// Of folded NVFP4.
+    /// Bytes of folded NVFP4.
     E4m3,
 }
 
@@ -88,14 +89,14 @@ pub const fn scales() -> u64 {
     1 << LEADING | stride << STRIDE | 1 << VERSION
 }
 
-/// What to add to a descriptor for the shared address where its tile begins. Above the bits that
-/// a descriptor takes, such an address carries the rank of the CTA.
+/// Returns the addend of a descriptor for the shared address at which its tile begins. Above the
+/// bits that a descriptor takes, such an address carries the rank of the CTA.
 #[must_use]
 pub const fn start(address: u32) -> u64 {
     distance(address & 0x3_ffff)
 }
 
-/// What to add to a descriptor for a tile `bytes` behind another one.
+/// Returns the addend of a descriptor for a tile `bytes` behind another one.
 #[must_use]
 pub const fn distance(bytes: u32) -> u64 {
     (bytes >> 4) as u64
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(instruction(Format::Nvfp4, 256, 256, 0), 0x1040_0480);
         assert_eq!(half_instruction(HalfType::F16, 128, 256), 0x0840_0010);
         assert_eq!(half_instruction(HalfType::Bf16, 128, 64), 0x0810_0490);
-        // The fields of mxf8f6f4 as PTX lists them; those that it shares with mxf4 as above.
+        // The fields of mxf8f6f4 as PTX lists them; fields that it shares with mxf4 are as above.
         assert_eq!(byte_instruction(ByteWeights::E4m3, 128, 256, 0), 0x08c0_0000);
         assert_eq!(byte_instruction(ByteWeights::E2m1, 256, 64, 3), 0x7090_0280);
         assert_eq!(scales(), 0x0000_4008_0001_0000);

@@ -4,13 +4,13 @@
 //! codes are padded to whole K steps.
 //!
 //! The tensor cores have no such product with scales of e4m3. NVFP4 is therefore folded as on sm_90a
-//! ([`fold`]): warps bring four bits of a weight, and what stands for its block's scale, to e4m3 in
+//! ([`fold`]): warps decode four bits of a weight, and the table of its block's scale, to e4m3 in
 //! tensor memory. A row's factor of 128 columns, a power of two, is the scale that the product takes.
 //!
-//! Rows of codes are [words](fold::word_bits) of eight columns. What else 128 rows of one K step need
-//! are five tiles of 512 bytes, which are copied together:
+//! Rows of codes are [words](fold::word_bits) of eight columns. The other data of 128 rows of one K
+//! step are five tiles of 512 bytes, which are copied together:
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | `16 row + 2 block` | the table of a block of 16 |
 //! | behind 2048, as in the 128x4 layout | the row's factor, four times |
@@ -35,8 +35,8 @@ pub const fn tables_offset(row: u32) -> u32 {
     row * FOLDED_TABLE_BYTES
 }
 
-/// Writes a folded row of a K step: its codes, and its part of the tiles, which are those of row `row` of
-/// 128.
+/// Writes one folded row of a K step: its codes, and its entries in the scale tiles at row `row`
+/// (0..128).
 pub fn write(
     folded: &Folded,
     row: usize,
@@ -67,8 +67,8 @@ mod tests {
     use crate::layout::TILE_ROWS;
     use crate::quantize::Format;
 
-    /// What a decoding thread and the tensor core make of the bytes are the folded weights; each row has
-    /// bytes of its own.
+    /// Rows that are written read back: a decoding thread and the tensor core make the folded weights of
+    /// the bytes; each row has bytes of its own.
     #[test]
     fn written_rows_read_back() {
         let mut tiles = [0u8; TILES_BYTES];

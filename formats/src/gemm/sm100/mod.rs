@@ -13,7 +13,7 @@
 //!
 //! | file | topic |
 //! | --- | --- |
-//! | [`config`] | tile configurations and what follows from them |
+//! | [`config`] | tile configurations and the sizes that follow from them |
 //! | [`decode`] | weights as 16-bit floats |
 //! | [`descriptor`] | the bits that describe operands to `tcgen05` |
 //! | [`folded`] | weights as e4m3 |

@@ -17,22 +17,23 @@ use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Sm100Params {
-    /// [`codes_map`] of `X`.
+    /// The [`codes_map`] of `X`.
     pub x_codes: TensorMap,
-    /// [`codes_map`] or [`elements_map`] of `Y`; any if the kernel loads its codes.
+    /// The [`codes_map`] or [`elements_map`] of `Y`; arbitrary if the kernel loads its codes.
     pub y_codes: TensorMap,
-    /// [`scales_map`] of `X`.
+    /// The [`scales_map`] of `X`.
     pub x_scales: TensorMap,
-    /// [`scales_map`] of `Y`; any if `Y` is not 4-bit, or if the kernel [loads
+    /// The [`scales_map`] of `Y`; arbitrary if `Y` is not 4-bit, or if the kernel [loads
     /// tokens](Sm100Config::loads_tokens).
     pub y_scales: TensorMap,
-    /// [`result_map`](super::result_map); any if `copied` is 0.
+    /// The [`result_map`](super::result_map); arbitrary if `copied` is 0.
     pub result: TensorMap,
-    /// What becomes of the sums.
+    /// The epilogue.
     pub epilogue: Epilogue,
     /// Partial sums of CTAs under stream-K, [`Sm100Config::partial_bytes`] each; any if no tile is cut.
     pub partials: u64,
-    /// Flags of their storing warps, zeros ([`flag_bytes`](super::config::flag_bytes)); any likewise.
+    /// Address of the flags of their storing warps, zeros
+    /// ([`flag_bytes`](super::config::flag_bytes)); arbitrary in the same case.
     pub flags: u64,
     /// The activations, of kernels that load tokens; any of others.
     pub tokens: TokenBlocks,
@@ -40,9 +41,9 @@ pub struct Sm100Params {
     pub problem: Problem,
     /// 1 if `X` is the weights.
     pub swapped: u32,
-    /// 1 if CTAs ask for tiles while the kernel runs (the grid then has a cluster for
-    /// each tile); 0 if each takes its run of the schedule, where the kernel
-    /// [takes one](Sm100Config::takes_stream_k), or every `clusters`-th tile.
+    /// 1 if CTAs ask for tiles while the kernel runs (the grid then has a cluster for each tile); 0
+    /// if each takes its run of the schedule, as kernels [with
+    /// stream-K](Sm100Config::takes_stream_k) do, or every `clusters`-th tile.
     pub dynamic: u32,
     /// 1 if `X` is read once, so that L2 need not keep it.
     pub x_once: u32,
@@ -52,16 +53,14 @@ pub struct Sm100Params {
     pub x_shared: u32,
     /// 1 if all batch entries have the same `Y`.
     pub y_shared: u32,
-    /// 1 if results go through shared memory, from where the copy engine stores boxes of
-    /// them; 0 if threads store them.
+    /// 1 if the copy engine stores results as boxes from shared memory; 0 if threads store them.
     pub copied: u32,
-    /// Of activations in e4m3, whose row factors are the tokens' scales: factors from one batch entry to
-    /// the next.
+    /// Distance of the row factors, which are the tokens' scales in e4m3, from one batch entry to the
+    /// next.
     pub row_factor_stride: u32,
-    /// Which tiles have which numbers: that of [`Sm100Config::tiles`].
+    /// The numbering of tiles: that of [`Sm100Config::tiles`].
     pub walk: Walk,
-    /// Which K steps of which tiles are whose; what is called a CTA there is a cluster. Any if it is not
-    /// looked at.
+    /// The assignment of K steps and tiles; a CTA there is a cluster. Any if it is not looked at.
     pub schedule: Schedule,
 }
 
@@ -139,10 +138,10 @@ impl Sm100Params {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Sm100GroupedParams {
-    /// What all kernels take. Of the problem M is the tokens of a matrix and L the number of
-    /// matrices; `dynamic`, `x_shared` and `y_shared` are 0, and walk and schedule are any. Factors and bias
-    /// are those of the first problem. The scales of activations are one matrix of
-    /// [`Groups::scale_tiles`] row tiles.
+    /// The parameters that all kernels take. In the problem, M is the tokens of a matrix and L the number of
+    /// matrices; `dynamic`, `x_shared` and `y_shared` are 0, and walk and schedule are arbitrary. Factors
+    /// and bias are the first problem's. The scales of activations are one matrix of [`Groups::scale_tiles`]
+    /// row tiles.
     pub gemm: Sm100Params,
     /// The problems; of the runs only the CTAs count.
     pub groups: Groups,
@@ -175,8 +174,8 @@ pub enum Side {
     Y,
 }
 
-/// The map of an operand's codes: `batch` matrices of `rows` rows of `k` elements; rows
-/// and matrices are that many bytes apart. A box is what one copy brings of a K step.
+/// Makes the map of an operand's codes: `batch` matrices of `rows` rows of `k` elements; rows and
+/// matrices lie at these distances in bytes. One copy of a K step brings a box.
 #[must_use]
 pub const fn codes_map(
     config: &Sm100Config,
@@ -205,8 +204,8 @@ pub const fn codes_map(
     }
 }
 
-/// The map of `Y` whose elements are not 4-bit: rows follow each other, matrices are that many bytes
-/// apart. A box is a row of the swizzle of all rows of a tile.
+/// Makes the map of a `Y` whose elements are not 4-bit: rows follow each other, matrices lie at this
+/// distance in bytes. A box is a row of the swizzle of all rows of a tile.
 #[must_use]
 pub const fn elements_map(
     config: &Sm100Config,
@@ -225,9 +224,8 @@ pub const fn elements_map(
     }
 }
 
-/// The map of an operand's scales in the 128x4 layout: `batch` matrices of the scales of
-/// `rows` x `k` elements, that many bytes apart. A box is what one copy brings of a K
-/// step.
+/// Makes the map of an operand's scales in the 128x4 layout: `batch` matrices of the scales of
+/// `rows` x `k` elements, at this distance in bytes. One copy of a K step brings a box.
 #[must_use]
 pub const fn scales_map(
     config: &Sm100Config,

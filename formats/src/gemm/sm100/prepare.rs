@@ -2,7 +2,7 @@
 //! out anew before the GEMM. Activations of few tokens are not laid out: the GEMM
 //! [loads them](super::tokens).
 //!
-//! | operand | what is wrong | what is made |
+//! | operand | obstacle | laid out as |
 //! |---|---|---|
 //! | codes, K an odd multiple of 16 | rows are not multiples of 16 bytes | rows 8 bytes longer, with zeros |
 //! | linear scales | the tensor core wants the 128x4 layout | the same scales in it, zeros in the padding |
@@ -28,15 +28,15 @@ pub const NAMES: [&str; 3] = [SCALES_NAME, CODES_NAME, GROUPED_SCALES_NAME];
 
 /// Parameter block of [`SCALES_NAME`].
 ///
-/// `from`: `batch` matrices of `rows` x `blocks` scales in either layout, `from_stride`
-/// bytes apart. `to`: the same in the 128x4 layout, `to_stride` bytes apart, 16-byte
-/// aligned, with zeros in the padding.
+/// `from`: `batch` matrices of `rows` x `blocks` scales in either layout, at distances of
+/// `from_stride` bytes. `to`: the same in the 128x4 layout, at distances of `to_stride` bytes,
+/// 16-byte aligned, with zeros in the padding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct PrepareScales {
     /// Scales as they are.
     pub from: u64,
-    /// Where they go.
+    /// The target.
     pub to: u64,
     /// Bytes from one batch entry to the next.
     pub from_stride: u64,
@@ -58,15 +58,15 @@ pub struct PrepareScales {
 
 /// Parameter block of [`GROUPED_SCALES_NAME`].
 ///
-/// `to`: [`Groups::scale_tiles`] row tiles of the 128x4 layout, of which those that hold scales of a
-/// token are written, with zeros for the rows behind a problem's last token; which tiles are whose
-/// says [`Groups::scale_tile`].
+/// `to`: [`Groups::scale_tiles`] row tiles of the 128x4 layout. Tiles that hold scales of a token
+/// are written, with zeros for the rows behind a problem's last token; [`Groups::scale_tile`] has
+/// the tiles of a problem.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct PrepareGroupedScales {
-    /// The scales. Of `to` there is one matrix, so that `to_stride` and `row_tiles` are any.
+    /// The scales. The target `to` has one matrix, so that `to_stride` and `row_tiles` are any.
     pub scales: PrepareScales,
-    /// The problems, of which factors, row tiles and runs are any.
+    /// The problems; their factors, row tiles and runs are arbitrary.
     pub groups: Groups,
 }
 
@@ -79,7 +79,7 @@ pub struct PrepareGroupedScales {
 pub struct PrepareCodes {
     /// Codes as they are.
     pub from: u64,
-    /// Where they go.
+    /// The target.
     pub to: u64,
     /// Rows, of all batch entries.
     pub rows: u64,
@@ -237,7 +237,7 @@ pub const fn codes_need_it(k: u32) -> bool {
 /// Bytes of one batch entry's scales as the GEMM kernel takes them.
 ///
 /// # Errors
-/// [`SizeOverflow`] where the count does not fit.
+/// [`SizeOverflow`] if the count does not fit.
 pub const fn scale_bytes(format: Format, rows: u32, k: u32) -> Result<usize, SizeOverflow> {
     ScaleLayout::Blocked128x4.bytes(rows as usize, (k / format.block()) as usize)
 }

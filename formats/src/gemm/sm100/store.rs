@@ -1,17 +1,16 @@
 //! Boxes of results: each storing warp gathers one in shared memory, and the copy engine
 //! stores it.
 //!
-//! A thread holds a row of `X`. Where that is a row of the result, the 32 threads of a warp
-//! store to 32 rows at a time, 16 bytes each: half a sector of memory. The copy engine
-//! writes whole rows of a box, does so while threads work on, and leaves out what is
-//! outside the result.
+//! A thread holds a row of `X`. If that is a row of the result, the 32 threads of a warp store to
+//! 32 rows at a time, 16 bytes each: half a sector of memory. The copy engine writes whole rows of
+//! a box, does so while threads work on, and leaves out everything outside the result.
 //!
 //! A box has the warp's 32 rows of `X` by [`box_columns`] rows of `Y`, in shared memory as
 //! the rows of the result that it holds:
 //!
-//! - Plain, a thread writes its own row, 64 or 32 bytes, in 16-byte chunks. Eight threads
-//!   write at a time, 64 or 32 bytes apart; the swizzle of that row length exchanges
-//!   chunks so that they meet in no bank.
+//! - Plain, a thread writes its row, 64 or 32 bytes, in 16-byte chunks. Eight threads write at a
+//!   time, at distances of 64 or 32 bytes; the swizzle of that row length exchanges chunks so that
+//!   they meet in no bank.
 //! - Swapped, a thread writes a column. The threads of a warp write neighbours, which are
 //!   in different banks, or halves of one word; nothing is swizzled.
 
@@ -27,8 +26,8 @@ pub const BOX_LANES: u32 = crate::WARP;
 const ROW_BYTES: u32 = 64;
 /// Bytes from one box to the next, a multiple of every swizzle's period.
 pub const BOX_BYTES: u32 = BOX_LANES * ROW_BYTES;
-/// What the address of a result that the copy engine stores is a multiple of, and the
-/// bytes of its rows and of its batch entries.
+/// Alignment of the address of a result that the copy engine stores, and of the bytes of its rows
+/// and of its batch entries.
 pub const RESULT_ALIGN: u64 = CHUNK_BYTES as u64;
 /// Strides of a map are below this many bytes.
 const STRIDE_LIMIT: u64 = 1 << 40;
@@ -52,9 +51,9 @@ pub const fn box_swizzle(config: &Sm100Config, swapped: bool, bytes: u32) -> Swi
     if row == Swizzle::B64.row_bytes() { Swizzle::B64 } else { Swizzle::B32 }
 }
 
-/// The map of the result, `[L, M, N]` with batch entries `out_stride` elements apart. None
-/// if the copy engine cannot store it: rows that are not multiples of [`RESULT_ALIGN`]
-/// bytes, or batch entries too far apart. The result's address is a multiple too.
+/// Makes the map of the result, `[L, M, N]` with batch entries at distances of `out_stride`
+/// elements. `None` if the copy engine cannot store it: rows that are not multiples of
+/// [`RESULT_ALIGN`] bytes, or batch entries too far apart. The result's address is a multiple too.
 #[must_use]
 pub const fn result_map(
     config: &Sm100Config,

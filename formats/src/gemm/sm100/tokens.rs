@@ -5,10 +5,10 @@
 //!
 //! In a stage these scales are one tile of 512 bytes: a row of 16 bytes for each of 32 tokens,
 //! which has the token's scales of the K step in order, with zeros behind its last block. Rows
-//! without a token have those of another one: they meet codes that are 0. The copy to tensor memory
-//! makes four columns of the tile. Each has four neighbouring scales of all tokens, as a tile of
-//! the 128x4 layout has of 32 of its rows: products take the next column where they would take the
-//! next tile along K.
+//! without a token have another one's: they meet codes that are 0. The copy to tensor memory makes
+//! four columns of the tile. Each has four neighbouring scales of all tokens, as a tile of the
+//! 128x4 layout has of 32 of its rows: products take the next column in place of the next tile
+//! along K.
 
 use super::config::GROUP_ROWS;
 use super::{STEP, prepare};
@@ -41,8 +41,8 @@ pub struct TokenBlocks {
     pub reserved: u32,
 }
 
-/// How scales of a K step are loaded: in the largest pieces of which every row is a whole number,
-/// and that are aligned in every row.
+/// The pieces in which scales of a K step are loaded: the largest that divide every row and are
+/// aligned in every row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
     /// All of a token at a time.
@@ -54,12 +54,12 @@ pub enum Pieces {
 }
 
 impl TokenBlocks {
-    /// Of kernels that do not load them.
+    /// The parameters of kernels that do not load them.
     pub const NONE: Self =
         Self { codes: 0, code_stride: 0, scales: 0, scale_stride: 0, blocked: 0, reserved: 0 };
 
-    /// Codes and scales of rows of `k` elements, at these addresses, of matrices so many bytes
-    /// apart.
+    /// Describes codes and scales of rows of `k` elements, at these addresses, of matrices at these
+    /// distances in bytes.
     #[must_use]
     pub const fn new(
         k: u32,
@@ -96,7 +96,7 @@ impl TokenBlocks {
         }
     }
 
-    /// As 32-bit words in memory order.
+    /// Returns the parameters as 32-bit words in memory order.
     #[must_use]
     pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
         let Self { codes, code_stride, scales, scale_stride, blocked, reserved } = *self;
@@ -145,7 +145,7 @@ mod tests {
                 assert_eq!(pieces(format, layout, 3 * row, 1025, 512), Bytes);
             }
         }
-        // What the copy engine does not take is loaded byte by byte.
+        // Rows that the copy engine does not take are loaded byte by byte.
         let odd = TokenBlocks::new(48, Linear, [256, 0], [0; 2]);
         assert_eq!((odd.codes, odd.pieces(Nvfp4, 48)), (256, Bytes));
         assert_eq!(TokenBlocks::new(64, Linear, [256, 0], [0; 2]).codes, 0);

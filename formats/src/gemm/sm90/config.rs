@@ -1,4 +1,4 @@
-//! Tile configurations of the sm_90a kernels, and what follows from them.
+//! Tile configurations of the sm_90a kernels, and the sizes that follow from them.
 //!
 //! A CTA computes tiles of `rows` rows of `B` by `tokens` tokens, or parts of them along K: one
 //! producer warpgroup copies, two consumer warpgroups decode and multiply. The
@@ -18,8 +18,8 @@ pub const BOX_BYTES: u32 = 128;
 pub const CONSUMERS: u32 = 2;
 /// Threads of the consumer warpgroups.
 pub const CONSUMER_THREADS: u32 = CONSUMERS * WARPGROUP;
-/// Threads of a CTA: the consumers, then the producer's warpgroup, of which one thread copies.
-/// It is a whole warpgroup so that it can release its registers to the consumers.
+/// Threads of a CTA: the consumers, then the producer's warpgroup, whose first thread copies. It is
+/// a whole warpgroup so that it can release its registers to the consumers.
 pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
 /// CTAs that may split the K of a tile: the largest cluster that every launch may ask for.
 pub const MAX_SPLIT: u32 = 8;
@@ -39,7 +39,7 @@ const PARTITION_REGISTERS: u32 = 16384;
 const REGISTER_UNIT: u32 = 8;
 /// The most registers that a thread can have, and that `setmaxnreg` is asked for.
 const MAX_REGISTERS: u32 = 240;
-/// Registers that a producer's thread keeps; more where it hands over tiles that are narrowed.
+/// Registers that a producer's thread keeps; more if it hands over tiles that are narrowed.
 const PRODUCER_REGISTERS: u32 = 40;
 const WIDTHS_REGISTERS: u32 = 72;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
@@ -56,18 +56,18 @@ pub const PARTIAL_BATCH: u32 = 8;
 pub const RESULT_TOKENS: u32 = 32;
 /// Bytes from one's results to the next's: padded, so that eight tokens are in different banks.
 pub const RESULT_PITCH: u32 = BLOCK_ROWS * HalfType::F16.float().bytes() + RESULT_ALIGN;
-/// Bytes of what is staged.
+/// Bytes of a staged piece.
 pub const RESULT_PIECE: u32 = RESULT_TOKENS * RESULT_PITCH;
 /// Bytes of a piece of a row of results that a thread stores.
 pub const RESULT_ALIGN: u32 = 16;
 
-/// Tokens from which on the tiles of grouped products may be narrower, and what their widths are
-/// multiples of; the narrowest product that there is, and the tokens that a step costs besides its
-/// own, which reproduces what steps take on an H200 (0.68 us of 128 tokens, 0.635 of 112, 0.58 of
-/// 96).
+/// Constants of narrowed tiles: the tokens from which on the tiles of grouped products may be
+/// narrower, and the unit of their widths; the narrowest product, and the tokens that a step costs
+/// besides its own, which reproduces the steps' times on an H200 (0.68 us for 128 tokens, 0.635 for
+/// 112, 0.58 for 96).
 const NARROW_TOKENS: u32 = 128;
-/// Tokens of the tiles that are [cut](Tiling::is_cut) wherever that evens out runs. On an H200, 64 groups of
-/// two tokens by 4096 x 7168, 8 rounds of whole tiles where 7.76 are needed, take 257 to 267 us cut and 265 to
+/// Tokens of the tiles that are [cut](Tiling::is_cut) if that evens out runs. On an H200, 64 groups of two
+/// tokens by 4096 x 7168, 8 rounds of whole tiles of which 7.76 are needed, take 257 to 267 us cut and 265 to
 /// 271 us whole; tiles of 8 tokens 279 to 286 us and 275 to 278 us.
 const CUT_TOKENS: u32 = 16;
 const NARROW_UNIT: u32 = 16;
@@ -109,7 +109,7 @@ pub struct Sm90Config {
     /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
     /// to all.
     pub multicast: u32,
-    /// Whether problems have token counts of their own ([`groups`](crate::gemm::groups)), and perhaps
+    /// Whether problems have their own token counts ([`groups`](crate::gemm::groups)), and perhaps
     /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
     pub grouped: bool,
 }
@@ -120,7 +120,8 @@ const fn places_bytes(stages: u32) -> u32 {
 }
 
 impl Sm90Config {
-    /// Registers of a thread at launch: what lets [`min_blocks`](Self::min_blocks) CTAs fit.
+    /// Returns the registers of a thread at launch, with which [`min_blocks`](Self::min_blocks)
+    /// CTAs fit.
     pub const fn registers(&self) -> u32 {
         let warps = self.min_blocks * (THREADS / WARP).div_ceil(PARTITIONS);
         PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
@@ -202,7 +203,7 @@ impl Sm90Config {
     }
 
     /// Whether the tiles of a grouped product take the narrowest of [`TRIMMED_TOKENS`] that holds their tokens,
-    /// although all count alike where work is divided. There are many groups of a few tens of tokens, so that
+    /// although all count alike in the division of work. There are many groups of a few tens of tokens, so that
     /// differences between tiles even out; narrower products save power.
     #[inline(always)]
     pub const fn trims(&self) -> bool {
@@ -215,8 +216,8 @@ impl Sm90Config {
         self.narrows() || self.trims()
     }
 
-    /// Whether CTAs bring the [next product's weights](crate::gemm::NextWeights) to L2: those that take the rows
-    /// of one chunk, as that counts row tiles, and are not many tokens' work.
+    /// Whether CTAs bring the [next product's weights](crate::gemm::NextWeights) to L2: CTAs of few tokens do
+    /// that take the rows of one chunk, the unit of its row tiles.
     #[inline(always)]
     pub const fn prefetches_next(&self) -> bool {
         self.multicast == 1 && self.rows == CHUNK_ROWS
@@ -257,14 +258,15 @@ impl Sm90Config {
         CONSUMER_THREADS + (self.multicast - 1) * (CONSUMER_THREADS / WARP)
     }
 
-    /// Bytes of a stage: what its copies bring for a tile with room for as many tokens as it holds.
+    /// Returns the bytes of a stage, which its copies bring for a tile with room for as many tokens
+    /// as it holds.
     #[inline(always)]
     pub const fn stage_bytes(&self) -> u32 {
         self.copied_bytes(self.stage_tokens(), 0)
     }
 
-    /// Bytes that the copies of stage `part` of a step bring for a tile of `width` tokens. Boxes count in
-    /// full where they reach out of bounds.
+    /// Returns the bytes that the copies of stage `part` of a step bring for a tile of `width` tokens.
+    /// Boxes that reach out of bounds count in full.
     #[inline(always)]
     pub const fn copied_bytes(&self, width: u32, part: u32) -> u32 {
         let columns = K_STEP / self.step_stages(width);
@@ -272,7 +274,7 @@ impl Sm90Config {
         columns * self.operand_bytes * self.copied_tokens(width) + weights
     }
 
-    /// Tokens in the boxes that a tile of `width` tokens takes, those of all CTAs of a multicast: no
+    /// Returns the tokens in the boxes of a tile of `width` tokens, in all CTAs of a multicast: no
     /// fewer than the narrowest product reads.
     #[inline(always)]
     pub const fn copied_tokens(&self, width: u32) -> u32 {
@@ -290,7 +292,8 @@ impl Sm90Config {
         read.next_multiple_of(self.box_tokens())
     }
 
-    /// Stages of the pipeline: as many as fit, up to what memory latency needs.
+    /// Returns the stages of the pipeline: as many as fit, up to the number that memory latency
+    /// needs.
     #[inline(always)]
     pub const fn stages(&self) -> u32 {
         let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
@@ -317,10 +320,10 @@ impl Sm90Config {
         PARTIAL_BATCH * CONSUMER_THREADS * PARTIAL_VECTOR * size_of::<f32>() as u32
     }
 
-    /// Whether the producer copies the partial sums of a tile's contributors into stages, behind those of
-    /// the tile's own steps, so that they are there when the last products end. So they are where the
-    /// activations of a stage take as many bytes as a batch. Elsewhere the consumers load them, and so
-    /// they do where a thread has more sums, which leave no register for it.
+    /// Whether the producer copies the partial sums of a tile's contributors into stages, behind the
+    /// stages of the tile's own steps, so that they are there when the last products end. It does if the
+    /// activations of a stage take as many bytes as a batch. Otherwise the consumers load them, as they
+    /// do if a thread has more sums, which leave no register for it.
     #[inline(always)]
     pub const fn copies_partials(&self) -> bool {
         const MOST_SUMS: usize = 64;
@@ -328,7 +331,7 @@ impl Sm90Config {
             && self.row_blocks() as usize * self.thread_sums() <= MOST_SUMS
     }
 
-    /// Whether the sums have memory of their own behind the stages, so that copies for the next tile
+    /// Whether the sums have their own memory behind the stages, so that copies for the next tile
     /// do not wait until they are stored. So have few tokens of many problems, whose tiles are
     /// short and whose sums are small. Elsewhere the sums overlay the stages.
     #[inline(always)]
@@ -417,10 +420,10 @@ impl Sm90Config {
         RESULT_PIECE + self.tokens * size_of::<f32>() as u32
     }
 
-    /// Whether results of 16 bits go from registers to memory by way of a few bytes of their own, a piece
-    /// of a warpgroup's block at a time, so that stages are filled for the next tile meanwhile. So they do
-    /// where one CTA has an SM and the room that whole stages leave is enough; but where a warpgroup has two
-    /// blocks, it has no registers for it.
+    /// Whether results of 16 bits go from registers to memory through a few separate bytes of shared memory,
+    /// a piece of a warpgroup's block at a time, so that stages are filled for the next tile meanwhile. They
+    /// do if one CTA has an SM and the room that whole stages leave is enough; a warpgroup with two blocks
+    /// has no registers for it.
     #[inline(always)]
     pub const fn stages_results(&self) -> bool {
         let limit = SM_SHARED_BYTES - SYSTEM_SHARED_BYTES;
@@ -455,8 +458,8 @@ impl Sm90Config {
         }
     }
 
-    /// [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an
-    /// SM: where CTAs are fewer than SMs, two on one of them take longer than one on each.
+    /// Returns [`shared_bytes`](Self::shared_bytes), or so much that at most `resident` CTAs fit an
+    /// SM: if CTAs are fewer than SMs, two on one of them take longer than one on each.
     pub const fn launch_shared_bytes(&self, resident: u32) -> u32 {
         let least = SM_SHARED_BYTES / (resident + 1);
         let needed = self.shared_bytes();
@@ -469,9 +472,8 @@ impl Sm90Config {
         self.sums_stored_offset() + BARRIER_BYTES
     }
 
-    /// Whether the CTAs of a split-K cluster load one another's sums from where they are, instead
-    /// of sending them: of few tokens there is little to load, and sending takes one more cluster
-    /// barrier.
+    /// Whether the CTAs of a split-K cluster load one another's sums from shared memory, instead of
+    /// sending them: few tokens are little to load, and sending takes one more cluster barrier.
     pub const fn loads_remote(&self) -> bool {
         self.tokens <= 48
     }
@@ -500,7 +502,7 @@ impl Sm90Config {
         TileShape { rows: self.rows * self.multicast, tokens: self.tokens }
     }
 
-    /// The tiles of a dense or batched problem. Those of a multicast count as one.
+    /// The tiles of a dense or batched problem. The tiles of a multicast count as one.
     pub const fn tiles(&self, problem: &Problem) -> Tiles {
         Tiles::uniform(problem, self.work_shape(), Self::ORDER)
     }
@@ -513,8 +515,8 @@ impl Sm90Config {
         m.div_ceil(self.tokens)
     }
 
-    /// The largest cluster that splits K: as many CTAs as find room for their sums over the
-    /// stages. 1 where CTAs share activations.
+    /// Returns the largest cluster that splits K: as many CTAs as find room for their sums over the
+    /// stages. 1 if CTAs share activations.
     pub const fn max_split(&self) -> u32 {
         let most = if self.multicast > 1 { 1 } else { MAX_SPLIT };
         let mut cluster = 1;
@@ -538,23 +540,23 @@ pub const fn additions(operand: Operand, schedule: &Schedule) -> u32 {
     in_steps(operand, schedule.longest()) + schedule.parts()
 }
 
-/// f32 additions whose roundings sum to the error of products of e4m3 within a step: `wgmma` aligns 32
-/// products and the old sum to the largest of them, and drops what is below 2^-13 of it. 2^-9 of the
-/// sum of magnitudes is more than four such products were seen to lose.
+/// The f32 additions whose roundings sum to the error of products of e4m3 within a step: `wgmma`
+/// aligns 32 products and the old sum to the largest of them, and drops all bits below 2^-13 of it.
+/// 2^-9 of the sum of magnitudes is more than four such products were seen to lose.
 pub const FOLDED_ADDITIONS: u32 = 1 << 14;
 
-/// Additions within so many steps, one after the other.
+/// Returns the additions within `steps` steps, one after the other.
 const fn in_steps(operand: Operand, steps: u32) -> u32 {
     match operand {
-        // The products of a `wgmma` are truncated each, which counts where a sum has no others.
+        // The products of a `wgmma` are truncated each, which counts if a sum has no others.
         Operand::Half(_) => 2 * steps * (K_STEP / super::repack::WGMMA_K) + super::repack::WGMMA_K,
         // Each step's products are summed from zero; the errors of steps are not one after another.
         Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
     }
 }
 
-/// [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
-/// which are multiplied on the device, count like additions.
+/// Returns the Returns the [`additions`] of a grouped product in runs of at least `least` steps.
+/// The factors of a problem, which are multiplied on the device, count like additions.
 pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 {
     const FACTORS: u32 = 4;
     in_steps(operand, steps) + (steps / least + 2) + FACTORS
@@ -568,7 +570,7 @@ pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 
 /// | 128 x 8, 128 x 16 | decoding: `mma.sync` instead of `wgmma`, two CTAs per SM |
 /// | 128 x 32, 128 x 64 | a few sequences at a time, two CTAs per SM |
 /// | 128 x 128 | prompts of some hundred tokens |
-/// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
+/// | multicast | 65 and more tokens, if reading activations from L2 takes longest |
 /// | 256 x 128 | many tokens, in the few cases in which multicast does not give the same: activations are read half as often |
 /// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
 #[macro_export]
@@ -617,9 +619,11 @@ macro_rules! sm90a_gemm_configs {
 /// | tiles | for |
 /// |---|---|
 /// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
-/// | 128 x 32, 128 x 48 | a few tens of tokens for each; two CTAs per SM; of 48, products of 32 or 40 where they hold a tile's tokens |
+/// | 128 x 32, 128 x 48 | a few tens of tokens for each; two CTAs per SM; tiles of 48 multiply 32 or 40 tokens if
+/// those hold their own |
 /// | 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
-/// | 128 x 256, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
+/// | 128 x 256, multicast | the same with work for several tiles per CTA: weights are decoded once for all tokens of
+/// most problems |
 #[macro_export]
 macro_rules! sm90a_grouped_configs {
     ($with:ident) => {
@@ -650,10 +654,10 @@ macro_rules! sm90a_grouped_configs {
     };
 }
 
-/// The table of the sm_90a configurations of products of sizes of their own
-/// ([`mixed`](crate::gemm::mixed)), like [`sm90a_grouped_configs`](crate::sm90a_grouped_configs). There is
-/// one for each scheme, so that the PTX stays small: of 64 tokens, which reads weights nearly as fast as
-/// memory gives them, and multiplies at four fifths of the rate of 128.
+/// The table of the sm_90a configurations of mixed products ([`mixed`](crate::gemm::mixed)), like
+/// [`sm90a_grouped_configs`](crate::sm90a_grouped_configs). There is one for each scheme, so that the PTX
+/// stays small: of 64 tokens, which reads weights nearly as fast as memory gives them, and multiplies at
+/// four fifths of the rate of 128.
 #[macro_export]
 macro_rules! sm90a_mixed_configs {
     ($with:ident) => {

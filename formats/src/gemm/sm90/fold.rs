@@ -2,23 +2,24 @@
 //!
 //! `wgmma` has no scales, so e4m3 operands must hold them. In a row of a chunk, 128 columns, a weight
 //! is `operand * factor`; the factor, a power of two as its biased exponent, is applied to the sums of
-//! each chunk in f32, exactly. An operand is a sign and one of eight magnitudes of its block, which
-//! a thread looks up by `prmt`. They follow from what stands for the block's scale:
+//! each chunk in f32, exactly. An operand is a sign and one of eight magnitudes of its block, which a
+//! thread looks up by `prmt`. They follow from the table entry of the block's scale:
 //!
 //! | index | stands for the code | NVFP4 | MXFP4 |
 //! | --- | --- | --- | --- |
 //! | 0 | 0 | 0 | 0 |
 //! | 1, 3, 4, 6 | 1, 0.5, 2, 4 | the scale's e4m3, and its exponent less or more | powers of two |
-//! | 2, 5, 7 | 1.5, 3, 6 | 1.5 times the scale, rounded to e4m3, and its exponent more | 1.5 times those |
+//! | 2, 5, 7 | 1.5, 3, 6 | 1.5 times the scale, rounded to e4m3, with a larger exponent | 1.5 times the
+//! same |
 //!
-//! # What is exact
+//! # Exactness
 //! MXFP4: all blocks of a row of a chunk whose scales are within 2^11 of the largest. In a block
 //! further below, a weight is the nearest that 2^-11 of the largest scale can express.
 //!
-//! NVFP4: magnitudes 0.5, 1, 2 and 4. The others need a mantissa of four bits where the scale's is
-//! odd, or has three bits, and are rounded to three, ties to even: an error of at most 1/17. A scale
-//! below 2^-10 of the power of two in the chunk's largest is taken for that, as above. Nothing exceeds
-//! 448: the largest scale is brought below 64.
+//! NVFP4: magnitudes 0.5, 1, 2 and 4. The others need a mantissa of four bits if the scale's is odd,
+//! or has three bits, and are rounded to three, ties to even: an error of at most 1/17. A scale below
+//! 2^-10 of the power of two in the chunk's largest is taken for that, as above. Nothing exceeds 448:
+//! the largest scale is brought below 64.
 //!
 //! A NaN scale makes all operands of its block NaN.
 
@@ -26,7 +27,7 @@ use super::repack::CHUNK_COLUMNS;
 use crate::quantize::Format;
 use crate::{e2m1, e4m3};
 
-/// Bytes that stand for a scale of NVFP4: those of the magnitudes 1 and 1.5.
+/// Bytes of a scale's table entry in NVFP4: the magnitudes 1 and 1.5.
 pub const TABLE_BYTES: u32 = 2;
 
 /// Blocks of a row of a chunk, at most.
@@ -50,7 +51,7 @@ const NAN_INDEX: u8 = 1;
 /// One of e4m3's exponents, in its place.
 const EXPONENT: u32 = 8;
 
-/// What the magnitudes 2, 3, 4 and 6 have more than 1 and 1.5, in bytes.
+/// The excess of the magnitudes 2, 3, 4 and 6 over 1 and 1.5, in bytes.
 const DOUBLED: u32 = EXPONENT * 0x0202_0101;
 
 /// The magnitudes of NVFP4 by their index, four bytes each, from the e4m3 of 1 and 1.5 times the scale
@@ -69,7 +70,7 @@ pub const fn nvfp4_magnitudes(table: u32) -> [u32; 2] {
 #[inline(always)]
 #[must_use]
 pub const fn mxfp4_magnitudes(table: u32) -> [u32; 2] {
-    // Of the scale 2^-5.
+    // The table of the scale 2^-5.
     const ONE: u32 = 2 * EXPONENT;
     const HALF_AGAIN: u32 = ONE + EXPONENT / 2;
     const LOW: u32 = ONE << 8 | HALF_AGAIN << 16 | (ONE - EXPONENT) << 24;
@@ -85,18 +86,19 @@ pub const MAGNITUDES: u32 = 0x7777_7777;
 /// The bits of [`signs`].
 pub const SIGNS: u32 = 0x8080_8080;
 
-/// Where weight `byte` of the four in half `half` of a word is: the lowest bit of the index of its
-/// magnitude, and its sign's bit.
+/// Returns the place of weight `byte` of the four in half `half` of a word: the lowest bit of the
+/// index of its magnitude, and its sign's bit.
 ///
-/// Magnitudes are nibbles, the first four weights in the low half, and the nibbles' highest bits the signs:
-/// those of the first four in the odd nibbles, where they are the sign bits of bytes, and those of the
-/// others in the even ones.
+/// Magnitudes are nibbles, the first four weights in the low half, and the nibbles' highest bits are the
+/// signs: the first four weights' in the odd nibbles, in which they are the sign bits of bytes, and the
+/// others' in the even ones.
 #[must_use]
 pub const fn word_bits(half: u32, byte: u32) -> (u32, u32) {
     (16 * half + 4 * byte, 8 * byte + if half == 0 { 7 } else { 3 })
 }
 
-/// What `prmt` selects four magnitudes with, of half `half` of a word: in its low 16 bits.
+/// Returns the selector with which `prmt` selects the four magnitudes of half `half` of a word: in
+/// its low 16 bits.
 #[inline(always)]
 #[must_use]
 pub const fn selector(word: u32, half: u32) -> u32 {
@@ -115,20 +117,20 @@ pub const fn signs(word: u32, half: u32) -> u32 {
 pub struct Folded {
     /// Format of the weights.
     format: Format,
-    /// For each column, the index of its magnitude, and at 8 its sign.
+    /// The index of each column's magnitude, and at 8 its sign.
     pub indices: [u8; CHUNK_COLUMNS as usize],
-    /// For each block, what stands for its scale.
+    /// The table that stands for each block's scale.
     pub tables: [u16; BLOCKS],
     /// Biased exponent of the factor.
     pub factor: u8,
-    /// What folding changed.
+    /// The loss by folding.
     pub lost: Lost,
 }
 
-/// What folding changed of some weights.
+/// The loss of some weights by folding.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Lost {
-    /// Weights that are not what they were.
+    /// Weights that changed.
     pub changed: u64,
     /// The sum of the squares of the weights, without a scale of the tensor, and of the changes.
     pub signal: f64,
@@ -151,7 +153,7 @@ impl Lost {
 /// A scale as folding sees it.
 #[derive(Clone, Copy, PartialEq)]
 enum Scale {
-    /// Of a block without a value.
+    /// The scale of a block without a value.
     Zero,
     Nan,
     /// Magnitude and exponent.
@@ -248,7 +250,7 @@ impl Folded {
         Scale::Value(value, exponent)
     }
 
-    /// What stands for a scale without the factor.
+    /// Returns the table that stands for a scale without the factor.
     fn table(format: Format, scale: f32) -> u16 {
         match format {
             Format::Nvfp4 => u16::from_le_bytes([e4m3::encode(scale), e4m3::encode(1.5 * scale)]),
@@ -259,7 +261,7 @@ impl Folded {
         }
     }
 
-    /// What makes index [`NAN_INDEX`] NaN.
+    /// Returns the table that makes index [`NAN_INDEX`] NaN.
     fn nan(format: Format) -> u16 {
         match format {
             Format::Nvfp4 => u16::from_le_bytes([e4m3::NAN; 2]),
@@ -318,8 +320,8 @@ mod tests {
         folded.operand(column) * folded.factor()
     }
 
-    /// Of every scale, alone in its row, every magnitude is the product rounded to e4m3's mantissa,
-    /// and those that the module says are exact.
+    /// Every scale of NVFP4, alone in its row: every magnitude is the product rounded to e4m3's
+    /// mantissa, and exact if the module says so.
     #[test]
     fn every_scale_of_nvfp4() {
         for byte in 0..0x7f {
@@ -362,7 +364,8 @@ mod tests {
         }
     }
 
-    /// What is further below is the nearest that there is, and said not to be exact, unless it is.
+    /// Scales that are further below are rounded to the nearest that there is, and said not to be
+    /// exact, unless they are.
     #[test]
     fn far_scales_are_rounded() {
         // The unit of the least scale is 4 of this one.

@@ -1,16 +1,16 @@
 //! sm_90a: `wgmma` on weights that are decoded into registers.
 //!
-//! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, of
-//! which a warpgroup takes 64 rows at a time; activations are its shared-memory operand.
+//! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, 64 rows at a time for
+//! each warpgroup; activations are its shared-memory operand.
 //!
 //! | file | topic |
 //! | --- | --- |
 //! | [`word`] | eight codes in the bits from which a thread decodes them |
 //! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`repack`] | the order of codes and scales that the copies bring |
-//! | [`config`] | tile configurations and what follows from them |
+//! | [`config`] | tile configurations and the sizes that follow from them |
 //! | [`params`] | the parameter block |
-//! | [`place`] | what a grouped product's producer tells the consumers of a tile |
+//! | [`place`] | the message of a grouped product's producer to the consumers of a tile |
 
 pub mod config;
 pub mod fold;

@@ -13,7 +13,8 @@ use crate::{Operand, Swizzle};
 /// | `activations` | tensor map | [`activations_map`] |
 /// | `partials` | one place per CTA | the partial sums that it sends, [`Sm90Config::partial_bytes`](super::Sm90Config::partial_bytes) |
 /// | `flags` | one word per CTA | not 0 once the CTA's partial sums are there; all 0 before and after a launch |
-/// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), `weight_stride` bytes apart (0: shared), 128-byte aligned |
+/// | `weights` | `L` or 1 matrices | [`WeightLayout`](super::WeightLayout), at distances of `weight_stride` bytes (0:
+/// shared), 128-byte aligned |
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Sm90Params {
@@ -23,27 +24,27 @@ pub struct Sm90Params {
     pub weights: u64,
     /// Bytes from one batch entry's weights to the next.
     pub weight_stride: u64,
-    /// Partial sums of tiles that several CTAs compute; 0 where each computes whole tiles.
+    /// Address of partial sums of tiles that several CTAs compute; 0 if each computes whole tiles.
     pub partials: u64,
     /// One flag per CTA: whether its partial sums are there.
     pub flags: u64,
-    /// What happens to the sums.
+    /// The epilogue.
     pub epilogue: Epilogue,
     /// Sizes.
     pub problem: Problem,
-    /// Which CTA computes which K steps of which tiles.
+    /// The assignment of K steps and tiles to CTAs.
     pub schedule: Schedule,
-    /// Of e4m3: row factors from one batch entry's to the next's, which are the tokens' scales; 0 for
-    /// factors that all share. Of other types, which always share them, 0.
+    /// Distance of the row factors, which are the tokens' scales in e4m3, from one batch entry's to
+    /// the next's; 0 for factors that all share. For other types, which always share them, 0.
     pub row_factor_stride: u32,
     /// 1 if [results are stored from registers](Sm90Config::stores_from_registers).
     pub from_registers: u32,
     /// 1 if the epilogue [is plain](Epilogue::is_plain).
     pub plain: u32,
-    /// 1, of which kernels make the powers of two that they multiply by: see
+    /// 1, from which kernels make the powers of two that they multiply by: see
     /// [`HalfType::multipliers`](crate::HalfType::multipliers).
     pub one: u32,
-    /// Which tiles have which numbers: that of [`Sm90Config::tiles`].
+    /// The numbering of tiles: that of [`Sm90Config::tiles`].
     pub walk: Walk,
 }
 
@@ -99,9 +100,9 @@ impl Sm90Params {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Sm90GroupedParams {
-    /// What all kernels take. Of the schedule only the K steps of a tile count, of the problem M is
-    /// the tokens of a matrix and L the number of matrices, and the walk is any. Factors and bias
-    /// are those of the first problem.
+    /// The parameters that all kernels take. Only the K steps of a tile count in the schedule, M is
+    /// the tokens of a matrix and L the number of matrices in the problem, and the walk is
+    /// arbitrary. Factors and bias are the first problem's.
     pub gemm: Sm90Params,
     /// The problems.
     pub groups: Groups,
@@ -124,8 +125,8 @@ impl Sm90GroupedParams {
     }
 }
 
-/// The map of `[L, M, K]` activations, matrices `stride` bytes apart; 0 where all are one. A box is
-/// what one copy brings: a row of the swizzle of a CTA's part of the tokens.
+/// Makes the map of `[L, M, K]` activations, matrices at distances of `stride` bytes; 0 if all are
+/// one. One copy brings a box: a row of the swizzle of a CTA's part of the tokens.
 #[must_use]
 pub const fn activations_map(
     config: &Sm90Config,
@@ -189,7 +190,8 @@ mod tests {
         for (i, expected) in (0..).zip(words) {
             assert_eq!(word(schedule + 4 * i), expected);
         }
-        // 22 tiles of 16 steps, and of two more, for 7 CTAs: runs of 50 steps, of which 2 have one more.
+        // 22 tiles of 16 steps, and of two more, for 7 CTAs: runs of 50 steps, two of which have one
+        // more.
         assert_eq!([words[0], words[3], words[6], words[9]], [16, 50, 51, 1]);
         assert_eq!(words[12..], [2, 18]);
         let walk = params.walk.words();

@@ -1,7 +1,7 @@
-//! What the producer of a grouped product tells the consumers of each tile: to find a tile in the
+//! The message of a grouped product's producer to the consumers for each tile: finding a tile in the
 //! table takes the better part of a microsecond, which passes for the producer while stages are full.
 
-/// Where a CTA's tile is.
+/// The place of a CTA's tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tile {
@@ -16,9 +16,9 @@ pub struct Tile {
     pub token: u32,
     /// The token after the problem's last.
     pub end: u32,
-    /// The token after the last of those that belong to a problem of the matrix.
+    /// The token after the last one of a problem of the matrix.
     pub rows: u32,
-    /// Tokens that the tile has room for; of a trimmed tile, those that it has.
+    /// Tokens that the tile has room for; in a trimmed tile, the tokens that it has.
     pub width: u32,
 }
 
@@ -38,7 +38,7 @@ pub struct Place {
     pub first_step: u32,
     /// The K step after the last.
     pub end_step: u32,
-    /// [`OWNED`] and [`LAST`].
+    /// Flags of Flags of [`OWNED`] and [`LAST`].
     pub flags: u32,
     /// The first CTA that computes steps of the tile.
     pub first_cta: u32,

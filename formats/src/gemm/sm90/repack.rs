@@ -3,7 +3,7 @@
 //! A *chunk* is 128 rows by 128 columns. The chunks of the same rows follow one another along K.
 //! A chunk has first its codes, then its scales, so that one bulk copy loads both:
 //!
-//! | at | what |
+//! | at | contents |
 //! |---|---|
 //! | `((rb * 2 + kb) * 128 + thread) * 16 + j * 4` | the [word](super::word) that this thread of a warpgroup decodes for rows `64 rb ..` and columns `64 kb + 16 j ..` |
 //! | `8192 + ((rb * 2 + kb) * 32 + quad) * 2 B + 2 b + h` | the scale of row `64 rb + 16 (quad / 8) + quad % 8 + 8 h`, block `b` of the `B` that 64 columns have; of NVFP4 in e4m3 the two bytes of a [table](super::fold) in its place |
@@ -40,12 +40,12 @@ pub const CHUNK_CODE_BYTES: u32 = CHUNK_ROWS * CHUNK_COLUMNS / 2;
 /// Blocks of 64 by 64 in a chunk along either dimension.
 pub const CHUNK_BLOCKS: u32 = CHUNK_ROWS / BLOCK_ROWS;
 
-/// What weights are and what they are decoded to.
+/// The types of the weights and of their decoded form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scheme {
     /// Format of the weights.
     pub format: Format,
-    /// What they are decoded to, and the type of the activations.
+    /// The type that they are decoded to, which is the type of the activations.
     pub operand: Operand,
 }
 
@@ -152,7 +152,7 @@ impl WeightLayout {
         self.column_chunks() as u64 * self.scheme.chunk_bytes() as u64
     }
 
-    /// Bytes of the matrix; `None` where they do not fit 64 bits.
+    /// Returns the bytes of the matrix; `None` if they do not fit 64 bits.
     pub const fn bytes(&self) -> Option<u64> {
         let chunks = self.row_chunks() as u64 * self.column_chunks() as u64;
         chunks.checked_mul(self.scheme.chunk_bytes() as u64)
@@ -177,8 +177,8 @@ const fn quad(row: u32) -> u32 {
 }
 
 impl Scheme {
-    /// Offset in a chunk of what stands for the scale of `row` and of `block` along K, both within the
-    /// chunk.
+    /// Returns the offset in a chunk of the scale's table entry of `row` and of `block` along K, both
+    /// within the chunk.
     pub const fn scale_offset(self, row: u32, block: u32) -> u32 {
         let (rb, kb) = (row / BLOCK_ROWS, block / self.block_scales());
         let of_block = block % self.block_scales() * 2 + row % 16 / 8;
@@ -192,8 +192,8 @@ impl Scheme {
         self.factors_offset() + (row / BLOCK_ROWS * 32 + quad(row)) * 2 + row % 16 / 8
     }
 
-    /// Makes one chunk. `code` and `scale` give the code at a row and column and the scale byte
-    /// of a row and block, all within the chunk; 0 past the matrix. Returns what folding changed.
+    /// Makes one chunk. `code` and `scale` return the code at a row and column and the scale byte
+    /// of a row and block, all within the chunk; 0 past the matrix. Returns the loss by folding.
     pub fn fill_chunk(
         self,
         chunk: &mut [u8],
@@ -279,12 +279,12 @@ impl Scheme {
     }
 }
 
-/// Where the index of a folded weight is in a chunk: the offset of its word, the lowest bit of its
-/// magnitude there, and its sign's bit.
+/// Returns the place of a folded weight's index in a chunk: the offset of its word, the lowest bit
+/// of its magnitude there, and its sign's bit.
 ///
 /// Register `2 h + r` of `wgmma`'s A fragment holds columns `16 h + 4 t ..` of row `g + 8 r`, one byte
-/// each. The word `2 i + h` of a thread has those of both rows for the `i`th `wgmma` of 64 columns, row
-/// `g` first ([`fold::word_bits`]).
+/// each. The word `2 i + h` of a thread has the bytes of both rows for the `i`th `wgmma` of 64 columns,
+/// row `g` first ([`fold::word_bits`]).
 pub const fn folded_code(row: u32, column: u32) -> (u32, u32, u32) {
     let (rb, kb) = (row / BLOCK_ROWS, column / BLOCK_COLUMNS);
     let (word, column) = (column % BLOCK_COLUMNS / 16, column % 16);
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
     use std::vec;
 
-    /// Every code and every scale of a chunk has a place of its own, and they fill it.
+    /// Every code and every scale of a chunk has its own place, and they fill it.
     #[test]
     fn a_chunk_is_a_permutation() {
         for scheme in Scheme::ALL {

@@ -21,11 +21,11 @@ use crate::HalfType;
 /// Pairs of codes in a word.
 pub const PAIRS: usize = 4;
 
-/// What a word is multiplied by for its left shifts; bf16 does not use the last.
+/// The multipliers that stand for a word's left shifts; bf16 does not use the last.
 pub type Multipliers = [u32; 3];
 
 impl HalfType {
-    /// Where the sign and `eem` of a decoded pair are.
+    /// Returns the mask of the sign and `eem` of a decoded pair.
     pub const fn mask(self) -> u32 {
         match self {
             Self::F16 => 0x8e00_8e00,
@@ -41,10 +41,11 @@ impl HalfType {
         }
     }
 
-    /// The powers of two that [`decode`](Self::decode) multiplies by, where `one` is 1. Kernels take it
-    /// from their parameters: the compiler, which does not know it, leaves the products to the pipe of
-    /// multiply-adds. Shifts it divides between that pipe and the one of logic operations by what the
-    /// whole kernel has, outside the main loop, too; then logic operations take longest.
+    /// Returns the powers of two that [`decode`](Self::decode) multiplies by; `one` is 1. Kernels take
+    /// it from their parameters: the compiler, which does not know it, leaves the products to the pipe
+    /// of multiply-adds. It would divide shifts between that pipe and the one of logic operations by
+    /// the instructions of the whole kernel, outside the main loop, too; then logic operations take
+    /// longest.
     pub const fn multipliers(self, one: u32) -> Multipliers {
         match self {
             Self::F16 => [one << 3, one << 7, one << 10],
@@ -103,7 +104,7 @@ impl HalfType {
         sign << 15 | magnitude << self.magnitude_shift()
     }
 
-    /// Where the lowest bit of `eem` is in a decoded half.
+    /// Returns the position of the lowest bit of `eem` in a decoded half.
     const fn magnitude_shift(self) -> u32 {
         match self {
             Self::F16 => 9,

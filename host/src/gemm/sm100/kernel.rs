@@ -23,24 +23,25 @@ use crate::quantize::device::Step;
 pub(super) struct Sm100Kernel {
     /// Sizes; of a grouped product, those of its matrices.
     pub problem: Problem,
-    /// Of a grouped product.
+    /// The groups of a grouped product.
     pub groups: Option<GroupRequest>,
     /// Whether it is one of several products of sizes of their own.
     pub mixed: bool,
     /// Streaming multiprocessors that the choice was made for.
     pub sms: u32,
-    /// Of a grouped product, for the tokens that are expected.
+    /// The estimate of a grouped product, for the tokens that are expected.
     pub choice: Estimate,
 }
 
 impl Sm100Kernel {
-    /// What of the activations is laid out before the product; none for 16-bit ones.
+    /// Returns the part of the activations that is laid out before the product; none for 16-bit
+    /// ones.
     pub fn preparation(&self, kind: ActivationKind, entries: Entries) -> Option<Preparation> {
         let groups = self.groups.map(|groups| groups.memory(&self.problem));
         Preparation::of(self.choice.config, &self.problem, kind, entries, groups)
     }
 
-    /// What is where in the workspace.
+    /// Returns the layout of the workspace.
     pub const fn workspace(&self) -> Sm100Workspace {
         Sm100Workspace::new(self.sms, &self.choice)
     }

@@ -64,7 +64,7 @@ impl Placed {
         Ok([codes, scales])
     }
 
-    /// What the kernel loads.
+    /// Returns the token blocks that the kernel loads.
     pub const fn tokens(&self) -> TokenBlocks {
         let (at, strides) = ([self.codes, self.scales], [self.code_stride, self.scale_stride]);
         match self.loaded {
@@ -256,14 +256,14 @@ pub(super) fn params(
     })
 }
 
-/// Where activations that become e4m3, and their tokens' scales, are behind this address.
+/// Returns the addresses of activations that become e4m3, and of their tokens' scales, behind `at`.
 fn made(kernel: &Sm100Kernel, at: u64) -> [u64; 2] {
     // The workspace was counted when the product was planned.
     let (offsets, _) = kernel.made().unwrap_or_default();
     offsets.map(|offset| at + offset as u64)
 }
 
-/// Where block-scaled activations at these addresses are when [`lay_out`] is done, which lays them out behind
+/// Returns the addresses of block-scaled activations when [`lay_out`] is done, which lays them out behind
 /// `made_at`.
 fn place_blocks(
     kernel: &Sm100Kernel,
@@ -317,7 +317,7 @@ pub(super) fn lay_out(
     };
     let Strides { activations, activation_scales, .. } = &gemm.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
-    // Those of the codes, then that of the scales.
+    // The steps of the codes, then that of the scales.
     let mut steps = gemm.before();
     if let Some(at) = preparation.codes {
         for (index, step) in (0..preparation.code_launches()).zip(&mut steps) {

@@ -1,4 +1,4 @@
-//! What of block-scaled activations is laid out before a product on sm_100a.
+//! The launches that lay out block-scaled activations before a product on sm_100a.
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::sm100::Sm100Config;
@@ -13,9 +13,9 @@ use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
 use crate::quantize::device::Step;
 
-/// What of the activations is laid out before the product, and where behind
-/// [`Sm100Workspace::activations`](super::workspace::Sm100Workspace::activations): nothing
-/// where the kernel loads them.
+/// The part of the activations that is laid out before the product, and its place behind
+/// [`Sm100Workspace::activations`](super::workspace::Sm100Workspace::activations): nothing if the
+/// kernel loads them.
 #[derive(Clone, Debug)]
 pub(super) struct Preparation {
     /// The matrices that are different.
@@ -23,7 +23,7 @@ pub(super) struct Preparation {
     /// Launches that pad codes: one, or one a matrix where something is between them.
     code_launches: u32,
     pub layout: ScaleLayout,
-    /// Of a grouped product, with nothing in memory.
+    /// The groups of a grouped product, with nothing in memory.
     groups: Option<Groups>,
     /// Offset of the padded codes.
     pub codes: Option<u64>,

@@ -1,5 +1,5 @@
 //! A GEMV by the kernels of this architecture: a product of one token, whose weights lie as those of a GEMV
-//! do, codes and 128x4 scales in buffers of their own.
+//! do, codes and 128x4 scales in their own buffers.
 
 use fp4_formats::gemm::sm100::prepare::PreparedBlocks;
 use fp4_formats::gemm::sm100::{Side, Sm100Config, Sm100Params, result_map};
@@ -132,8 +132,8 @@ impl VectorProduct {
 
     /// Queues laying out the scales of activations, where that must be, and the product. The
     /// operands were checked: they have the sizes of the problem, and the weights' scales are 128x4
-    /// with zeros in all padding. Where it `overlaps` the kernel before, it reads weights while
-    /// that runs.
+    /// with zeros in all padding. If it `overlaps` the kernel before, it reads weights while that
+    /// runs.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
@@ -242,7 +242,7 @@ impl VectorProduct {
     }
 }
 
-/// What the estimates are made for.
+/// Returns the rates that the estimates are made for.
 pub(crate) fn rates(machine: DeviceProperties) -> Rates {
     Rates { clusters: machine.clusters.at_least_one(), ..Rates::B200 }
 }

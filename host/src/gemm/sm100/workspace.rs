@@ -1,4 +1,4 @@
-//! What is where in the workspace of a product on sm_100a.
+//! The layout of the workspace of a product on sm_100a.
 
 use crate::plan::sm100::Estimate;
 use fp4_formats::gemm::sm100::config::flag_bytes;
@@ -20,7 +20,7 @@ pub(super) struct Sm100Workspace {
 }
 
 impl Sm100Workspace {
-    /// For a choice on a machine of so many SMs.
+    /// Lays out the workspace for a choice on a machine of so many SMs.
     pub const fn new(sms: u32, choice: &Estimate) -> Self {
         let Estimate { config, schedule, clusters, .. } = choice;
         let most = if sms > LEAST_CTAS { sms } else { LEAST_CTAS };

@@ -24,7 +24,7 @@ const MXFP4_DECODED: f32 = 0.125;
 pub(super) struct Sm90Kernel {
     /// Sizes; of a grouped product, those of its matrices.
     pub problem: Problem,
-    /// Of a grouped product.
+    /// The runs of a grouped product.
     pub groups: Option<GroupedRuns>,
     /// Whether it is one of several products of sizes of their own.
     pub mixed: bool,
@@ -33,7 +33,7 @@ pub(super) struct Sm90Kernel {
     pub estimate: Estimate,
 }
 
-/// What the host decides of a grouped product's work list.
+/// The host's decisions about a grouped product's work list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupedRuns {
     /// Problems that are expected to have tokens, and the tokens of each.
@@ -60,7 +60,7 @@ impl Sm90Kernel {
     /// Copies and vector loads start at multiples of this.
     const ALIGNMENT: usize = 256;
 
-    /// What is where in the workspace.
+    /// Returns the layout of the workspace.
     ///
     /// # Errors
     /// [`Error::Overflow`].
@@ -271,7 +271,7 @@ impl Kernel for Sm90Kernel {
     }
 }
 
-/// What a plan says of operands that are not multiplied as they are.
+/// Returns a plan's lines about operands that are not multiplied as they are.
 fn made(kind: ActivationKind) -> Vec<String> {
     let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
                   scales of 128 columns of a row are within 2^11, those of NVFP4 rounded to a mantissa \

@@ -94,7 +94,7 @@ pub(super) struct Store<'a, W> {
     pub work: W,
     pub config: &'a Sm90Config,
     pub p: &'a Sm90Params,
-    /// Where results go, and their type.
+    /// Address and type of the results.
     pub sink: &'a Sink,
     /// Sizes of the result.
     pub result: &'a Problem,

@@ -62,7 +62,7 @@ pub enum Run {
     Moe(Moe),
 }
 
-/// Where and how to run.
+/// The device, and how to run on it.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Target {
     /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
@@ -138,15 +138,15 @@ pub struct WeightName {
     /// left out.
     #[arg(long, requires = "checkpoint", value_name = "NAME")]
     pub tensor: Option<String>,
-    /// Which matrix, of experts in one tensor.
+    /// The number of the matrix, if one tensor has several experts.
     #[arg(long, requires = "tensor", value_name = "N")]
     pub expert: Option<usize>,
 }
 
-/// What `run` writes.
+/// The output of `run`.
 #[derive(Debug, ClapArgs)]
 pub struct Results {
-    /// Where to write the result.
+    /// The file for the result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Write each launch as a bundle in this folder, for `ptx-emu replay`.
@@ -159,10 +159,9 @@ pub struct Results {
 /// Operands come from a file with the tensors a (U8 [L, M, K/2] in the weights' format, or F16 or
 /// BF16 [L, M, K]), a_scale ([L, M, K/block]), a_global_scale, b (U8 [L, N, K/2]; [N, K/2] for all
 /// batch entries), b_scale ([L, N, K/block]), b_global_scale, alpha, row_factors ([M]),
-/// column_factors ([N]) and bias ([N]). Where L is 1 its dimension may be left out; scalars are 1
-/// and vectors do nothing if absent. The metadata key format says nvfp4 (the default, blocks of
-/// 16) or mxfp4 (blocks of 32); a_scale_layout and b_scale_layout say linear (the default) or
-/// 128x4.
+/// column_factors ([N]) and bias ([N]). If L is 1 its dimension may be left out; scalars are 1 and
+/// vectors do nothing if absent. The metadata key format says nvfp4 (the default, blocks of 16) or
+/// mxfp4 (blocks of 32); a_scale_layout and b_scale_layout say linear (the default) or 128x4.
 ///
 /// With --checkpoint, the weights are the matrix --tensor of a quantised checkpoint in any layout, or
 /// a float matrix, which is quantised to NVFP4 with TorchAO's recipe. The activations are --rows rows
@@ -220,8 +219,8 @@ pub struct Product {
     /// How K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
-    /// What becomes of each value, or of the gate's: identity, silu, gelu-tanh, gelu, relu2 or
-    /// clamped-swiglu (gpt-oss's) [default: identity, of gated products silu].
+    /// Activation function of the values, or of the gate's: identity, silu, gelu-tanh, gelu, relu2
+    /// or clamped-swiglu (gpt-oss's) [default: identity, of gated products silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
     #[command(flatten)]
@@ -282,8 +281,8 @@ pub struct Moe {
     /// Type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f32", value_parser = parse_output)]
     pub dtype: FloatType,
-    /// What becomes of the gate's values: identity, silu, gelu-tanh, gelu, relu2 or clamped-swiglu
-    /// (gpt-oss's).
+    /// Activation function of the gate's values: identity, silu, gelu-tanh, gelu, relu2 or
+    /// clamped-swiglu (gpt-oss's).
     #[arg(long, value_name = "NAME", default_value = "silu", value_parser = parse_activation)]
     pub activation: Activation,
     #[command(flatten)]
@@ -508,7 +507,7 @@ pub struct Dequantize {
     pub output: OutputFolder,
 }
 
-/// Where and in what layout a checkpoint is written.
+/// The folder and the layout of a checkpoint's output.
 #[derive(Debug, ClapArgs)]
 pub struct CheckpointOutput {
     /// modelopt, compressed-tensors, torchao, or gpt-oss (mxfp4).
@@ -521,7 +520,7 @@ pub struct CheckpointOutput {
     pub folder: OutputFolder,
 }
 
-/// Where a checkpoint is written.
+/// The folder of a checkpoint's output.
 #[derive(Debug, ClapArgs)]
 pub struct OutputFolder {
     /// The folder to make.
@@ -649,7 +648,7 @@ fn parse_output(text: &str) -> Result<FloatType, String> {
     FloatType::by_name(text).ok_or_else(|| format!("`{text}` is none of f16, bf16, f32"))
 }
 
-/// What can be asked of a result.
+/// The result types that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
     Floats(FloatType),

@@ -31,7 +31,7 @@ use crate::progress::Progress;
 #[derive(Serialize)]
 struct Report {
     op: &'static str,
-    /// Where the operands came from; absent if from a file of operands.
+    /// The source of the operands; absent if they are from a file of operands.
     #[serde(flatten)]
     source: Option<Source>,
     shape: String,
@@ -117,7 +117,8 @@ pub fn run_grouped(args: &Grouped) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is asked for; of a result in NVFP4 the scale may be left open, and is 1 then.
+/// Returns the output that is asked for; the scale of a result in NVFP4 may be left open, and is 1
+/// then.
 fn asked(args: &Product) -> anyhow::Result<Output> {
     match (args.dtype, args.out_scale) {
         (ResultType::Blocks(Format::Nvfp4), scale) => {
@@ -227,7 +228,7 @@ struct Run<'a, F> {
     /// Sizes of the result, and K.
     shape: GemmShape,
     name: String,
-    /// With what is reported of launches.
+    /// The kernels, and the reports of their launches.
     opened: (Kernels, Reports),
     a: &'a Activations<'a, F>,
     options: GemmOptions,

@@ -33,7 +33,7 @@ struct Report {
     /// How the products ran.
     plans: [GemmPlan; 2],
     verified: bool,
-    /// What the device found wrong with the operands.
+    /// The fault that the device found with the operands.
     problem: Option<String>,
     /// The comparison of each step on its own inputs.
     steps: Vec<StepCheck>,

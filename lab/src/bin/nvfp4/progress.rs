@@ -90,7 +90,7 @@ pub fn signalled() -> Option<u8> {
     (signal != 0).then(|| u8::try_from(BY_SIGNAL + signal).unwrap_or(u8::MAX))
 }
 
-/// From here on the signals are noted; the second one ends the program immediately.
+/// Notes the signals from here on; the second one ends the program immediately.
 fn note_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,5 +1,5 @@
-//! What a report is made from: sources, each with its runs, and the record's history. `report.json` has
-//! it whole, so that the page follows from that file alone.
+//! The data of a report: sources, each with its runs, and the record's history. `report.json` has it
+//! whole, so that the page follows from that file alone.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub struct Document {
     /// Version of the file.
     nvfp4_report: u32,
     pub sources: Vec<Source>,
-    /// Of the machine's record, as far as there is one.
+    /// The history in the machine's record, as far as there is one.
     #[serde(default)]
     pub history: History,
 }
@@ -31,11 +31,11 @@ pub struct Document {
 pub struct Source {
     #[serde(default)]
     pub about: About,
-    /// As `bench --json` prints them.
+    /// Runs as `bench --json` prints them.
     pub runs: Vec<Value>,
 }
 
-/// Where runs come from. What is missing was not recorded.
+/// The origin of runs. Missing fields were not recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
@@ -43,7 +43,7 @@ pub struct About {
     pub file: Option<String>,
     /// UTC: `2026-11-22`, or with the time `2026-11-22 10:30`.
     pub date: Option<String>,
-    /// As it was asked for: `cuda:0`.
+    /// The device as it was asked for: `cuda:0`.
     pub device: Option<String>,
     /// The GPU, or the machine that is emulated.
     pub gpu: Option<String>,
@@ -105,7 +105,7 @@ impl Document {
         let date = name.as_deref().and_then(date_of);
         let mut about = About { file: name, date, ..About::default() };
         if let Some(first) = runs.first() {
-            // What all runs of a file have in common.
+            // Facts that all runs of a file have in common.
             let first: raw::Run =
                 raw::Run::deserialize(first).map_err(|error| bad(error.to_string()))?;
             if let Some(device) = first.device {

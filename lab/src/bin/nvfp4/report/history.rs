@@ -102,8 +102,8 @@ impl History {
         self.points.extend(rows.iter().filter_map(|row| Point::new(row, day)));
     }
 
-    /// The shapes that were measured on several days, and how many were on one day only. Of several times
-    /// of a day, the last one counts.
+    /// The shapes that were measured on several days, and how many were on one day only. The last of
+    /// several times of a day counts.
     pub fn panels(&self) -> (Vec<Panel>, usize) {
         let mut panels: Vec<Panel> = Vec::new();
         for Point { op, details, sizes, day, seconds } in &self.points {

@@ -14,10 +14,10 @@ use super::times;
 
 /// Widths of a chart on a desk and on a phone.
 const WIDTHS: [(&str, f64); 2] = [("wide", 920.0), ("narrow", 340.0)];
-/// Styles of the charts, inside a page and in files of their own.
+/// Styles of the charts, inside a page and in their own files.
 pub const CHART_STYLE: &str = include_str!("chart.css");
 const PAGE_STYLE: &str = include_str!("page.css");
-/// What stands where nothing is known.
+/// The text for unknown values.
 const UNKNOWN: &str = "not recorded";
 
 /// The page of a document whose rows are `rows`.
@@ -59,7 +59,7 @@ pub fn page(document: &Document, rows: &[(usize, Row)]) -> String {
     )
 }
 
-/// What stands for the first chart where there is none.
+/// The text in place of the first chart.
 const NOTHING: &str = "<p>Not drawn: no run has a time or a bound.</p>\n";
 
 /// A chart for desks and one for phones, of which the page shows one; or why there is none.
@@ -71,7 +71,7 @@ fn both(label: &str, chart: impl Fn(f64) -> Option<Svg>, none: &str) -> String {
     }
 }
 
-/// What must be known before any number is read.
+/// Returns the notices that come before any number.
 fn notices(rows: &[&Row]) -> String {
     let mut text = String::new();
     let mut notice = |line: &str| {

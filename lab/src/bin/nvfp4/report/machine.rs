@@ -1,4 +1,4 @@
-//! What a report says of the machine and of the program.
+//! A report's facts about the machine and the program.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use super::history::utc;
 const COMMIT: Option<&str> = option_env!("NVFP4_COMMIT");
 
 impl About {
-    /// Of what runs now.
+    /// Describes the running program and its machine.
     pub fn this(kernels: &Kernels) -> Self {
         let Choice { device, name, arch, .. } = kernels.device().choice().clone();
         let key = kernels.tune_key();

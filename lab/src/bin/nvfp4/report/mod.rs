@@ -29,9 +29,9 @@ use self::document::{About, Document, Source};
 use self::history::History;
 use self::row::Row;
 
-/// Where records of machines are, each in a folder of its name.
+/// The folder of records of machines, each in a folder of its name.
 const RECORDS: &str = "benches/record";
-/// Width of the chart that is a file of its own.
+/// Width of the chart that is a separate file.
 const FILE_WIDTH: f64 = 840.0;
 
 /// The files of a report.
@@ -45,7 +45,7 @@ pub enum ReportError {
     /// A file or a folder cannot be read.
     #[error("reading {path}: {source}", path = path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -53,7 +53,7 @@ pub enum ReportError {
     /// A file or a folder cannot be written.
     #[error("writing {path}: {source}", path = path.display())]
     Write {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -61,15 +61,15 @@ pub enum ReportError {
     /// A file has something else in it.
     #[error("{path} must have runs as `bench --json` writes them, a report's data or a record's rows: {why}", path = path.display())]
     Contents {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// Nothing is left to show.
     #[error("no run of the files is of {asked}")]
     Nothing {
-        /// What was asked for.
+        /// The selection.
         asked: String,
     },
 }
@@ -103,7 +103,7 @@ pub struct Options {
     /// Only shapes of this set; can be repeated.
     #[arg(long, value_name = "NAME")]
     set: Vec<String>,
-    /// Of what takes activations of a choice, only runs with these: fp4, f16, bf16.
+    /// Only runs with these activations: fp4, f16, bf16; runs without a choice of activations stay.
     #[arg(long)]
     activations: Option<ActivationInput>,
 }

@@ -96,7 +96,7 @@ fn apart(wanted: &[f64], [top, bottom]: [f64; 2]) -> Vec<f64> {
         places[index] = wanted[index].max(next);
         next = places[index] + LINE;
     }
-    // Those that were moved past the end move back, and the ones before them with them.
+    // Labels that were moved past the end move back, and the ones before them with them.
     let mut most = bottom;
     for &index in order.iter().rev() {
         places[index] = places[index].min(most);

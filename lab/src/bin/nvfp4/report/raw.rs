@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// One run. What an operation does not have is absent.
+/// One run. Fields that an operation does not have are absent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Run {
@@ -38,7 +38,7 @@ pub struct Run {
     pub error: Option<String>,
 }
 
-/// What it ran on.
+/// The device that it ran on.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Device {
@@ -58,10 +58,10 @@ pub struct Plan {
     pub threads: Option<u64>,
     pub cluster: Option<u64>,
     pub split: Option<String>,
-    /// Of a quantiser, whose kernels follow one another.
+    /// Kernels of a quantiser, which follow one another.
     pub steps: Vec<Step>,
     pub source: Option<String>,
-    /// Of a GEMV: which operands were rearranged at load, or `none`.
+    /// Operands of a GEMV that were rearranged at load, or `none`.
     pub repack: Option<String>,
 }
 
@@ -87,7 +87,7 @@ pub struct Spread {
     pub p90: Option<f64>,
 }
 
-/// What was measured.
+/// The measured times.
 #[derive(Debug, Deserialize)]
 pub struct Timing {
     pub times: Spread,
@@ -100,7 +100,7 @@ pub struct Timing {
     pub tensor_ceiling: Option<f64>,
     pub cublas: Option<Peer>,
     pub cublas_error: Option<String>,
-    /// Of products in e4m3.
+    /// Peers of products in e4m3.
     #[serde(default)]
     pub cublas_e4m3: Vec<Peer>,
 }
@@ -137,7 +137,7 @@ impl Launches {
     }
 }
 
-/// What the emulator computed.
+/// The emulator's results.
 #[derive(Debug, Deserialize)]
 pub struct Emulated {
     pub lower_bound: Bound,
@@ -164,7 +164,7 @@ pub fn runs(file: Value) -> Result<Vec<Value>, String> {
 }
 
 /// A row of a table, `{"direction": "quantize", "shape": "1024x1024", "us": 2.5, "copy_us": 2.1, ..}`, as
-/// a run. What the table says of all of its rows is in `head`.
+/// a run. Fields that hold for all of the table's rows are in `head`.
 fn of_table(row: &Value, head: &Map<String, Value>) -> Result<Value, String> {
     let text = |name: &str| {
         let found = row.get(name).and_then(Value::as_str);

@@ -17,14 +17,14 @@ pub const COPYING: &str = "copying the bytes";
 /// How launches are named that do not overlap.
 const ONE_BY_ONE: &str = "one by one";
 
-/// A run as tables and charts have it. What is missing was not measured or not recorded; every number is
+/// A run as tables and charts have it. Missing fields were not measured or not recorded; every number is
 /// positive and finite.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub op: String,
-    /// As `--shape` takes it.
+    /// The shape as `--shape` takes it.
     pub shape: String,
-    /// What differs from the operation's plain form.
+    /// The differences from the operation's plain form.
     pub details: String,
     /// How the inputs were made.
     pub inputs: Option<String>,
@@ -76,7 +76,7 @@ pub struct Peer {
 }
 
 impl Row {
-    /// From the JSON of a run.
+    /// Reads a row from the JSON of a run.
     pub fn new(run: &Value) -> Result<Self, String> {
         let run = Run::deserialize(run).map_err(|error| error.to_string())?;
         if run.op.is_empty() || run.shape.is_empty() {
@@ -138,7 +138,7 @@ impl Row {
             let (seconds, ratio) = (positive(peer.times.median)?, positive(peer.ratio)?);
             Some(Peer { name: peer.name, seconds, ratio })
         };
-        // Of e4m3 activations the faster product in e4m3, where there is one.
+        // For e4m3 activations, the peer is the faster product in e4m3, if there is one.
         let e4m3 = timing.cublas_e4m3.into_iter().filter_map(peer);
         let e4m3 = e4m3.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
         self.peer = e4m3.or_else(|| cublas.and_then(peer));
@@ -184,7 +184,8 @@ fn bound(launches: &[raw::Emulated]) -> Option<Limit> {
     Some(Limit { seconds, by: longest.lower_bound.by.clone() })
 }
 
-/// What differs from the plain form: NVFP4 with linear scales, results in f16, launches that overlap.
+/// Returns the differences from the plain form: NVFP4 with linear scales, results in f16, launches
+/// that overlap.
 fn details(run: &Run) -> String {
     let mut details: Vec<&str> = Vec::new();
     let quantiser = matches!(run.op.as_str(), "quantize" | "dequantize");
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!((floor.seconds, floor.by.as_str()), (256.0 / 1e8, TENSOR));
     }
 
-    /// Of several products of the peer the faster one in e4m3, if one was timed.
+    /// The peer of e4m3 activations is the fastest of its products in e4m3, if one was timed.
     #[test]
     fn the_peer_of_e4m3_activations_is_in_e4m3() {
         let peer = |name: &str, median: f64| {

@@ -35,7 +35,7 @@ impl Log {
         })
     }
 
-    /// Where a value is, if it is within the scale.
+    /// Returns the position of a value, if it is within the scale.
     pub fn at(&self, value: f64) -> Option<f64> {
         let [low, high] = self.domain;
         // Ticks at the ends are computed, and may be off by a rounding.
@@ -93,7 +93,7 @@ const PREFIXES: [(f64, &str); 5] = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"
 
 /// The largest unit of which `value` is at least one.
 fn unit<'a>(value: f64, units: &[(f64, &'a str)]) -> (f64, &'a str) {
-    // What rounds to a thousand of a unit is one of the next.
+    // A value that rounds to a thousand of a unit is one of the next.
     let fits = |(size, _): &&(f64, &str)| value >= 0.9995 * size;
     units.iter().rev().find(fits).or(units.first()).copied().unwrap_or((1.0, ""))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// Width of a character of labels, in pixels of the chart: they are set in a monospaced font.
 pub const CHARACTER: f64 = 6.7;
 
-/// Room around a drawing in a file of its own.
+/// Room around a drawing in its own file.
 const EDGE: f64 = 10.0;
 
 /// Text as it may stand in HTML and XML, in elements and in quoted attributes.
@@ -28,7 +28,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Where text is relative to its point.
+/// The position of text relative to its point.
 #[derive(Clone, Copy)]
 pub enum Anchor {
     Start,
@@ -153,7 +153,7 @@ impl Svg {
         });
     }
 
-    /// What `draw` draws, with a text that is shown where the pointer is on it.
+    /// Draws with `draw` a group that has a text, shown while the pointer is on it.
     pub fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
         let _ = writeln!(self.body, "<g><title>{}</title>", escape(title));
         draw(self);
@@ -186,7 +186,7 @@ impl Svg {
         )
     }
 
-    /// The drawing as a file with a style and a background of its own.
+    /// The drawing as a file with a style and its own background.
     pub fn file(self, label: &str, style: &str) -> String {
         let Self { width, height, body } = self;
         let (size, label) = ([width, height].map(|size| number(size + 2.0 * EDGE)), escape(label));

@@ -14,7 +14,7 @@ const HEADING: f64 = 26.0;
 const VALUE: f64 = 70.0;
 /// Widths below this have labels above the marks.
 const NARROW: f64 = 600.0;
-/// From as many rows on, the axis is above them, too.
+/// The number of rows from which the axis is above them, too.
 const LONG: usize = 12;
 /// Pixels between ticks.
 const APART: f64 = 58.0;
@@ -44,7 +44,7 @@ fn values(row: &Row) -> impl Iterator<Item = f64> {
     [row.time, peer].into_iter().chain(limits).flatten().chain(spread)
 }
 
-/// What is shown where the pointer is on a row.
+/// Returns the text that is shown while the pointer is on a row.
 fn title(row: &Row) -> String {
     let mut lines = vec![format!("{} {}", row.op, row.label())];
     if let Some(seconds) = row.time {

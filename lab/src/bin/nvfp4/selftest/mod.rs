@@ -1,6 +1,6 @@
 //! `nvfp4 selftest`: every operation and configuration on a device, one report.
 //!
-//! Steps run in a process of their own (`worker`). If a kernel hangs or breaks the device, the step is
+//! Steps run in a separate process (`worker`). If a kernel hangs or breaks the device, the step is
 //! reported and a new process goes on with the next one.
 
 mod report;

@@ -13,7 +13,7 @@ const MOST_LINES: usize = 30;
 const MOST_DETAIL: usize = 300;
 
 impl StepReport {
-    /// Of a step with this outcome, of which nothing was measured.
+    /// Makes the report of a step with this outcome, without measurements.
     pub fn new(stage: &str, name: &str, outcome: Outcome) -> Self {
         Self {
             stage: stage.into(),
@@ -30,7 +30,7 @@ impl StepReport {
         }
     }
 
-    /// Of a step that its process did not survive.
+    /// Makes the report of a step that its process did not survive.
     pub fn lost(stage: &str, name: &str, outcome: Outcome, detail: String) -> Self {
         Self { detail: Some(detail), ..Self::new(stage, name, outcome) }
     }
@@ -80,7 +80,7 @@ impl fmt::Display for Counts {
 /// Everything.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Of the program.
+    /// The version of the program.
     version: &'static str,
     device: DeviceSaid,
     /// Whether only a part was run.
@@ -135,7 +135,7 @@ impl fmt::Display for Report {
 impl Report {
     fn write_problems(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bad = || self.steps.iter().filter(|step| step.outcome != Outcome::Passed);
-        // What is wrong comes before what is refused.
+        // Wrong results come before refused steps.
         let (refused, wrong): (Vec<_>, Vec<_>) =
             bad().partition(|step| step.outcome == Outcome::Refused);
         for step in wrong.iter().chain(&refused).take(MOST_LINES) {

@@ -1,5 +1,5 @@
-//! What `selftest` runs, in the order in which hardware that nobody has seen should meet it: from what
-//! needs least of the machine to what needs most.
+//! The steps of `selftest`, in the order in which hardware that nobody has seen should meet it: from
+//! the steps that need least of the machine to those that need most.
 
 use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::quantize::Format;
@@ -30,7 +30,7 @@ const SEED: u64 = 7;
 pub struct Step {
     /// Steps with the same name follow each other.
     pub stage: &'static str,
-    /// What it is.
+    /// The name of the step.
     pub name: String,
     pub work: Work,
 }
@@ -167,8 +167,8 @@ fn few(steps: Vec<Step>) -> Vec<Step> {
     steps.into_iter().zip(keep).filter_map(|(step, keep)| keep.then_some(step)).collect()
 }
 
-/// What meets an unknown machine first: a kernel without clusters, one with a pair of CTAs, one that
-/// splits K, one that shares operands, and more tiles than the machine holds.
+/// Returns the first steps on an unknown machine: a kernel without clusters, one with a pair of
+/// CTAs, one that splits K, one that shares operands, and more tiles than the machine holds.
 fn first(arch: Arch, configs: &[Config]) -> Vec<Step> {
     let (names, many): (&[&str], _) = match arch.tensor() {
         TensorFamily::Wgmma => (

@@ -29,20 +29,20 @@ use crate::progress::Progress;
 
 /// Bytes that are copied to the device and back.
 const COPIED: usize = 64 << 20;
-/// Of a probe, how many differences are reported.
+/// The number of a probe's differences that are reported.
 const SHOWN: usize = 2;
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It is right.
+    /// The result is right.
     Passed,
-    /// It is wrong, or its kernel stopped with an error.
+    /// The result is wrong, or its kernel stopped with an error.
     Failed,
     /// The library does not do this: the kernels take no such problem.
     Refused,
-    /// It did not end.
+    /// The step did not end.
     Hung,
     /// Its process ended without a word.
     Crashed,
@@ -88,7 +88,7 @@ pub struct DeviceSaid {
     pub arch: String,
     pub reason: String,
     pub driver: Option<String>,
-    /// Where the kernels are.
+    /// The place of the kernels.
     pub kernels: String,
 }
 
@@ -292,7 +292,7 @@ fn on_gpu(gpu: &CudaDevice, arch: Arch, probe: &Probe) -> Result<Vec<u8>> {
     Ok(after.pop().unwrap_or_default())
 }
 
-/// What launches cost on the host.
+/// Measures the cost of launches on the host.
 fn launch_cost(
     kernels: &Kernels,
     gemm: GemmShape,
