@@ -59,7 +59,7 @@ impl PackedBuilder {
     /// Opens a checkpoint.
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// The same as [`Model::open`].
     pub fn open(path: impl Into<PathBuf>, engine: &Arc<Engine>) -> Result<Self> {
         Ok(Self::new(Model::open(path).map_err(wrap)?, engine))
     }
@@ -148,7 +148,7 @@ impl PackedBuilder {
     /// [part](Self::part).
     ///
     /// # Errors
-    /// As there, and for sizes that cannot be divided so.
+    /// The same as there, and for sizes that cannot be divided so.
     pub fn linear_by_rows(&self, inputs: usize, outputs: usize) -> Result<Linear> {
         let bias = match (self.bias(&[outputs])?, self.part) {
             (Some(bias), Some(part)) => {
@@ -165,7 +165,7 @@ impl PackedBuilder {
     /// to the layer's. The first has the bias.
     ///
     /// # Errors
-    /// As there, and for sizes that cannot be divided so.
+    /// The same as there, and for sizes that cannot be divided so.
     pub fn linear_by_columns(&self, inputs: usize, outputs: usize) -> Result<Linear> {
         let first = self.part.is_none_or(|part| part.rank() == 0);
         let bias = self.bias(&[outputs])?.filter(|_| first);
@@ -178,7 +178,7 @@ impl PackedBuilder {
     /// the list of experts. If the builder has a [part](Self::part), the experts are that part's.
     ///
     /// # Errors
-    /// As [`linear`](Self::linear).
+    /// The same as [`linear`](Self::linear).
     pub fn experts(
         &self,
         experts: usize,

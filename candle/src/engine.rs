@@ -101,7 +101,7 @@ impl Engine {
     /// on the same thread, so that nothing is allocated in the recording.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     ///
     /// # Safety
     /// The engine, its layers, and the tensors that they are given while the stream is being recorded are

@@ -182,7 +182,7 @@ impl CudaDevice {
     /// [`recordable`](Self::recordable).
     ///
     /// # Errors
-    /// As [`with_stream`](Self::with_stream).
+    /// The same as [`with_stream`](Self::with_stream).
     ///
     /// # Safety
     /// `stream` is a stream until `owner` is dropped.

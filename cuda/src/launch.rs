@@ -102,7 +102,7 @@ impl CudaKernel {
     /// call.
     ///
     /// # Safety
-    /// As [`CudaModule::launch`].
+    /// The same as [`CudaModule::launch`].
     pub unsafe fn launch(
         &self,
         device: &CudaDevice,
@@ -116,7 +116,7 @@ impl CudaKernel {
     /// Checks a launch and keeps what the driver's call takes, to queue it any number of times.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     pub fn prepare(
         &self,
         device: &CudaDevice,
@@ -146,7 +146,7 @@ impl PreparedLaunch {
     /// A failed call.
     ///
     /// # Safety
-    /// As [`CudaModule::launch`]; and nobody records the stream meanwhile, because a graph would not
+    /// The same as [`CudaModule::launch`]; and nobody records the stream meanwhile, because a graph would not
     /// keep what the launch uses.
     pub unsafe fn queue(&mut self) -> Result<(), CudaError> {
         // SAFETY: passed on to the caller.
@@ -157,7 +157,7 @@ impl PreparedLaunch {
 /// Checks a launch and queues it.
 ///
 /// # Safety
-/// As [`CudaModule::launch`].
+/// The same as [`CudaModule::launch`].
 unsafe fn queue(
     kernel: &Kernel,
     device: &CudaDevice,
@@ -212,7 +212,7 @@ impl Call {
     /// Calls the driver.
     ///
     /// # Safety
-    /// As [`CudaModule::launch`]; `params` are the checked launch's, and the context is current.
+    /// The same as [`CudaModule::launch`]; `params` are the checked launch's, and the context is current.
     unsafe fn make(
         &mut self,
         kernel: &Kernel,

@@ -63,7 +63,7 @@ impl CudaMemory {
     /// owner knows of no other.
     ///
     /// # Safety
-    /// As [`view`](Self::view).
+    /// The same as [`view`](Self::view).
     pub unsafe fn view_for_stream(device: &CudaDevice, address: u64, len: usize) -> Self {
         // SAFETY: passed on to the caller.
         let mut view = unsafe { Self::view(device, address, len) };

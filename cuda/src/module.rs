@@ -230,7 +230,7 @@ impl LoadedModule {
     /// Loads machine code in the current context.
     ///
     /// # Safety
-    /// As [`CudaDevice::load_cubin`].
+    /// The same as [`CudaDevice::load_cubin`].
     pub(crate) unsafe fn load(
         cubin: &[u8],
         parameter_counts: HashMap<String, usize>,

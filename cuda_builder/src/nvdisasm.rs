@@ -26,7 +26,7 @@ fn own_folder(tools: &Path) -> PathBuf {
 /// Installs nvdisasm from PyPI into `tools`.
 ///
 /// # Errors
-/// As [`toolkit::install`]; [`BuildError::Nvdisasm`] if the package brought none.
+/// The same as [`toolkit::install`]; [`BuildError::Nvdisasm`] if the package brought none.
 pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
     let folder = tools.display();
     note(format_args!("nvdisasm is not here, installing {PACKAGE} from PyPI into {folder}"));

@@ -47,7 +47,7 @@ pub fn find(tools: &Path) -> Option<PathBuf> {
 /// Installs ptxas from PyPI into `tools`.
 ///
 /// # Errors
-/// As [`toolkit::install`]; [`BuildError::Ptxas`] if the package brought none.
+/// The same as [`toolkit::install`]; [`BuildError::Ptxas`] if the package brought none.
 pub fn install(tools: &Path) -> Result<PathBuf, BuildError> {
     let folder = tools.display();
     note(format_args!("ptxas is not here, installing {PACKAGE} from PyPI into {folder}"));

@@ -37,7 +37,7 @@ pub unsafe fn broadcast_u32(value: u32, lane: u32) -> u32 {
 /// [`broadcast_u32`] of a float.
 ///
 /// # Safety
-/// As [`broadcast_u32`].
+/// The same as [`broadcast_u32`].
 #[inline(always)]
 pub unsafe fn broadcast_f32(value: f32, lane: u32) -> f32 {
     // SAFETY: the caller guarantees that all lanes arrive.

@@ -208,10 +208,10 @@ impl DeviceBuffer {
     /// only: launches on another are refused.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     ///
     /// # Safety
-    /// As there.
+    /// The same as there.
     #[cfg(feature = "cudarc")]
     pub(crate) unsafe fn lent(
         device: &Device,
@@ -374,7 +374,7 @@ impl DeviceBuffer {
     /// The bytes in `range`, as far as there are so many, after all earlier launches; the rest need not be written.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The same as [`read`](Self::read).
     pub fn read_range(&self, range: Range<usize>) -> Result<Vec<u8>> {
         let end = range.end.min(self.len());
         let start = range.start.min(end);

@@ -115,7 +115,7 @@ impl Kernels {
     /// [`Device::from_cudarc`]. Nothing is loaded again.
     ///
     /// # Errors
-    /// As there; [`DeviceError::NeedsGpu`](crate::device::DeviceError::NeedsGpu) on the emulator.
+    /// The same as there; [`DeviceError::NeedsGpu`](crate::device::DeviceError::NeedsGpu) on the emulator.
     pub fn on_cudarc(&self, stream: &Arc<CudaStream>) -> Result<Self> {
         let gpu = on(self.device().gpu("launching on a stream of cudarc's")?, stream)?;
         Ok(self.on(gpu))
@@ -124,7 +124,7 @@ impl Kernels {
     /// The same kernels on a [recordable](Device::recordable) device.
     ///
     /// # Safety
-    /// As there.
+    /// The same as there.
     #[must_use]
     pub unsafe fn recordable(&self) -> Self {
         match self.device().backend() {
@@ -264,7 +264,7 @@ pub fn read<S: Source, R, E: From<Error>>(
 /// [`read`] for memory that is written. Its earlier uses come before.
 ///
 /// # Errors
-/// As there.
+/// The same as there.
 pub fn write<T: Target, R, E: From<Error>>(
     device: &Device,
     name: &str,

@@ -695,10 +695,10 @@ impl Kernels {
     /// The same kernels, launched on the caller's `stream`: see [`Device::with_stream`].
     ///
     /// # Errors
-    /// As [`Device::with_stream`].
+    /// The same as [`Device::with_stream`].
     ///
     /// # Safety
-    /// As [`Device::with_stream`].
+    /// The same as [`Device::with_stream`].
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Result<Self> {
         // SAFETY: passed on to the caller.
         let device = unsafe { self.device.with_stream(stream)? };
@@ -748,7 +748,7 @@ impl Kernels {
     /// The module that has the kernel `entry` on the GPU, loaded if it is not.
     ///
     /// # Errors
-    /// As [`load`](Self::load); [`DeviceError::NeedsGpu`] on the emulator.
+    /// The same as [`load`](Self::load); [`DeviceError::NeedsGpu`] on the emulator.
     pub fn cuda(&self, operation: &'static str, entry: &str) -> Result<CudaModule> {
         self.modules.cuda(entry, self.device.gpu(operation)?)
     }

@@ -190,7 +190,7 @@ impl Blocks {
     /// A part of the weights; see [`BlockScaled::part`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn part(&self, cut: Cut, part: Part) -> Result<Self> {
         Ok(match self {
             Self::Nvfp4(tensor) => Self::Nvfp4(tensor.part(cut, part)?),

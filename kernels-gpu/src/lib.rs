@@ -1,5 +1,5 @@
-//! The kernels, one folder for each operation. Where architectures differ, there is a trait with
-//! one implementation for each capability.
+//! The kernels, one folder for each operation. Architectures that differ have a trait with one
+//! implementation for each capability.
 //!
 //! The crate is compiled for each architecture with the `cfg`s of its capabilities
 //! (`fp4_formats::Arch::cfgs`), once for each family of kernels (`fp4_formats::Family`).
@@ -43,7 +43,7 @@ pub mod pipeline;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]
 pub mod quantize;
 
-/// What kernel and host share, as this module was compiled with it: the host compares before it
+/// The stamp of the contract that this module was compiled with: the host compares it before it
 /// loads a module. The name is [`fp4_formats::stamp::SYMBOL`].
 #[unsafe(no_mangle)]
 pub static NVFP4_STAMP: u64 = fp4_formats::stamp::STAMP;

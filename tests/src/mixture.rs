@@ -82,7 +82,7 @@ impl<F: BlockFormat> Mixture<F> {
     /// Makes random tokens; each chooses different experts, most of them few.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new).
     #[must_use]
     pub fn step(&self, seed: u64) -> Step {
         let MixtureCase { shape, sizes: [hidden, _], half, .. } = self.case;
@@ -104,7 +104,7 @@ impl<F: BlockFormat> Mixture<F> {
     /// quantised are those of these tokens.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new).
     #[must_use]
     pub fn operands<'a>(&'a self, step: &'a Step) -> MoeOperands<'a, F> {
         let MixtureCase { shape, quantized, activation, extras, .. } = self.case;
@@ -133,7 +133,7 @@ impl<F: BlockFormat> Mixture<F> {
     /// Returns the operands of another step, with the scales of other operands.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new).
     #[must_use]
     pub fn next<'a>(&'a self, step: &'a Step, like: &MoeOperands<'a, F>) -> MoeOperands<'a, F> {
         let Step { x, ids, weights, shared } = step;

@@ -95,7 +95,7 @@ const FEW_SEEDS: u64 = 6;
 /// takes many minutes.
 ///
 /// # Panics
-/// As [`check`].
+/// The same as [`check`].
 pub fn check_briefly(launches: &[Experiment]) {
     let seeds = if std::env::var_os("NVFP4_ALL_SEEDS").is_some() { 64 } else { FEW_SEEDS };
     check(launches, Effort { seeds, least: 60, caught: 95 });

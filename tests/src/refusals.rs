@@ -87,7 +87,7 @@ impl Watched {
     /// Makes the same weights on the host.
     ///
     /// # Panics
-    /// As [`weights`](Self::weights).
+    /// The same as [`weights`](Self::weights).
     #[must_use]
     pub fn repacked<F: BlockFormat>(
         &self,

@@ -28,7 +28,7 @@ pub unsafe fn ld_global_nc_no_allocate_v4_b32(address: u64) -> [u32; 4] {
 /// `ld.global.nc.v4.b32 {d0,d1,d2,d3}, [a];` ISA 9.7.9.9. sm_32+. Any thread.
 ///
 /// # Safety
-/// As [`ld_global_nc_no_allocate_v4_b32`].
+/// The same as [`ld_global_nc_no_allocate_v4_b32`].
 #[inline(always)]
 pub unsafe fn ld_global_nc_v4_b32(address: u64) -> [u32; 4] {
     let (a, b, c, d);
@@ -356,7 +356,7 @@ pub unsafe fn st_global_v4_b32(address: u64, [a, b, c, d]: [u32; 4]) {
 /// `ld.shared.v2.b64 {d0,d1}, [a];` ISA 9.7.9.8. All targets. Any thread.
 ///
 /// # Safety
-/// As [`ld_shared_v4_b32`].
+/// The same as [`ld_shared_v4_b32`].
 #[inline(always)]
 pub unsafe fn ld_shared_v2_b64(address: u32) -> [u64; 2] {
     let (a, b);

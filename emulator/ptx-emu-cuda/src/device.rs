@@ -166,7 +166,7 @@ const FIELDS: &[(usize, usize, i32)] = &[
 /// `cudaDeviceProp`; what the description says nothing about is 0.
 ///
 /// # Errors
-/// As [`attribute`].
+/// The same as [`attribute`].
 pub(crate) fn properties(gpu: &Gpu) -> Result<[u8; PROPERTIES], Failure> {
     let mut bytes = [0; PROPERTIES];
     let name = name(gpu);

@@ -127,7 +127,7 @@ impl Experiment {
     /// Loads the kernel's part of the module.
     ///
     /// # Errors
-    /// As [`Module::load_entry`].
+    /// The same as [`Module::load_entry`].
     pub fn load(&self) -> Result<Module, LoadError> {
         Module::load_entry(&self.ptx, &self.gpu, &self.entry)
     }
@@ -164,7 +164,7 @@ impl Experiment {
     /// Runs `module` once, in the experiment's own memory: no copy is made.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The same as [`run`](Self::run).
     pub fn run_once(
         &mut self,
         module: &Module,

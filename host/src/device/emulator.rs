@@ -175,7 +175,7 @@ impl Kernels {
     /// Launches and writes a bundle.
     ///
     /// # Safety
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     #[cfg(feature = "capture")]
     pub(super) unsafe fn launch_captured(
         &self,

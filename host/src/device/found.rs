@@ -41,7 +41,7 @@ impl Kernels {
     /// Looks up a kernel, and loads its module if it is not.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// The same as [`load`](Self::load).
     pub(crate) fn find(&self, name: &'static str) -> Result<FoundKernel> {
         Ok(FoundKernel { name, code: self.code(name)? })
     }
@@ -49,7 +49,7 @@ impl Kernels {
     /// [`find`](Self::find) for each of several names.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub(crate) fn find_all(
         &self,
         names: impl IntoIterator<Item = &'static str>,
@@ -71,10 +71,10 @@ impl Kernels {
     /// have found. The specification has its name.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     ///
     /// # Safety
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     pub(crate) unsafe fn launch_found(
         &self,
         kernel: &FoundKernel,
@@ -88,7 +88,7 @@ impl Kernels {
     /// Tells the observer of a launch, and launches.
     ///
     /// # Safety
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     pub(super) unsafe fn launch_code(&self, code: &Code, spec: &LaunchSpec<'_>) -> Result<()> {
         #[cfg(feature = "emulator")]
         if let Some(observer) = &self.observer {
@@ -106,7 +106,7 @@ impl Kernels {
     /// Launches without writing a bundle.
     ///
     /// # Safety
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     pub(super) unsafe fn launch_only(&self, code: &Code, spec: &LaunchSpec<'_>) -> Result<()> {
         match (code, self.device.backend()) {
             (Code::Cuda(kernel), Backend::Cuda(gpu)) => {
@@ -130,7 +130,7 @@ impl Kernels {
     /// A checked launch, to measure what the driver's call takes.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch); [`DeviceError::NeedsGpu`](super::DeviceError::NeedsGpu).
+    /// The same as [`launch`](Self::launch); [`DeviceError::NeedsGpu`](super::DeviceError::NeedsGpu).
     pub fn prepare(&self, spec: &LaunchSpec<'_>) -> Result<PreparedLaunch> {
         let gpu = self.device.gpu("preparing a launch")?;
         let kernel = self.modules.cuda(spec.entry, gpu)?.find(spec.entry)?;

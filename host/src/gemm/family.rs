@@ -32,7 +32,7 @@ pub(super) trait Family: Sync {
     /// The same for a grouped product, whose matrices have the sizes of the request's problem.
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates), and for more tiles than can be numbered.
+    /// The same as [`candidates`](Self::candidates), and for more tiles than can be numbered.
     fn grouped(&self, request: &Request<'_>, groups: &GroupRequest)
     -> Result<Vec<Arc<dyn Kernel>>>;
 
@@ -40,7 +40,7 @@ pub(super) trait Family: Sync {
     /// are the same but for the sizes.
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates).
+    /// The same as [`candidates`](Self::candidates).
     fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>>;
 
     /// Tokens of the tiles of all kernels that take these formats, in any order.
@@ -186,20 +186,20 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// Queues the launches of a product.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
     /// Queues the launches before a product, [`before`](Self::before)'s. `workspace` is the address of
     /// one that is large enough.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()>;
 
     /// The parameter block that the product itself is launched with.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>>;
 }
 

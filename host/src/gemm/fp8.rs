@@ -98,7 +98,7 @@ impl PlacedBytes {
 /// with scales for each row, into which row factors are multiplied.
 ///
 /// # Errors
-/// As [`Gemm::launch`](super::Gemm::launch).
+/// The same as [`Gemm::launch`](super::Gemm::launch).
 pub(super) fn quantize(
     launch: &Launch<'_>,
     problem: &Problem,
@@ -139,7 +139,7 @@ pub(super) fn why(input: HalfType) -> String {
 /// The activations of a launch, checked once for all that is done with them.
 ///
 /// # Errors
-/// As [`Gemm::launch`](super::Gemm::launch).
+/// The same as [`Gemm::launch`](super::Gemm::launch).
 pub(super) fn check(launch: &Launch<'_>) -> Result<CheckedActivations> {
     let gemm = launch.gemm;
     launch.activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())

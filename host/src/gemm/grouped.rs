@@ -287,7 +287,7 @@ impl Gemm {
     /// group, or behind each slot's tokens.
     ///
     /// # Errors
-    /// As there; [`Error::Shape`] for counts and factors of other lengths, for row factors of chosen rows, and for a
+    /// The same as there; [`Error::Shape`] for counts and factors of other lengths, for row factors of chosen rows, and for a
     /// product that is not grouped.
     pub fn launch_grouped(
         &self,
@@ -305,7 +305,7 @@ impl Gemm {
     /// Checks the arguments of [`launch_grouped`](Self::launch_grouped), and queues nothing.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub(crate) fn check_grouped(
         &self,
         groups: GroupBuffers<'_>,

@@ -32,7 +32,7 @@ impl GroupedRun {
     /// for all groups, or `[G, N]`, one after another in one vector.
     ///
     /// # Errors
-    /// As [`Gemm::grouped`]; [`Error::Shape`] where the counts are not the activations' or not the
+    /// The same as [`Gemm::grouped`]; [`Error::Shape`] where the counts are not the activations' or not the
     /// weights', and for vectors of other lengths; [`DeviceError`](crate::device::DeviceError).
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,
@@ -103,7 +103,7 @@ impl GroupedRun {
     /// Brings back the result of what was launched before, without launching.
     ///
     /// # Errors
-    /// As [`run`](Self::run); [`Error::Wrong`] where the kernel rejected the token counts.
+    /// The same as [`run`](Self::run); [`Error::Wrong`] where the kernel rejected the token counts.
     pub fn result(&self) -> Result<GemmResult> {
         let status = self.status.read()?;
         if status == STATUS_BAD_COUNTS.to_le_bytes() {

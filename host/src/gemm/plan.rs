@@ -339,7 +339,7 @@ pub(super) fn plan_from(
 /// The plan of a request: the first of `kernels`, which take it.
 ///
 /// # Errors
-/// As [`plan`].
+/// The same as [`plan`].
 pub(super) fn finish(
     request: &Request<'_>,
     arch: Arch,

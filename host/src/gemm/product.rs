@@ -112,7 +112,7 @@ impl Gemm {
     /// The product of a plan.
     ///
     /// # Errors
-    /// As [`Gemm::new`].
+    /// The same as [`Gemm::new`].
     pub(super) fn planned(
         kernels: &Kernels,
         weights: &DeviceWeights,
@@ -300,7 +300,7 @@ impl Gemm {
     /// biases are each group's own.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch), for what [`Launch`] says is checked.
+    /// The same as [`launch`](Self::launch), for what [`Launch`] says is checked.
     pub(super) fn arguments<'a>(
         &'a self,
         activations: ActivationBuffers<'a>,
@@ -321,7 +321,7 @@ impl Gemm {
     /// group's own.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch).
+    /// The same as [`launch`](Self::launch).
     pub(super) fn epilogue(
         &self,
         weights: &DeviceWeights,

@@ -61,7 +61,7 @@ impl Owned {
     /// Launches, a grouped product with `groups`, without waiting for the result.
     ///
     /// # Errors
-    /// As [`Gemm::launch`] and [`Gemm::launch_grouped`].
+    /// The same as [`Gemm::launch`] and [`Gemm::launch_grouped`].
     pub fn launch(&self, groups: Option<GroupBuffers<'_>>) -> Result<()> {
         let Self { gemm, weights, .. } = self;
         let (a, out) = (self.activations.activations(), self.out.result());
@@ -97,7 +97,7 @@ pub struct GemmRun(Owned);
 /// Runs one GEMM: repacks the weights, copies, launches and brings the result back.
 ///
 /// # Errors
-/// As [`GemmRun::new`] and [`GemmRun::run`].
+/// The same as [`GemmRun::new`] and [`GemmRun::run`].
 pub fn gemm<F: BlockFormat>(
     kernels: &Kernels,
     a: &Activations<'_, F>,
@@ -144,7 +144,7 @@ pub fn gemm<F: BlockFormat>(
 /// ```
 ///
 /// # Errors
-/// As [`GemmRun::new`] and [`GemmRun::run`].
+/// The same as [`GemmRun::new`] and [`GemmRun::run`].
 pub fn gemm_gated<F: BlockFormat>(
     kernels: &Kernels,
     a: &Activations<'_, F>,
@@ -160,7 +160,7 @@ impl GemmRun {
     /// Checks, plans, and copies the operands to the device; launches nothing.
     ///
     /// # Errors
-    /// As [`Gemm::new`]; [`Error::Shape`](crate::error::Error::Shape) where the vectors' lengths are not those of the
+    /// The same as [`Gemm::new`]; [`Error::Shape`](crate::error::Error::Shape) where the vectors' lengths are not those of the
     /// result; [`DeviceError`](crate::device::DeviceError).
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,
@@ -202,7 +202,7 @@ impl GemmRun {
     /// Brings back the result of what was launched before, without launching.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The same as [`run`](Self::run).
     pub fn result(&self) -> Result<GemmResult> {
         self.0.result()
     }

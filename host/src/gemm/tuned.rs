@@ -68,7 +68,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// ```
 ///
 /// # Errors
-/// As [`plan`](super::plan), and [`Error::Shape`](crate::error::Error::Shape) for a result in NVFP4
+/// The same as [`plan`](super::plan), and [`Error::Shape`](crate::error::Error::Shape) for a result in NVFP4
 /// of an N that is no multiple of 16, [`Error::Scalar`](crate::error::Error::Scalar) for an
 /// activation that no kernel takes. A faulty table is no error.
 pub fn plan_for(

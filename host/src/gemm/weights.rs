@@ -169,7 +169,7 @@ impl Repacked {
     /// Repacks as [`for_device`](Self::for_device) does, for all devices of a target.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn for_arch<F: BlockFormat>(
         arch: Arch,
         weights: &BlockScaled<F>,
@@ -221,7 +221,7 @@ impl Repacked {
     /// alternate ([`PairedRows`](fp4_formats::gemm::PairedRows)).
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn gated<F: BlockFormat>(
         device: &Device,
         weights: &GatedWeights<'_, F>,
@@ -233,7 +233,7 @@ impl Repacked {
     /// Repacks as [`gated`](Self::gated) does, for all devices of a target.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub fn gated_for_arch<F: BlockFormat>(
         arch: Arch,
         weights: &GatedWeights<'_, F>,
@@ -257,7 +257,7 @@ impl Repacked {
     /// Weights of either kind in the order that `device`'s kernels read.
     ///
     /// # Errors
-    /// As [`for_arch`](Self::for_arch).
+    /// The same as [`for_arch`](Self::for_arch).
     pub fn of_weights<F: BlockFormat>(
         device: &Device,
         weights: Weights<'_, F>,
@@ -302,7 +302,7 @@ impl Repacked {
     /// The same, each part [`scaled`](Self::scaled) by the factor beside it.
     ///
     /// # Errors
-    /// As [`stack`](Self::stack).
+    /// The same as [`stack`](Self::stack).
     pub fn stack_scaled<'a>(parts: impl Iterator<Item = (&'a Self, f32)> + Clone) -> Result<Self> {
         let scaled = parts.clone();
         let parts = || parts.clone().map(|(part, _)| part);

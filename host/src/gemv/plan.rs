@@ -92,7 +92,7 @@ impl GemvPlan {
     /// The same plan for weights of this form, whose scales the kernel reads in the layout `scales`.
     ///
     /// # Errors
-    /// As [`WeightForm::scale_bytes`].
+    /// The same as [`WeightForm::scale_bytes`].
     pub(super) fn of_weights(mut self, form: &WeightForm) -> Result<Self> {
         if form.is_repacked() {
             let [read, written] = form.scale_bytes()?;

@@ -123,7 +123,7 @@ impl Gemv {
     /// scale of the weights is theirs, and the options' `weight_scale` a further factor.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new).
     pub fn of_weights(
         kernels: &Kernels,
         form: WeightForm,
@@ -141,7 +141,7 @@ impl Gemv {
     /// cores ([`plan_with_workspace`](super::plan_with_workspace)).
     ///
     /// # Errors
-    /// As [`of_weights`](Self::of_weights).
+    /// The same as [`of_weights`](Self::of_weights).
     pub fn with_workspace(
         kernels: &Kernels,
         form: WeightForm,
@@ -252,7 +252,7 @@ impl Gemv {
     /// before it runs.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch); [`Error::Shape`] for weights of another form than the plan's, and
+    /// The same as [`launch`](Self::launch); [`Error::Shape`] for weights of another form than the plan's, and
     /// [`Error::Scalar`] where the product of alpha and the scales is not representable.
     pub fn launch_weights(
         &self,
@@ -267,7 +267,7 @@ impl Gemv {
     /// [`workspace_bytes`](Self::workspace_bytes).
     ///
     /// # Errors
-    /// As [`launch_weights`](Self::launch_weights); [`Error::Shape`] for a workspace that is absent or too
+    /// The same as [`launch_weights`](Self::launch_weights); [`Error::Shape`] for a workspace that is absent or too
     /// small where one is needed, or another stream's.
     pub fn launch_weights_in(
         &self,

@@ -40,7 +40,7 @@ impl GemvRun {
     /// [`new`](Self::new) with weights whose scales may have been put in another layout.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as [`new`](Self::new).
     pub fn of_weights(
         kernels: &Kernels,
         a: &BlockScaled<Nvfp4>,

@@ -33,7 +33,7 @@ pub(super) struct Target {
 /// that it is sooner.
 ///
 /// # Errors
-/// As [`plan`](super::plan); [`Error::Shape`] where an override names a kernel of the tensor cores and the
+/// The same as [`plan`](super::plan); [`Error::Shape`] where an override names a kernel of the tensor cores and the
 /// weights are not such that it takes them, or CTAs as well.
 pub fn plan_with_workspace(
     form: &WeightForm,

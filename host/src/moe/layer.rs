@@ -269,7 +269,7 @@ impl MoeMemory {
     /// The tokens as the layer quantised them; none of a layer that does not.
     ///
     /// # Errors
-    /// As [`Quantizer::result`].
+    /// The same as [`Quantizer::result`].
     pub fn quantized(&self) -> Result<Option<QuantizedMatrix>> {
         self.quantizer.as_ref().map(|quantizer| quantizer.result("x")).transpose()
     }
@@ -324,7 +324,7 @@ impl MoeLayer {
     /// `half`, or in blocks where the options quantise them.
     ///
     /// # Errors
-    /// As [`Routing::new`], [`Gemm::grouped`] and [`Quantizer::new`]; [`Error::Shape`] for weights
+    /// The same as [`Routing::new`], [`Gemm::grouped`] and [`Quantizer::new`]; [`Error::Shape`] for weights
     /// that do not fit each other or the shape.
     pub fn new(
         kernels: &Kernels,
@@ -514,7 +514,7 @@ impl MoeLayer {
     /// Queues one step of a launch; those before it have been queued.
     ///
     /// # Errors
-    /// As [`Routing`]'s, [`Quantizer::launch`] and [`Gemm::launch_grouped`]; [`Error::Shape`] for
+    /// The same as [`Routing`]'s, [`Quantizer::launch`] and [`Gemm::launch_grouped`]; [`Error::Shape`] for
     /// memory of a layer that has other steps, and for memory that was used on another stream.
     pub fn launch_step(
         &self,

@@ -153,7 +153,7 @@ impl Routing {
     /// Checks the shape and loads the kernels.
     ///
     /// # Errors
-    /// As [`MoeShape::check`].
+    /// The same as [`MoeShape::check`].
     pub fn new(kernels: &Kernels, shape: MoeShape) -> Result<Self> {
         shape.check()?;
         let [route, gather, combine] =
@@ -234,7 +234,7 @@ impl Routing {
     /// [settled](crate::gemm::SettledCounts) then.
     ///
     /// # Errors
-    /// As [`route`](Self::route), and for columns that are no multiple of 8.
+    /// The same as [`route`](Self::route), and for columns that are no multiple of 8.
     pub fn gather(
         &self,
         from: &DeviceBuffer,
@@ -267,7 +267,7 @@ impl Routing {
     /// rows are in the order of experts. Rows behind the last choice become 0.
     ///
     /// # Errors
-    /// As [`route`](Self::route), and for columns that are not whole blocks.
+    /// The same as [`route`](Self::route), and for columns that are not whole blocks.
     pub fn gather_blocks(
         &self,
         format: Format,
@@ -344,7 +344,7 @@ impl Routing {
     /// itself.
     ///
     /// # Errors
-    /// As [`route`](Self::route), and for columns that are no multiple of 8.
+    /// The same as [`route`](Self::route), and for columns that are no multiple of 8.
     pub fn combine(
         &self,
         from: &DeviceBuffer,
@@ -362,7 +362,7 @@ impl Routing {
     /// Only the status word of `routes` is used; the other buffers have their sizes all the same.
     ///
     /// # Errors
-    /// As [`combine`](Self::combine).
+    /// The same as [`combine`](Self::combine).
     pub fn combine_choices(
         &self,
         from: &DeviceBuffer,

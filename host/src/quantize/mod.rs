@@ -331,7 +331,7 @@ fn not_finite(name: &str, source: Source<'_>, dims: Dims) -> Error {
 /// [`quantize_matrix`] from any [`Source`]; `None` if an element is not finite.
 ///
 /// # Errors
-/// As [`quantize_matrix`], but for elements that are not finite.
+/// The same as [`quantize_matrix`], but for elements that are not finite.
 pub fn quantize_source(
     name: &str,
     source: Source<'_>,

@@ -99,7 +99,7 @@ impl Tuning {
     /// The table in a file.
     ///
     /// # Errors
-    /// As [`read`]; [`TuneError::Read`] also where there is no such file.
+    /// The same as [`read`]; [`TuneError::Read`] also where there is no such file.
     pub fn from_file(path: &Path) -> Result<Self, TuneError> {
         match read(path)? {
             Some(table) => Ok(Self::from_table(table, origin(path))),

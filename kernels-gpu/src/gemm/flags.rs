@@ -1,5 +1,5 @@
-//! Flags in global memory by which the CTAs of a launch tell each other that partial sums are there.
-//! They are zero before a launch and after it: the only reader of a flag resets it after its wait.
+//! Flags in global memory by which the CTAs of a launch signal that partial sums are there. They are
+//! zero before a launch and after it: the only reader of a flag resets it after its wait.
 
 use cuda_std::ptx::{control, marker, memory, scoped};
 
@@ -10,8 +10,8 @@ pub const FLAG_BYTES: u64 = size_of::<u32>() as u64;
 /// no product takes as long.
 const MOST_POLLS: u32 = 1 << 26;
 
-/// Raises the flag at this address. What the thread has written, and what it has observed, is visible
-/// to the thread that waits for the flag.
+/// Raises the flag at this address. Everything that the thread has written, and has observed, is
+/// visible to the thread that waits for the flag.
 ///
 /// # Safety
 /// It is the address of a flag that no other thread raises.

@@ -1,4 +1,4 @@
-//! Mixed products: several of sizes of their own, each with a parameter block in memory. Both
+//! Mixed products: several of different sizes, each with a parameter block in memory. Both
 //! architectures share this; the contract is [`fp4_formats::gemm::mixed`].
 //!
 //! The table in shared memory has, for each product, how many tiles precede it.
@@ -12,7 +12,7 @@ use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 /// Bytes of a word.
 const WORD: u32 = size_of::<u32>() as u32;
 
-/// The products of a launch, and where a CTA's table of them is.
+/// The products of a launch, and the shared address of a CTA's table of them.
 #[derive(Clone, Copy)]
 pub struct MixedTable<'a> {
     /// The products.

@@ -83,7 +83,7 @@ trait BlockDot: Copy {
     fn dot(self, codes: [u32; 2], activations: &Self::Block) -> f32;
 }
 
-/// What a CTA computes: row groups of a batch entry.
+/// The work of a CTA: row groups of a batch entry.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     config: &'static GemvConfig,

@@ -16,7 +16,7 @@ pub struct Stream<const CHUNK: usize> {
     next: Cursor,
 }
 
-/// What a thread loads next.
+/// The next load of a thread.
 struct Cursor {
     /// Whether the thread has a chunk.
     here: bool,

@@ -38,7 +38,7 @@ unsafe fn load<const PIECE: u32>(address: u64) -> [u32; 4] {
 /// Stores what [`load`] has.
 ///
 /// # Safety
-/// As there, of writable bytes.
+/// The same as there, of writable bytes.
 #[inline(always)]
 unsafe fn store<const PIECE: u32>(address: u64, piece: [u32; 4]) {
     // SAFETY: as the caller says.
@@ -84,7 +84,7 @@ unsafe fn copy_row<const PIECE: u32>(exists: bool, from: u64, to: u64, bytes: u3
 /// threads of the CTA.
 ///
 /// # Safety
-/// As [`GatherParams`] says; there are such a slot and such a row.
+/// The same as [`GatherParams`] says; there are such a slot and such a row.
 #[inline(always)]
 unsafe fn gather_row(p: &GatherParams, row: u32, slot: u32) {
     let token = p.top_k.divide(slot).0;
@@ -107,7 +107,7 @@ unsafe fn gather_row(p: &GatherParams, row: u32, slot: u32) {
 /// Gathering.
 ///
 /// # Safety
-/// As [`GatherParams`] says.
+/// The same as [`GatherParams`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn moe_gather(p: GatherParams) {
     // In this order: what starts while this runs finds the routes complete.

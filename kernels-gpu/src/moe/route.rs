@@ -22,7 +22,7 @@ use crate::pipeline::{follow_stream, release_stream};
 
 const WORD: u32 = size_of::<u32>() as u32;
 
-/// What every step needs.
+/// The context of every step.
 struct Route<'a> {
     p: &'a RouteParams,
     /// Shared address of the counters.
@@ -30,13 +30,13 @@ struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// Where a warp counts the slots of an expert.
+    /// Returns the address at which a warp counts the slots of an expert.
     #[inline(always)]
     fn count(&self, warp: u32, expert: u32) -> u32 {
         self.counts + (warp * self.p.experts.count + expert) * WORD
     }
 
-    /// Where the first row of an expert stands.
+    /// Returns the address of an expert's first row.
     #[inline(always)]
     fn offset(&self, expert: u32) -> u32 {
         self.count(self.p.warps(), expert)
@@ -45,7 +45,7 @@ impl Route<'_> {
     /// Loads the id of a slot; where the slot is not below `end`, the result is no expert's id.
     ///
     /// # Safety
-    /// As [`each`](Self::each).
+    /// The same as [`each`](Self::each).
     #[inline(always)]
     unsafe fn id(&self, slot: u32, end: u32) -> u32 {
         if slot >= end {
@@ -85,7 +85,7 @@ impl Route<'_> {
     /// Counts the warp's slots by expert.
     ///
     /// # Safety
-    /// As [`each`](Self::each); the counters are 0.
+    /// The same as [`each`](Self::each); the counters are 0.
     #[inline(always)]
     unsafe fn count_slots(&self, id: u32) {
         let own = thread::thread_idx_x() / warp::LANES;
@@ -164,7 +164,7 @@ impl Route<'_> {
     /// Gives each slot its row.
     ///
     /// # Safety
-    /// As [`each`](Self::each), behind [`sum`](Self::sum) and a barrier.
+    /// The same as [`each`](Self::each), behind [`sum`](Self::sum) and a barrier.
     #[inline(always)]
     unsafe fn place_slots(&self, id: u32) {
         let own = thread::thread_idx_x() / warp::LANES;
@@ -207,7 +207,7 @@ impl Route<'_> {
 /// Routing.
 ///
 /// # Safety
-/// As [`RouteParams`] says.
+/// The same as [`RouteParams`] says.
 #[kernel(max_threads = ROUTE_THREADS)]
 pub unsafe fn moe_route(p: RouteParams) {
     release_stream();

@@ -15,7 +15,7 @@ pub fn release_stream() {
 }
 
 /// Waits until the earlier kernels of the stream are complete. Before it, a kernel may not read
-/// what they write, and may not write global memory.
+/// their results, and may not write global memory.
 #[inline(always)]
 pub fn follow_stream() {
     grid::griddepcontrol_wait();

@@ -55,7 +55,7 @@ impl Ring {
         Cursor { stage: 0, parity: 0, stages: self.stages }
     }
 
-    /// Where a consumer is that waits for the stage before `producer`'s.
+    /// Returns the position of a consumer that waits for the stage before `producer`'s.
     #[inline(always)]
     pub fn filled(&self, producer: &Cursor) -> Cursor {
         let Cursor { stage, parity, stages } = *producer;
@@ -119,9 +119,10 @@ impl Ring {
         unsafe { mbarrier::wait_parity(self.empty(cursor.stage), cursor.parity) }
     }
 
-    /// [`wait_full`](Self::wait_full) for a stage that threads of other CTAs of the cluster write.
-    /// The acquire with cluster scope invalidates the L1 cache, so it is too slow for every K step.
-    /// Copies and commits, including those of other CTAs, need only the scope of the CTA.
+    /// Waits as [`wait_full`](Self::wait_full) does, for a stage that threads of other CTAs of the
+    /// cluster write. The acquire with cluster scope invalidates the L1 cache, so it is too slow
+    /// for every K step. Copies and commits, including those of other CTAs, need only the scope of
+    /// the CTA.
     ///
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.
@@ -132,7 +133,8 @@ impl Ring {
         unsafe { mbarrier::wait_parity_cluster(self.full(cursor.stage), cursor.parity) }
     }
 
-    /// [`wait_empty`](Self::wait_empty) for a stage that threads of other CTAs of the cluster read.
+    /// Waits as [`wait_empty`](Self::wait_empty) does, for a stage that threads of other CTAs of
+    /// the cluster read.
     ///
     /// # Safety
     /// The barriers are initialised, and the calling thread has passed the barrier after that.

@@ -24,7 +24,7 @@ use fp4_formats::{BlockFormat, FloatType, Nvfp4};
 /// Groups of eight elements in a block.
 const GROUPS: u32 = Nvfp4::BLOCK as u32 / 8;
 
-/// What a pass over a block finds out.
+/// The result of a pass over a block.
 mod pass {
     /// The largest magnitude, and the first element that is not finite.
     pub const MAXIMUM: u32 = 0;
@@ -97,7 +97,7 @@ fn next<W: Walk>(tasks: &Tasks<1>, task: &mut Cursor) -> Place {
     place
 }
 
-/// What the blocks of the tensor, or of a row of it, share, and its parameter.
+/// Returns the values that the blocks of the tensor, or of a row of it, share, and its parameter.
 ///
 /// # Safety
 /// `p` keeps its contract, and row `row` exists.
@@ -123,7 +123,7 @@ unsafe fn tensor(p: &QuantizeParams, row: u32) -> (AdaptiveTensor, f32) {
 unsafe fn block(p: &QuantizeParams, tensor: &AdaptiveTensor, index: u64) -> u8 {
     let start = index * u64::from(GROUPS);
     let (mut amax, mut error, mut least, mut factor) = (0.0, 0.0, 0.0, 0.0);
-    // What gives the codes of this pass, what would be stored, and what is stored.
+    // Sources of the codes of this pass, of the candidate, and of the stored values.
     let (mut tried, mut candidate, mut chosen) =
         (BlockScale::ZERO, BlockScale::ZERO, BlockScale::ZERO);
     let (mut step, mut pass) = (0, pass::MAXIMUM);

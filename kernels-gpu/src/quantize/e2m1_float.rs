@@ -15,7 +15,7 @@
 use cuda_std::ptx::{float, integer, marker};
 use fp4_formats::recipe::Reciprocal;
 
-/// From here f32 are the integers.
+/// The number from which all f32 are integers.
 const INTEGERS: f32 = 8_388_608.0;
 
 /// Sum over the eight elements `i` of the bits of [`INTEGERS`], shifted by `4 i`.

@@ -3,7 +3,7 @@
 use cuda_std::ptx::{convert, float, integer};
 use fp4_formats::recipe::Reciprocal;
 
-/// What [`round`] takes for numbers: them.
+/// Returns the operands of [`round`] for numbers: the numbers themselves.
 #[inline(always)]
 pub fn prepare(v: [f32; 8]) -> [f32; 8] {
     v

@@ -186,9 +186,9 @@ unsafe fn start<S: Source<C>, W: Walk, const C: usize>(
     (tasks, task, ahead)
 }
 
-/// Starts the copies of task `ahead` to `stage`, if there is such a task, and returns the
-/// lane's block of `task`. Advances both cursors. Where CTAs are not persistent, no warp has
-/// more tasks than stages.
+/// Starts the copies of task `ahead` to `stage`, if there is such a task, and returns the lane's
+/// block of `task`. Advances both cursors. If CTAs are not persistent, no warp has more tasks than
+/// stages.
 ///
 /// # Safety
 /// `p` keeps its contract, and `W` is the walk of its layout. If CTAs are persistent, all lanes

@@ -1,4 +1,4 @@
-//! Where a warp's 32 blocks are in memory, task after task.
+//! Places of a warp's 32 blocks in memory, task after task.
 //!
 //! The layout of the scales determines the tasks ([`QuantizeConfig::tasks`]): there is one
 //! [`Walk`] for each layout. One main loop serves both. In it the layout is a uniform branch
@@ -29,18 +29,17 @@ pub struct Place {
 pub struct Cursor {
     /// Below 2^32 by [`fp4_formats::quantize::MAX_ELEMENTS`].
     pub task: u32,
-    /// In the 128x4 layout, the tile that the task is of: which of a column of tiles, and which of a
-    /// row of them. Kept beside `task`, because finding them takes a division.
+    /// Tile of the task in the 128x4 layout: its number in a column of tiles, and in a row of them.
+    /// Kept beside `task`, because finding them takes a division.
     row_tile: u32,
     tile: u32,
 }
 
-/// What all tasks of a warp have in common, seen by one lane. A block has `C` 16-byte
-/// words.
+/// Values that all tasks of a warp have in common, seen by one lane. A block has `C` 16-byte words.
 pub struct Tasks<const C: usize> {
     /// One past the last task that the warp may take.
     pub end: u32,
-    /// From one task of the warp to the next.
+    /// Distance from one task of the warp to the next.
     step: u32,
     /// The lane.
     pub lane: u32,
@@ -49,13 +48,13 @@ pub struct Tasks<const C: usize> {
     blocks: u32,
     /// Address of the scale of the lane's block of task 0.
     scale: u64,
-    /// In the 128x4 layout, tiles of a row, and `step` in rows of tiles and tiles.
+    /// Tiles of a row, and `step` in rows of tiles and tiles, in the 128x4 layout.
     tiles: u32,
     row_step: u32,
     tile_step: u32,
-    /// In the 128x4 layout, whether all tasks of a warp are at the same place in their tiles.
+    /// Whether all tasks of a warp are at the same place in their tiles, in the 128x4 layout.
     keeps_place: bool,
-    /// In the 128x4 layout, rows and columns from a tile's first block, or if not all tasks are at
+    /// Rows and columns, in the 128x4 layout, from a tile's first block, or if not all tasks are at
     /// the same place in it from the task's, to the block that the lane's first word belongs to, and
     /// to the lane's own block.
     of_word: [u32; 2],
@@ -125,11 +124,11 @@ impl<const C: usize> Tasks<C> {
     }
 }
 
-/// Where a lane loads a task's words from.
+/// Places from which a lane loads a task's words.
 pub struct Loads {
     /// Byte offset of the words of position 0 in a matrix.
     pub start: u64,
-    /// Of word 0: a block of the task (linear) or a row (128x4).
+    /// Position of word 0: a block of the task (linear) or a row (128x4).
     position: u32,
     /// The last position that exists; later ones are aliases of it.
     last: u32,
@@ -137,7 +136,7 @@ pub struct Loads {
 
 /// A layout's tasks.
 pub trait Walk {
-    /// Of the scales; the padding of 128x4 must be written.
+    /// Layout of the scales; the padding of 128x4 must be written.
     const LAYOUT: ScaleLayout;
 
     /// A number of tasks as rows of tiles and tiles; zeros if the layout has none.
@@ -147,10 +146,10 @@ pub trait Walk {
     /// the layout does not need them.
     fn slot(row: u32, slot: u32) -> [u32; 2];
 
-    /// To the warp's next task.
+    /// Advances to the warp's next task.
     fn advance<const C: usize>(tasks: &Tasks<C>, cursor: &mut Cursor);
 
-    /// Where the lane's words of a task are.
+    /// Returns the places of the lane's words of a task.
     fn loads<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Loads;
 
     /// How many bytes behind [`Loads::start`] the lane's word `i` of `C` is. The lanes' words
@@ -291,7 +290,8 @@ fn here(value: u32) -> u32 {
     marker::pin(value)
 }
 
-/// In the 128x4 layout, the row to which that of [`Tasks::of_word`] and [`Tasks::of_lane`] is added.
+/// Returns the row, in the 128x4 layout, to which that of [`Tasks::of_word`] and [`Tasks::of_lane`]
+/// is added.
 #[inline(always)]
 fn first_row<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> u32 {
     let in_tile = if tasks.keeps_place { 0 } else { row_of_task(cursor.task) };

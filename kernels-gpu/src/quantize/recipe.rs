@@ -17,17 +17,17 @@ pub trait Recipe {
     /// The values that the blocks of a tensor or row share.
     type Tensor: Copy;
 
-    /// For the tensor, or row `row` of it. Returns the tensor parameter too.
+    /// Reads the parameters of the tensor, or of row `row` of it. Returns the tensor parameter too.
     ///
     /// # Safety
     /// `p` keeps its contract, and row `row` exists.
     unsafe fn tensor(p: &QuantizeParams, row: u32) -> (Self::Tensor, f32);
 
-    /// As [`tensor`](Self::tensor), where each row has its own parameter; `tensor` is that of
-    /// another row.
+    /// Reads as [`tensor`](Self::tensor) does, for rows with their own parameters; `tensor` is
+    /// that of another row.
     ///
     /// # Safety
-    /// As [`tensor`](Self::tensor).
+    /// The same as [`tensor`](Self::tensor).
     unsafe fn row(p: &QuantizeParams, tensor: &Self::Tensor, row: u32) -> (Self::Tensor, f32);
 
     /// The scale of a block of largest magnitude `amax` of elements of `I`, for the fast path:
@@ -205,9 +205,9 @@ fn round_up(x: f32) -> u32 {
     Mxfp4Steps::round_up(x)
 }
 
-/// As [`Mxfp4Steps::round_up`], by the instruction for it. The instruction implements RCEIL only.
-/// FLOOR, CEIL and EVEN are integer arithmetic of the same length; ModelOpt and TorchAO 0.18 round
-/// a logarithm, which the instruction cannot do.
+/// Rounds as [`Mxfp4Steps::round_up`] does, by the instruction for it. The instruction implements
+/// RCEIL only. FLOOR, CEIL and EVEN are integer arithmetic of the same length; ModelOpt and TorchAO
+/// 0.18 round a logarithm, which the instruction cannot do.
 #[cfg(gpu_ue8m0 = "hardware")]
 #[inline(always)]
 fn round_up(x: f32) -> u32 {

@@ -179,7 +179,7 @@ pub fn swiglu(gate: [f32; 8], up: [f32; 8]) -> [f32; 8] {
 /// Elements `8 group .. 8 group + 8` of a matrix.
 ///
 /// # Safety
-/// As [`Source::load`].
+/// The same as [`Source::load`].
 #[inline(always)]
 pub unsafe fn load<I: Input>(operand: u64, group: u64) -> [f32; 8] {
     let address = operand + group * const { 8 * I::TYPE.bytes() as u64 };
@@ -209,7 +209,7 @@ fn each_word<const C: usize, const ROLLED: bool>(mut f: impl FnMut(u32)) {
 /// consecutive words nor eight lanes that load words `C` apart have a bank conflict.
 ///
 /// # Safety
-/// As [`Source::issue`]; operands are matrices of the task's shape.
+/// The same as [`Source::issue`]; operands are matrices of the task's shape.
 #[inline(always)]
 unsafe fn issue<W: Walk, const C: usize, const OPERANDS: usize, const ROLLED: bool>(
     operands: [u64; OPERANDS],
@@ -237,7 +237,7 @@ unsafe fn issue<W: Walk, const C: usize, const OPERANDS: usize, const ROLLED: bo
 /// Prefetches the words of [`issue`] into L2.
 ///
 /// # Safety
-/// As [`Source::prefetch`]; operands are matrices of the task's shape.
+/// The same as [`Source::prefetch`]; operands are matrices of the task's shape.
 #[inline(always)]
 unsafe fn prefetch<W: Walk, const C: usize, const OPERANDS: usize>(
     operands: [u64; OPERANDS],
@@ -258,7 +258,7 @@ unsafe fn prefetch<W: Walk, const C: usize, const OPERANDS: usize>(
 /// The words of the lane's block.
 ///
 /// # Safety
-/// As [`Source::take`].
+/// The same as [`Source::take`].
 #[inline(always)]
 unsafe fn take<const C: usize>(lane: u32, stage: u32) -> [Word; C] {
     const { assert!(C.is_power_of_two() && C <= 8) };

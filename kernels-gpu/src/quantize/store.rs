@@ -36,7 +36,7 @@ pub unsafe fn store<S: Source<C>, const C: usize, const GROUPS: usize>(
 /// per iteration, and lowers the error word to the first one that is not finite.
 ///
 /// # Safety
-/// As [`store`].
+/// The same as [`store`].
 #[inline(always)]
 pub unsafe fn store_slowly<S: Source<C>, const C: usize, const GROUPS: usize>(
     p: &QuantizeParams,

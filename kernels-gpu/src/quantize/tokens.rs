@@ -98,7 +98,7 @@ unsafe fn quantize<I: Input>(p: &TokensParams) {
     }
 }
 
-/// Where a token is.
+/// The place of a token.
 #[derive(Clone, Copy)]
 struct Token {
     words: u32,

@@ -25,7 +25,7 @@ impl<F: BlockFormat> Experts<F> {
     /// other half.
     ///
     /// # Errors
-    /// As [`Generator::blocks`].
+    /// The same as [`Generator::blocks`].
     pub fn generate(
         generator: Generator,
         count: usize,
@@ -47,7 +47,7 @@ impl<F: BlockFormat> Experts<F> {
     /// The tensors of all matrices.
     ///
     /// # Errors
-    /// As [`GatedWeights::stacked`].
+    /// The same as [`GatedWeights::stacked`].
     pub fn weights(&self) -> Result<Vec<Weights<'_, F>>> {
         (0..self.count).map(|index| self.view(&self.tensors[index % DISTINCT])).collect()
     }
@@ -64,7 +64,7 @@ impl<F: BlockFormat> Experts<F> {
     /// All matrices in the order of the device's kernels.
     ///
     /// # Errors
-    /// As [`Repacked::for_device`] and [`Repacked::stack`].
+    /// The same as [`Repacked::for_device`] and [`Repacked::stack`].
     pub fn repack(&self, device: &Device, kind: ActivationKind) -> Result<Repacked> {
         let parts: Vec<Repacked> = self
             .tensors

@@ -138,7 +138,7 @@ impl HostCost {
     /// has been compared.
     ///
     /// # Errors
-    /// As there.
+    /// The same as there.
     pub(super) fn measure<T>(
         kernels: &Kernels,
         protocol: Protocol,

@@ -46,7 +46,7 @@ pub fn reference<'b, F: BlockFormat>(
 /// rounded where it is not within what folding holds.
 ///
 /// # Errors
-/// As [`reference()`].
+/// The same as [`reference()`].
 pub fn reference_for<'b, F: BlockFormat>(
     arch: Arch,
     a: &Activations<'_, F>,
@@ -96,7 +96,7 @@ fn of_values<F: BlockFormat>(
 /// of results are those of the first group.
 ///
 /// # Errors
-/// As [`reference()`]; [`Error::Shape`] where there are not as many groups as weights and options, and
+/// The same as [`reference()`]; [`Error::Shape`] where there are not as many groups as weights and options, and
 /// for groups that are not within `a`.
 pub fn reference_grouped<F: BlockFormat>(
     a: &Activations<'_, F>,
@@ -110,7 +110,7 @@ pub fn reference_grouped<F: BlockFormat>(
 /// [`reference_grouped`] with the weights as [`reference_for`] takes them.
 ///
 /// # Errors
-/// As [`reference_grouped`].
+/// The same as [`reference_grouped`].
 pub fn reference_grouped_for<F: BlockFormat>(
     arch: Arch,
     a: &Activations<'_, F>,

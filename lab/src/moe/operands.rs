@@ -177,7 +177,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// The weights of both products for the kernels of `device`.
     ///
     /// # Errors
-    /// As [`Repacked::for_device`], [`Repacked::gated`] and [`Repacked::stack`].
+    /// The same as [`Repacked::for_device`], [`Repacked::gated`] and [`Repacked::stack`].
     pub fn repack(&self, device: &Device) -> Result<[Repacked; 2]> {
         let stack = |weights: &[Weights<'_, F>]| {
             let kind = self.options.activations(self.tokens.operand(), format_of::<F>());
@@ -205,7 +205,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// The tokens as they are quantised.
     ///
     /// # Errors
-    /// As [`quantize_matrix`].
+    /// The same as [`quantize_matrix`].
     pub(crate) fn quantized_tokens(&self) -> Result<Option<QuantizedMatrix>> {
         let quantize = |scales: &TokenScales| {
             let values = floats::decode(self.tokens.operand().float(), self.tokens.bytes());
@@ -252,7 +252,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// The first product of these activations.
     ///
     /// # Errors
-    /// As [`reference_grouped`].
+    /// The same as [`reference_grouped`].
     pub(crate) fn first_product(
         &self,
         a: &GemmActivations<F>,
@@ -270,7 +270,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// The second product of these activations.
     ///
     /// # Errors
-    /// As [`reference_grouped`].
+    /// The same as [`reference_grouped`].
     pub(crate) fn second_product(
         &self,
         a: &GemmActivations<F>,
@@ -285,7 +285,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// by the oracle: what calibration on these tokens would find. Scales of MXFP4 are 1.
     ///
     /// # Errors
-    /// As [`reference_grouped`] and [`quantize_matrix`].
+    /// The same as [`reference_grouped`] and [`quantize_matrix`].
     pub fn token_scales(&self) -> Result<TokenScales> {
         let format = format_of::<F>();
         let values = floats::decode(self.tokens.operand().float(), self.tokens.bytes());

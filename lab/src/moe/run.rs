@@ -51,7 +51,7 @@ impl MoeRun {
     /// [`MoeOperands::repack`].
     ///
     /// # Errors
-    /// As [`MoeOperands::check`] and [`MoeLayer::new`]; [`DeviceError`](nvfp4::device::DeviceError).
+    /// The same as [`MoeOperands::check`] and [`MoeLayer::new`]; [`DeviceError`](nvfp4::device::DeviceError).
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,
         operands: &MoeOperands<'_, F>,
@@ -80,7 +80,7 @@ impl MoeRun {
     /// Another run with the same weights and biases, and other tokens, choices and memory.
     ///
     /// # Errors
-    /// As [`MoeOperands::check`]; [`Error::Shape`] for other sizes and types than this run's;
+    /// The same as [`MoeOperands::check`]; [`Error::Shape`] for other sizes and types than this run's;
     /// [`DeviceError`](nvfp4::device::DeviceError).
     pub fn beside<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<Self> {
         operands.check()?;
@@ -123,7 +123,7 @@ impl MoeRun {
     /// Queues one step.
     ///
     /// # Errors
-    /// As [`MoeLayer::launch_step`].
+    /// The same as [`MoeLayer::launch_step`].
     pub fn launch_step(&self, step: MoeStep) -> Result<()> {
         let (inputs, biases) = self.arguments();
         let Planned { layer, weights, .. } = &*self.planned;
@@ -146,7 +146,7 @@ impl MoeRun {
     /// uses them in its next replay. If an operand is refused, none is replaced.
     ///
     /// # Errors
-    /// As [`MoeOperands::check`] and [`DeviceBuffer::write`]; [`Error::Shape`] for other sizes and types than
+    /// The same as [`MoeOperands::check`] and [`DeviceBuffer::write`]; [`Error::Shape`] for other sizes and types than
     /// before, and for a shared experts' result that there was not, or that there was and is not.
     pub fn write<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<()> {
         operands.check()?;
@@ -185,7 +185,7 @@ impl MoeRun {
     /// The result's values.
     ///
     /// # Errors
-    /// As [`result`](Self::result).
+    /// The same as [`result`](Self::result).
     pub fn values(&self) -> Result<Vec<f32>> {
         Ok(floats::decode(self.layer().output(), &self.result()?))
     }
@@ -194,7 +194,7 @@ impl MoeRun {
     /// with.
     ///
     /// # Errors
-    /// As [`check`](super::check).
+    /// The same as [`check`](super::check).
     pub fn check<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<Vec<StepCheck>> {
         check(self.layer(), operands, &self.memory, &self.out)
     }

@@ -70,7 +70,7 @@ impl<F: BlockFormat> GroupedOperands<F> {
     /// Token counts, N of the result, and K.
     ///
     /// # Errors
-    /// As [`weights`](Self::weights).
+    /// The same as [`weights`](Self::weights).
     pub fn shape(&self) -> Result<GroupedShape> {
         let n = self.weights()?.first().map_or(0, |weights| weights.dims().rows());
         let k = self.a.activations().dims().cols();

@@ -51,7 +51,7 @@ impl Case {
     /// with the oracle and, if sums are exact, with other devices of the same architecture.
     ///
     /// # Panics
-    /// As [`check`](Self::check).
+    /// The same as [`check`](Self::check).
     pub fn check_on(&self, devices: &[Kernels]) -> Vec<GemmResult> {
         match self.format {
             Format::Nvfp4 => self.check_as::<Nvfp4>(devices),

@@ -28,7 +28,7 @@ impl Module {
     /// not reach are not even read.
     ///
     /// # Errors
-    /// As [`load`](Self::load), but of the kernel's part of the module.
+    /// The same as [`load`](Self::load), but of the kernel's part of the module.
     pub fn load_entry(text: &str, gpu: &Gpu, entry: &str) -> Result<Self, LoadError> {
         let mut module =
             Self::decode(&Self::reached(syntax::Outline::new(text)?, entry)?, text, gpu)?;
@@ -49,7 +49,7 @@ impl Module {
     /// launches are not noted in the [`journal`](crate::journal).
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// The same as [`load`](Self::load).
     pub fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
         let (module, obstacles) = Self::decode_each(tree, Text::new(text), gpu)?;
         match Obstacles::of_all(obstacles)? {

@@ -343,7 +343,7 @@ impl GlobalMemory {
     /// Allocates and fills with `bytes`.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// The same as [`alloc`](Self::alloc).
     pub fn alloc_from(&mut self, name: &str, bytes: &[u8]) -> Result<u64, MemoryError> {
         let addr = self.alloc(name, bytes.len() as u64, 256)?;
         self.write(addr, bytes)?;

@@ -89,7 +89,7 @@ pub fn mutate(experiment: &Experiment, options: &MutateOptions) -> Result<Mutant
 /// its instruction. A mutant that one launch catches counts as caught.
 ///
 /// # Errors
-/// As [`mutate`]; launches of different kernels or of different PTX; and no launch at all.
+/// The same as [`mutate`]; launches of different kernels or of different PTX; and no launch at all.
 pub fn mutate_all(
     launches: &[Experiment],
     options: &MutateOptions,

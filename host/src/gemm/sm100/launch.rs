@@ -118,7 +118,7 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 /// Queues the launches of a product.
 ///
 /// # Errors
-/// As [`Gemm::launch`].
+/// The same as [`Gemm::launch`].
 pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
     let (gemm, choice) = (launch.gemm, &kernel.choice);
     let config = choice.config;
@@ -161,7 +161,7 @@ pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
 /// The parameters that all kernels take, with the workspace at this address.
 ///
 /// # Errors
-/// As [`Gemm::launch`].
+/// The same as [`Gemm::launch`].
 pub(super) fn params(
     kernel: &Sm100Kernel,
     launch: &Launch<'_>,
@@ -295,7 +295,7 @@ fn place_blocks(
 /// that must be.
 ///
 /// # Errors
-/// As [`Gemm::launch`].
+/// The same as [`Gemm::launch`].
 pub(super) fn lay_out(
     kernel: &Sm100Kernel,
     launch: &Launch<'_>,

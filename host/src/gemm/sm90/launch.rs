@@ -38,7 +38,7 @@ impl Sm90Kernel {
     /// Queues the launches of a product.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
         let gemm = launch.gemm;
         let plan = &gemm.plan;
@@ -89,7 +89,7 @@ impl Sm90Kernel {
     /// The activations of a launch, with the workspace at this address.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     pub fn place(&self, launch: &Launch<'_>, workspace: u64) -> Result<Place> {
         let parts = self.workspace(launch.gemm.kind)?;
         Ok(Place { parts, workspace, activations: fp8::check(launch)? })
@@ -98,7 +98,7 @@ impl Sm90Kernel {
     /// The parameters that all kernels take.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     pub fn params(&self, launch: &Launch<'_>, place: &Place) -> Result<Sm90Params> {
         let &Launch { gemm, weights, mut epilogue, .. } = launch;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
@@ -144,7 +144,7 @@ impl Sm90Kernel {
     /// for others.
     ///
     /// # Errors
-    /// As [`Gemm::launch`].
+    /// The same as [`Gemm::launch`].
     pub fn make_before(&self, launch: &Launch<'_>, place: &Place) -> Result<()> {
         match place.activations {
             CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => Ok(()),

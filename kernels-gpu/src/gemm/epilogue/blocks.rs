@@ -19,7 +19,7 @@ pub const GROUP: usize = Nvfp4::BLOCK;
 
 const _: () = assert!(GROUP == 2 * COLUMNS && Mxfp4::BLOCK == 2 * GROUP);
 
-/// Blocks of `columns` columns, of which there are whole blocks.
+/// Returns the number of blocks in `columns` columns, which are whole blocks.
 #[inline(always)]
 pub fn count(sink: &Sink, columns: u32) -> u32 {
     // Pinned, so that it takes no register during the main loop.
@@ -30,9 +30,9 @@ pub fn count(sink: &Sink, columns: u32) -> u32 {
 /// `amax`.
 ///
 /// # Safety
-/// Row and columns are of matrix `matrix` of a result of these sizes, `n` a multiple of 16; the pointers of
-/// `sink` are what its documentation says, for a result in NVFP4 or MXFP4; the rest of the block is stored,
-/// too.
+/// Row and columns belong to matrix `matrix` of a result of these sizes, `n` is a multiple of 16; the
+/// pointers of `sink` are as its documentation says, for a result in NVFP4 or MXFP4; the rest of the block
+/// is stored, too.
 #[inline(always)]
 pub unsafe fn store(
     sink: &Sink,
@@ -51,10 +51,10 @@ pub unsafe fn store(
     }
 }
 
-/// [`store`] of columns `n..n + 8`.
+/// Stores columns `n..n + 8` as [`store`] does.
 ///
 /// # Safety
-/// As [`store`], `n` a multiple of 8.
+/// The same as [`store`], `n` a multiple of 8.
 #[inline(always)]
 pub unsafe fn store_eight(
     sink: &Sink,
@@ -76,7 +76,7 @@ pub unsafe fn store_eight(
 /// Makes block `block` of row `m` NaN, by its scale.
 ///
 /// # Safety
-/// As [`store`].
+/// The same as [`store`].
 #[inline(always)]
 pub unsafe fn store_nan(sink: &Sink, sizes: &Problem, matrix: u32, [m, block]: [u32; 2]) {
     let codes = code_address(sink, sizes, matrix, [m, block << sink.out_type]);
@@ -121,10 +121,10 @@ fn code_address(sink: &Sink, sizes: &Problem, matrix: u32, place: [u32; 2]) -> u
 }
 
 /// Stores the scale of a block whose first column is `n`, and after a row's last one the padding in the
-/// same tile. Nothing where a block begins before.
+/// same tile. Stores nothing if the block begins before `n`.
 ///
 /// # Safety
-/// As [`store`].
+/// The same as [`store`].
 #[inline(always)]
 unsafe fn store_scale(
     sink: &Sink,
@@ -153,19 +153,19 @@ unsafe fn store_scale(
     }
 }
 
-/// The sizes, tied to this place: what follows from them is no more than a few instructions,
-/// and would otherwise take registers from the kernel's start on.
+/// Returns the sizes, pinned to this place: the values that follow from them take a few
+/// instructions, and would otherwise take registers from the kernel's start on.
 #[inline(always)]
 fn here(sizes: &Problem) -> Problem {
     Problem { m: marker::pin(sizes.m), n: marker::pin(sizes.n), ..*sizes }
 }
 
 /// Writes zeros to the scales of the rows that pad a 128x4 result, for `own` blocks from `first`
-/// on, and, if the last block of a row is one of them, for those that pad the row. Thread `thread`
-/// of `threads` does its part.
+/// on. If the last block of a row is one of them, writes zeros to the scales that pad the row as
+/// well. Thread `thread` of `threads` does its part.
 ///
 /// # Safety
-/// As [`store`].
+/// The same as [`store`].
 #[inline(always)]
 pub unsafe fn pad_rows(
     sink: &Sink,
@@ -194,7 +194,7 @@ pub unsafe fn pad_rows(
     }
 }
 
-/// Address of the scale of block `block` of row `m`, either of which may be padding.
+/// Returns the address of the scale of block `block` of row `m`, either of which may be padding.
 #[inline(always)]
 fn scale_address(sink: &Sink, sizes: &Problem, matrix: u32, m: u32, block: u32) -> u64 {
     let layout =

@@ -1,4 +1,5 @@
-//! From the affine step's values to results: [`Combine`] with this machine's approximations.
+//! The combine step, from the affine step's values to results: [`Combine`] with this machine's
+//! approximations.
 
 use cuda_std::ptx::{float, marker};
 use fp4_formats::gemm::combine::Machine;
@@ -44,8 +45,8 @@ impl Machine for Instructions {
     }
 }
 
-/// What the values of half `half` make of the results so far: of the gate, or of a product without
-/// one, what the activation makes of them; of `up`, the products.
+/// Combines half `half` with the results so far: of the gate, or of a product without one, the
+/// activation of the values; of `up`, the products.
 #[inline(always)]
 pub fn combine<const N: usize>(
     combine: &Combine,

@@ -57,7 +57,8 @@ impl Bits {
         }
     }
 
-    /// Stores the first `exist` as element `element` of `out` and those `step` elements apart.
+    /// Stores the first `exist` results: element `element` of `out`, and every `step`-th element
+    /// from it on.
     ///
     /// # Safety
     /// They are inside the result.
@@ -101,9 +102,9 @@ pub fn rows_aligned(sink: &Sink, sizes: &Problem) -> bool {
     (sink.out | (strides * element_bytes(sink))).is_multiple_of(STORE)
 }
 
-/// Stores eight results, of which the first `exist` exist: element `place` and those `step`
-/// elements apart, along a row or down a column. Down columns, lanes with neighbouring ones store
-/// neighbouring elements. `sizes` are the result's, here and below.
+/// Stores the first `exist` of eight results: element `place`, and every `step`-th element from it
+/// on, along a row or down a column. Down columns, neighbouring lanes store neighbouring elements.
+/// `sizes` are the result's, here and below.
 ///
 /// # Safety
 /// They are inside matrix `matrix` of the result.
@@ -130,8 +131,8 @@ pub unsafe fn store_line(
     }
 }
 
-/// Stores the eight results of row `m` from column `n` on, where all exist and [`rows_aligned`]
-/// holds; `n` is a multiple of 8.
+/// Stores the eight results of row `m` from column `n` on. All exist, [`rows_aligned`] holds, and
+/// `n` is a multiple of 8.
 ///
 /// # Safety
 /// They are inside matrix `matrix` of the result.
@@ -144,8 +145,7 @@ pub unsafe fn store_aligned_row(
     results: [f32; COLUMNS],
 ) {
     let element = element(sink, sizes.n, matrix, place);
-    // Not by way of `Bits`, which would keep registers for both kinds.
-    // SAFETY: all exist, at multiples of 16 bytes.
+    // `Bits` would keep registers for both kinds. SAFETY: all exist, at multiples of 16 bytes.
     unsafe {
         if is_wide(sink) {
             Bits::Single(results.map(f32::to_bits)).store(sink.out, element);

@@ -1,4 +1,4 @@
-//! The largest magnitude of a launch's results, in f32, where one is asked for.
+//! The largest magnitude of a launch's results, in f32, if a launch asks for it.
 
 use cuda_std::ptx::{float, marker, reduce};
 use cuda_std::warp;
@@ -23,16 +23,17 @@ pub fn with<const N: usize>(mut found: f32, values: [f32; N], exist: u32) -> f32
     found
 }
 
-/// [`with`] of all values, if it is asked for.
+/// Takes all values into account as [`with`] does, if the largest magnitude is asked for.
 #[inline(always)]
 pub fn wanted<const N: usize>(sink: &Sink, found: f32, values: [f32; N]) -> f32 {
     if is_wanted(sink) { with(found, values, N as u32) } else { found }
 }
 
-/// Raises the launch's largest magnitude to those that the lanes of a warp found, if it is asked for.
+/// Raises the launch's largest magnitude to the largest that the lanes of a warp found, if it is
+/// asked for.
 ///
 /// # Safety
-/// All lanes of the warp call it; the address is what the documentation of [`Sink`] says.
+/// All lanes of the warp call it; the address is as the documentation of [`Sink`] says.
 #[inline(always)]
 pub unsafe fn raise(sink: &Sink, found: impl Fn() -> f32) {
     if !is_wanted(sink) {

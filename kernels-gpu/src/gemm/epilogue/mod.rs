@@ -11,8 +11,8 @@
 //! | [`direct`] | sink: threads convert and store floats |
 //! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4, or 32 to MXFP4, and store codes and scales |
 //!
-//! [`largest`] finds the largest magnitude of all results, where a launch asks for it.
-//! [`nan`] makes all results NaN where a grouped product's token counts are bad.
+//! [`largest`] finds the largest magnitude of all results, if a launch asks for it. [`nan`] makes
+//! all results NaN if a grouped product's token counts are bad.
 //!
 //! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
 //! by [`direct::Bits`], too, which is the only place that looks at the type of a float result.

@@ -11,8 +11,8 @@ use super::{blocks, direct, is_blocks, largest};
 /// `threads[1]`-th this thread's.
 ///
 /// # Safety
-/// `sizes` are those of the result, `n` a multiple of a block if it is NVFP4 or MXFP4; the pointers of `sink` are
-/// what its documentation says.
+/// `sizes` are the result's, `n` is a multiple of a block if it is NVFP4 or MXFP4; the pointers of `sink` are as
+/// its documentation says.
 #[inline(always)]
 pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 2]) {
     if largest::is_wanted(sink) && ctas[0] == 0 && threads[0] == 0 {

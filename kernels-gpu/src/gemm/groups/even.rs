@@ -10,14 +10,16 @@ use fp4_formats::gemm::groups::{Tiling, Work};
 use super::make::{Boundaries, Found, Place};
 use super::{AHEAD, GroupTable, WORD};
 
-/// The counts of [`AHEAD`] problems, each with the one after it: where a problem ends, the next one begins.
+/// The counts of [`AHEAD`] problems, each with the one after it: a problem ends at the offset at which the
+/// next one begins.
 type Counts = [i32; AHEAD + 1];
 
 impl GroupTable<'_> {
-    /// [`make`](Self::make) by lane `lane` of CTA `cta`, where all tiles weigh 1.
+    /// Makes the table as [`make`](Self::make) says, by lane `lane` of CTA `cta`, if all tiles
+    /// weigh 1.
     ///
     /// # Safety
-    /// As there.
+    /// The same as there.
     #[inline(always)]
     pub(super) unsafe fn make_even<const RUNS: bool>(self, tiling: Tiling, lane: u32, cta: u32) {
         let problems = self.own_problems(lane);
@@ -77,11 +79,11 @@ impl GroupTable<'_> {
         }
     }
 
-    /// Loads the counts of a lane's problems from `first` on, and copies to the table those of problems
-    /// before `end`, with the one behind the last of all.
+    /// Loads the counts of a lane's problems from `first` on, and copies to the table the counts of
+    /// problems before `end`, with the one behind the last of all.
     ///
     /// # Safety
-    /// As [`make`](Self::make), behind the kernels before; there is such a problem.
+    /// The same as [`make`](Self::make), behind the kernels before; there is such a problem.
     #[inline(always)]
     unsafe fn load_counts(self, first: u32, end: u32) -> Counts {
         let len = self.groups.counts_len();
@@ -104,7 +106,7 @@ impl GroupTable<'_> {
     /// The same counts, from the table.
     ///
     /// # Safety
-    /// They are there, visible to this thread.
+    /// The counts are in the table, visible to this thread.
     #[inline(always)]
     unsafe fn counts(self, first: u32) -> Counts {
         let last = self.groups.counts_len() - 1;

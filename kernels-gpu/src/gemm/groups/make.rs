@@ -9,10 +9,10 @@ use fp4_formats::gemm::groups::{EvenRuns, Groups, MAX_PROBLEMS, OwnRun, Shares, 
 
 use super::{AHEAD, BAD, GroupTable, RUN, WORD};
 
-/// Where a run has its first CTA.
+/// Offset of the first CTA in a run.
 const FIRST_CTA: u32 = offset_of!(OwnRun, first_cta) as u32;
 
-/// What precedes a problem: token tiles, and their work.
+/// The sums before a problem: token tiles, and their work.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
     pub(super) tiles: u32,
@@ -20,14 +20,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Behind so many more tiles of this weight.
+    /// Returns the sums behind so many more tiles of this weight.
     #[inline(always)]
     fn after(self, tiles: u32, weight: u32) -> Self {
         Self { tiles: self.tiles + tiles, work: self.work + tiles * weight }
     }
 }
 
-/// The share of each CTA, and where this CTA's begins and ends; [`u32::MAX`] where that is nowhere.
+/// The share of each CTA, and the begin and end of this CTA's; [`u32::MAX`] if it has none.
 #[derive(Clone, Copy)]
 pub(super) struct Boundaries {
     pub(super) share: u32,
@@ -39,7 +39,7 @@ impl Boundaries {
     pub(super) const NONE: Self = Self { share: 0, first: u32::MAX, end: u32::MAX };
 }
 
-/// The problems with the boundaries, as [`EvenRuns::begin`] takes them; a weight of 0 where they are
+/// The problems with the boundaries, as [`EvenRuns::begin`] takes them; a weight of 0 if they are
 /// not found.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Found {
@@ -60,13 +60,14 @@ impl GroupTable<'_> {
         if self.groups.settled == 0 {
             grid::griddepcontrol_wait();
         }
-        // Only now: what starts while this kernel runs finds the counts complete.
+        // A launch that starts while this kernel runs finds the counts complete.
         grid::griddepcontrol_launch_dependents();
         // SAFETY: the caller's.
         unsafe {
             // Problems of even tiles are many, and each is little work; of others a lane has few.
             if tiling.is_even() {
-                // Pinned: what follows from these would otherwise stay in registers of other roles.
+                // Pinned: values that follow from these would otherwise stay in registers of other
+                // roles.
                 let table = Self { table: marker::pin(self.table), ..self };
                 table.make_even::<RUNS>(tiling, marker::pin(lane), marker::pin(cta));
             } else {
@@ -75,10 +76,11 @@ impl GroupTable<'_> {
         }
     }
 
-    /// [`make`](Self::make) by lane `lane` of CTA `cta`, where tiles have different weights.
+    /// Makes the table as [`make`](Self::make) says, by lane `lane` of CTA `cta`, if tiles have
+    /// different weights.
     ///
     /// # Safety
-    /// As there.
+    /// The same as there.
     #[inline(always)]
     unsafe fn make_weighed<const RUNS: bool>(self, tiling: Tiling, lane: u32, cta: u32) {
         // SAFETY: the warp is whole; the table has a word for each problem and each count.
@@ -148,11 +150,10 @@ impl GroupTable<'_> {
         first..(first + each).min(problems)
     }
 
-    /// Writes how many tiles there are, where the last lane's problems and those before have `through`
-    /// token tiles.
+    /// Writes the number of tiles; the last lane's problems and all before have `through` token tiles.
     ///
     /// # Safety
-    /// As [`make`](Self::make).
+    /// The same as [`make`](Self::make).
     #[inline(always)]
     pub(super) unsafe fn put_tiles(self, through: u32, is_bad: bool, lane: u32) {
         if lane == warp::LANES - 1 {
@@ -162,11 +163,11 @@ impl GroupTable<'_> {
         }
     }
 
-    /// Puts the problems in the order of their weights, the heaviest first: each lane counts those before
-    /// its own.
+    /// Puts the problems in the order of their weights, the heaviest first: each lane counts the problems
+    /// before its own.
     ///
     /// # Safety
-    /// As [`make`](Self::make); the counts are in the table.
+    /// The same as [`make`](Self::make); the counts are in the table.
     #[inline(always)]
     unsafe fn sort(self, tiling: Tiling, lane: u32) {
         let problems = self.groups.problems;
@@ -192,11 +193,11 @@ impl GroupTable<'_> {
         }
     }
 
-    /// What the longest run of whole tiles has. The problem in place `lane` has `own` token tiles, behind
-    /// `before` of others.
+    /// Returns the work of the longest run of whole tiles. The problem in place `lane` has `own` token
+    /// tiles, behind `before` of others.
     ///
     /// # Safety
-    /// As [`make`](Self::make); the problems are [sorted](Self::sort), and the counts are good.
+    /// The same as [`make`](Self::make); the problems are [sorted](Self::sort), and the counts are good.
     #[inline(always)]
     unsafe fn longest(self, tiles: u32, [before, own]: [u32; 2], lane: u32) -> u32 {
         let Groups { problems, ref runs, row_tiles, .. } = *self.groups;
@@ -227,7 +228,7 @@ impl GroupTable<'_> {
         }
     }
 
-    /// Tokens of the problem in place `place`; `None` where its counts are bad.
+    /// Returns the tokens of the problem in place `place`; `None` if its counts are bad.
     ///
     /// # Safety
     /// The counts are in the table, visible to this thread.
@@ -236,12 +237,12 @@ impl GroupTable<'_> {
         self.groups.range(self.problem(place), |at| self.count(at)).map(|range| range.count)
     }
 
-    /// Writes what of this CTA's run does not depend on where its work is, and returns the share of
-    /// all CTAs and the boundaries of this one's; `is_cut` is the [tiling's](Tiling::is_cut), and `bad` says
-    /// that there is no work. Of tiles in turn, shares are 0.
+    /// Writes the part of this CTA's run that does not depend on the place of its work, and returns the
+    /// share of all CTAs and this one's boundaries. `is_cut` is the [tiling's](Tiling::is_cut); with `bad`
+    /// there is no work. If tiles are taken in turn, shares are 0.
     ///
     /// # Safety
-    /// As [`make`](Self::make); `work` is the same in all lanes.
+    /// The same as [`make`](Self::make); `work` is the same in all lanes.
     #[inline(always)]
     pub(super) unsafe fn begin_run(
         self,
@@ -286,8 +287,8 @@ impl GroupTable<'_> {
         boundaries
     }
 
-    /// Notes the problem between `place` and `next`, whose steps have this `weight`, where a boundary
-    /// is in it.
+    /// Notes the problem between `place` and `next`, whose steps have this `weight`, if a boundary is
+    /// in it.
     #[inline(always)]
     pub(super) fn look(
         self,
@@ -308,10 +309,10 @@ impl GroupTable<'_> {
         }
     }
 
-    /// Writes where this CTA's run begins and ends, if that was found.
+    /// Writes the begin and the end of this CTA's run, if they were found.
     ///
     /// # Safety
-    /// As [`make`](Self::make), behind [`begin_run`](Self::begin_run); no other lane finds the same.
+    /// The same as [`make`](Self::make), behind [`begin_run`](Self::begin_run); no other lane finds the same.
     #[inline(always)]
     pub(super) unsafe fn end_run(self, at: Boundaries, found: Found, cta: u32) {
         let runs = &self.groups.runs;
@@ -344,7 +345,7 @@ impl GroupTable<'_> {
     /// Copies a lane's part of the token counts to the table, several at a time.
     ///
     /// # Safety
-    /// As [`make`](Self::make), behind the kernels before.
+    /// The same as [`make`](Self::make), behind the kernels before.
     #[inline(always)]
     unsafe fn copy_counts(self, lane: u32) {
         let counts = self.groups.counts_len();

@@ -20,13 +20,13 @@ use fp4_formats::swizzle::{CHUNK_BYTES, Swizzle};
 const NARROW: u32 = FloatType::F16.bytes();
 const WIDE: u32 = FloatType::F32.bytes();
 
-/// What the boxes of results of one size are like.
+/// The shape of the boxes of results of one size.
 struct Size {
     /// Bytes of a result.
     bytes: u32,
     /// Columns of a box.
     columns: u32,
-    /// Of rows that are a thread's.
+    /// The swizzle of rows, each of which is one thread's.
     swizzle: Swizzle,
 }
 
@@ -66,8 +66,8 @@ impl Boxes {
         self.base
     }
 
-    /// Whether the box with columns `column ..` of each thread's row is stored as a whole: with problems
-    /// of their own token counts, one that reaches over a problem's last token is not.
+    /// Whether the box with columns `column ..` of each thread's row is stored as a whole. In grouped
+    /// and mixed products, a box that reaches over a problem's last token is not.
     #[inline(always)]
     pub fn take<L: List>(work: &Work<'_, L>, place: &Place<L>, column: u32) -> bool {
         if work.params.copied == 0 || !L::GROUPED || L::MIXED {
@@ -78,7 +78,7 @@ impl Boxes {
             let columns = Size::new(work).columns;
             place.y + (column & !(columns - 1)) + columns <= end
         } else {
-            // Of all warps, so that the branch is the same for all lanes.
+            // All warps decide, so that the branch is the same for all lanes.
             place.x - thread::thread_idx_x() + CTA_ROWS <= end
         }
     }
@@ -113,7 +113,7 @@ impl Boxes {
         }
     }
 
-    /// Waits until the copy engine has read what the box held.
+    /// Waits until the copy engine has read the box.
     ///
     /// # Safety
     /// Whole storing warps.
@@ -175,7 +175,7 @@ impl Boxes {
         }
     }
 
-    /// Has the full box stored, whose first column is `column`, and goes on to the next.
+    /// Stores the full box, whose first column is `column`, and goes on to the next.
     ///
     /// # Safety
     /// Whole storing warps, which have written all of it.

@@ -1,6 +1,6 @@
-//! The multiplying lane where `Y` is e4m3: `X` in MXFP4 with its scales, or folded to e4m3 in tensor memory
-//! with its rows' factors as scales. The scales of `Y` are 1: its rows' own are applied to the results.
-//! Of a pair, each CTA holds its rows of `X` and half of `Y`.
+//! The multiplying lane of kernels whose `Y` is e4m3: `X` is in MXFP4 with its scales, or folded to e4m3 in
+//! tensor memory with its rows' factors as scales. The scales of `Y` are 1: its rows' scales are applied to
+//! the results. Each CTA of a pair holds its rows of `X` and half of `Y`.
 
 use super::Work;
 use super::control::Control;
@@ -89,7 +89,7 @@ unsafe fn copy_ones(config: &Sm100Config, from: u32, columns: u32) {
     }
 }
 
-/// Where the operands of a K step are.
+/// The places of a K step's operands.
 struct Place {
     /// [`descriptor::start`] of the stage.
     stage: u64,
@@ -102,7 +102,7 @@ struct Place {
 }
 
 impl Place {
-    /// First column of the scales of `X`, and where they are in a stage.
+    /// Returns the first column of the scales of `X`, and their place in a stage.
     #[inline(always)]
     fn scales(&self, config: &Sm100Config) -> (u32, u32) {
         let tiles = config.x_scales_at();

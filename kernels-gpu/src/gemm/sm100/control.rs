@@ -1,4 +1,4 @@
-//! Where things are in shared memory: stages, exchange, boxes of results, barriers.
+//! The map of shared memory: stages, exchange, boxes of results, barriers.
 
 use crate::pipeline::Ring;
 use crate::pipeline::ring::MBARRIER_BYTES;
@@ -32,7 +32,7 @@ pub struct Control {
     pub exchange: u32,
     /// Boxes of results of the storing warps.
     pub boxes: u32,
-    /// Barriers and what follows.
+    /// Barriers and everything behind them.
     base: u32,
     /// Numbers of stages, accumulators and sets of decoded `X`.
     depths: [u32; 3],
@@ -41,7 +41,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// In dynamic shared memory that begins at `start`.
+    /// Lays out dynamic shared memory that begins at `start`.
     #[inline(always)]
     pub fn new(config: &Sm100Config, start: u32) -> Self {
         let stages = (start + STAGE_ALIGN - 1) & !(STAGE_ALIGN - 1);
@@ -56,8 +56,8 @@ impl Control {
         control
     }
 
-    /// Offset behind `base` of ring `index`, or of what follows the rings: of stages, of
-    /// accumulators, of responses, of the exchange, of decoded `X`.
+    /// Returns the offset behind `base` of ring `index`, or of the data behind the rings: of
+    /// stages, of accumulators, of responses, of the exchange, of decoded `X`.
     #[inline(always)]
     const fn ring_offset(&self, index: usize) -> u32 {
         let [stages, accumulators, _] = self.depths;
@@ -107,7 +107,8 @@ impl Control {
         Ring::at(self.base + self.ring_offset(4), self.depths[2])
     }
 
-    /// The barrier that says that the copying lane has begun a tile, where clusters ask for them.
+    /// Returns the barrier by which the copying lane signals that it has begun a tile, if clusters
+    /// ask for them.
     #[inline(always)]
     pub fn begun(&self) -> u32 {
         self.base + self.ring_offset(5)
@@ -119,7 +120,7 @@ impl Control {
         self.base + self.response_offset(stage)
     }
 
-    /// Where the address of tensor memory is.
+    /// Returns the place of tensor memory's address.
     #[inline(always)]
     pub fn tensor_slot(&self) -> u32 {
         self.response(RESPONSES)
@@ -191,9 +192,9 @@ impl Control {
     }
 }
 
-/// One arrival at this CTA's `barrier` in CTA `rank`. It says that the thread has read what may be
-/// overwritten, or that it has written tensor memory and executed `fence::before_thread_sync`; it
-/// publishes no writes to memory.
+/// Arrives once at this CTA's `barrier` in CTA `rank`. The arrival means that the thread has
+/// finished its reads of memory that may be overwritten, or that it has written tensor memory and
+/// executed `fence::before_thread_sync`; it publishes no writes to memory.
 ///
 /// # Safety
 /// The barrier expects the arrival; the CTA has not ended.
@@ -204,11 +205,11 @@ pub unsafe fn arrive_at(barrier: u32, rank: u32) {
     unsafe { mbarrier::mbarrier_arrive_release_cta_shared_cluster_b64(there) }
 }
 
-/// [`arrive_at`] that publishes what the thread has written, also to that CTA's memory. It waits
-/// until all of it is there, so this is not for every K step.
+/// Arrives as [`arrive_at`] does and publishes all writes of the thread, also to that CTA's memory.
+/// It waits until they are complete, so it is too slow for every K step.
 ///
 /// # Safety
-/// As [`arrive_at`].
+/// The same as [`arrive_at`].
 #[inline(always)]
 pub unsafe fn publish_at(barrier: u32, rank: u32) {
     let there = cluster::mapa_shared_cluster_u32(barrier, rank);

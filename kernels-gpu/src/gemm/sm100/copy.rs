@@ -15,7 +15,7 @@ use fp4_formats::layout::{TILE_BYTES, TILE_ROWS};
 const X_CODES: u32 = 0;
 const Y_CODES: u32 = 1;
 const X_SCALES: u32 = 2;
-/// Of 4-bit operands.
+/// The copy of the scales of a 4-bit `Y`.
 const Y_SCALES: u32 = 3;
 
 /// Fetches the operands' maps before the first copy needs them.
@@ -51,7 +51,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     let config = work.config;
     let ring = control.ring();
     let mut cursor = ring.producer();
-    // What is launched to run behind this kernel may set itself up.
+    // A launch behind this kernel may set itself up.
     if !L::GROUPED || L::MIXED {
         grid::griddepcontrol_launch_dependents();
     }
@@ -64,8 +64,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     };
     let (mut x_policy, mut y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
     let targets = Targets::new(work);
-    // The CTA's part of what is copied to several: rows and scale tiles of `X` by share,
-    // scale tiles of `Y` by place in the pair.
+    // The CTA's share of a multicast copy: rows and scale tiles of `X` by share, scale tiles of `Y`
+    // by place in the pair.
     let x_part = work.multicast_rank() * config.x_box_rows();
     let x_tile_part = work.multicast_rank() * config.x_box_tiles();
     let y_tile_part = work.pair_rank() * config.y_box_tiles();
@@ -121,7 +121,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
             let x = control.stage(cursor.stage);
             let y = x + config.y_codes_at();
             let (x_scales, y_scales) = (x + config.x_scales_at(), x + config.y_scales_at());
-            // Of codes bytes are counted, but where they are padded.
+            // Codes are counted in bytes, unless they are padded.
             let place = match config.products() {
                 Products::Blocks | Products::Halves(_) | Products::Folded => {
                     (step * config.step() / 2) as i32
@@ -184,7 +184,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
     unsafe { ring.wait_all_empty(&mut cursor) };
 }
 
-/// Where copies go: masks of CTAs of the cluster.
+/// The targets of copies: masks of CTAs of the cluster.
 struct Targets {
     /// CTAs of a pair, or 1.
     cta_group: u32,

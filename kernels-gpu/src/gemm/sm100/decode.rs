@@ -1,5 +1,5 @@
-//! The decoding warps: `X` of one K step after the other from its stage to 16-bit floats
-//! in tensor memory, where products take it from, or to e4m3 ([`decode_folded`]). A thread decodes one
+//! The decoding warps. They decode `X` of one K step after the other from its stage to 16-bit floats
+//! in tensor memory, from which products take it, or to e4m3 ([`decode_folded`]). A thread decodes one
 //! row.
 
 use super::control::{Control, arrive_at};
@@ -29,7 +29,7 @@ const UNSHIFT: u32 = {
     bf16 | bf16 << 16
 };
 
-/// What a sum is in units of: decoded weights may be times a power of two.
+/// Returns the unit of sums: decoded weights may be times a power of two.
 #[inline(always)]
 pub fn unit(config: &Sm100Config) -> f32 {
     match (config.products(), config.format) {
@@ -147,11 +147,11 @@ fn halves(codes: u32) -> [u32; 4] {
 /// A block's scale as a pair of factors.
 #[derive(Clone, Copy)]
 enum Scale {
-    /// Of f16.
+    /// The factor of f16.
     F16(u32),
-    /// Of shifted bf16, the shift's factor included.
+    /// The factor of shifted bf16, the shift's factor included.
     Bf16(u32),
-    /// Of bf16; with the shift's factor it would overflow.
+    /// The factor of bf16; with the shift's factor it would overflow.
     Wide(u32),
 }
 

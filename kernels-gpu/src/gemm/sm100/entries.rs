@@ -11,8 +11,8 @@ use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::MixedTable;
 
-/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
-/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
+/// Makes the entry points of a table of configurations, `$named`, one for each row. A kernel of it
+/// has the parameters `$Params`, from which `$arguments` makes the arguments of [`gemm`].
 macro_rules! entries {
     ($kernels:ident, $named:ident, $Params:ty, $arguments:ident;
      $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
@@ -46,7 +46,7 @@ macro_rules! entries {
     };
 }
 
-/// What makes the arguments of [`gemm`]: those of dense products are others where activations have scales.
+/// Makes the arguments of [`gemm`]: dense products have others if activations have scales.
 macro_rules! arguments {
     (E4m3, uniform) => {
         scaled
@@ -56,7 +56,7 @@ macro_rules! arguments {
     };
 }
 
-/// What `#[kernel]` takes for a configuration's cluster: 0 where there is none.
+/// Returns the cluster that `#[kernel]` takes for a configuration: 0 if there is none.
 const fn cluster(config: &Sm100Config) -> u32 {
     if config.cluster() == 1 { 0 } else { config.cluster() }
 }
@@ -107,8 +107,8 @@ fn grouped<'a>(
     (&params.gemm, GroupTable { groups: &params.groups, table, sorts: false })
 }
 
-/// The arguments of [`gemm`] for mixed products. Where a launch's parameters are asked for and no
-/// product's, the first product's serve: they have all in common that is looked at.
+/// The arguments of [`gemm`] for mixed products. Parameters of a launch, as opposed to a product's,
+/// are those of the first product: all products have them in common.
 #[inline(always)]
 fn mixed<'a>(config: &Sm100Config, mixed: &'a Mixed) -> (&'a Sm100Params, MixedTable<'a>) {
     let table = Control::new(config, shared::dynamic::<1024>()).table();

@@ -23,7 +23,7 @@ pub struct Exchange {
     ring: Ring,
     sent: Cursor,
     received: Cursor,
-    /// Where the thread's row begins in the first block.
+    /// The address of the thread's row in the first block.
     base: u32,
 }
 
@@ -111,8 +111,7 @@ impl Exchange {
     /// Says that the sums that came have been read.
     ///
     /// # Safety
-    /// Whole warps, once for each [`Exchange::exchange`], whose lanes have met behind what each
-    /// read.
+    /// Whole warps, once for each [`Exchange::exchange`], whose lanes have met behind their reads.
     #[inline(always)]
     pub unsafe fn end(&mut self, work: &Work<'_, impl List>) {
         for split in 0..work.config.k_parts() {
@@ -142,7 +141,7 @@ fn cta(work: &Work<'_, impl List>, split: u32) -> u32 {
 /// Sends the thread's row of the columns at `d` to `block` in another CTA.
 ///
 /// # Safety
-/// As [`Exchange::exchange`]; the block is free.
+/// The same as [`Exchange::exchange`]; the block is free.
 #[inline(always)]
 unsafe fn send(config: &Sm100Config, block: u32, d: u32) {
     let mut chunk = 0;

@@ -81,8 +81,8 @@ pub unsafe fn send(work: &Work<'_, impl List>, d: u32, give_back: impl Fn()) {
     }
 }
 
-/// Waits for the partial sums of the contributors to a tile that this cluster owns; there are none where its
-/// K is not cut.
+/// Waits for the partial sums of the contributors to a tile that this cluster owns; there are none if its K
+/// is not cut.
 ///
 /// # Safety
 /// Whole storing warps, once for each tile.
@@ -108,8 +108,8 @@ pub unsafe fn wait(work: &Work<'_, impl List>, item: Option<Item>) -> Contributo
 }
 
 impl Contributors {
-    /// The sums of columns `column ..` of the tile: the owner's `mine`, then those of the contributors, added in
-    /// the order of K.
+    /// Adds the sums of columns `column ..` of the tile: the owner's `mine`, then the contributors', in the
+    /// order of K.
     ///
     /// # Safety
     /// Behind [`wait`].

@@ -1,5 +1,5 @@
-//! The multiplying lane where `Y` has 16 bits: decoded `X` in tensor memory times `Y` in
-//! shared memory. Of a pair, each CTA holds its rows of `X` and half of `Y`.
+//! The multiplying lane of kernels whose `Y` has 16 bits: decoded `X` in tensor memory times `Y` in
+//! shared memory. Each CTA of a pair holds its rows of `X` and half of `Y`.
 
 use super::Work;
 use super::control::Control;

@@ -43,7 +43,7 @@ fn for_each(count: u64, divisor: u32, mut f: impl FnMut(u64, u32)) {
 /// scales of each of rows `r`, `r + 32`, `r + 64`, `r + 96` of a tile.
 ///
 /// # Safety
-/// As [`PrepareScales`] says.
+/// The same as [`PrepareScales`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn gemm_prepare_scales(p: PrepareScales) {
     let tiles = p.blocks.div_ceil(TILE_BLOCKS as u32);
@@ -85,10 +85,10 @@ unsafe fn word_of(p: &PrepareScales, from: u64, row: u32, tile: u32, end: u32) -
     words
 }
 
-/// Scales of grouped activations in the 128x4 layout, those of each problem in tiles of its own.
+/// Lays out scales of grouped activations in the 128x4 layout, each problem's in separate tiles.
 ///
 /// # Safety
-/// As [`PrepareGroupedScales`] says.
+/// The same as [`PrepareGroupedScales`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn gemm_prepare_grouped_scales(p: PrepareGroupedScales) {
     let scales = &p.scales;
@@ -120,7 +120,7 @@ pub unsafe fn gemm_prepare_grouped_scales(p: PrepareGroupedScales) {
 /// Rows padded with zeros to a multiple of 16 bytes.
 ///
 /// # Safety
-/// As [`PrepareCodes`] says.
+/// The same as [`PrepareCodes`] says.
 #[kernel(threads = THREADS)]
 pub unsafe fn gemm_prepare_codes(p: PrepareCodes) {
     let padded = PrepareCodes::padded(p.row_bytes);

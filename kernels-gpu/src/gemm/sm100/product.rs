@@ -72,7 +72,7 @@ pub struct ScaleBuffers {
 }
 
 impl ScaleBuffers {
-    /// None is used yet; `last_user` is where products begin.
+    /// Starts with no set in use; products begin at `last_user`.
     #[inline(always)]
     pub fn new(config: &Sm100Config, tensor: u32, last_user: Cursor) -> Self {
         Self { base: tensor + config.buffer_base(), index: 0, unused: config.buffers(), last_user }
@@ -105,8 +105,8 @@ fn first_group(config: &Sm100Config, row: u32) -> u32 {
     if config.loads_tokens() { 0 } else { row % TILE_ROWS as u32 / GROUP_ROWS }
 }
 
-/// Columns from the scales of `Y` of one scale tile along K to those of the next. In tokens that
-/// are loaded, a column of a group of rows is a tile along K
+/// Returns the columns from the scales of `Y` of one scale tile along K to the next tile's. In
+/// tokens that are loaded, a column of a group of rows is a tile along K
 /// ([`fp4_formats::gemm::sm100::tokens`]).
 #[inline(always)]
 const fn y_tile_columns(config: &Sm100Config) -> u32 {
@@ -114,7 +114,8 @@ const fn y_tile_columns(config: &Sm100Config) -> u32 {
 }
 
 /// Copies the scale tiles of the stage whose [`descriptor::start`] is `stage` to `columns`: `X`'s,
-/// then for each tile along K those of all of `Y`'s groups, or the one of tokens that are loaded.
+/// then for each tile along K the tiles of all of `Y`'s groups, or the one of tokens that are
+/// loaded.
 ///
 /// # Safety
 /// The stage is full, the columns are free.

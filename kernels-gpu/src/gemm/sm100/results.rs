@@ -1,10 +1,10 @@
-//! From a thread's sums to results, [`Part`] by part: the affine step, in which the lanes of a warp
-//! exchange what belongs to the rows of `Y`, and the combine step.
+//! The way from a thread's sums to results, [`Part`] by part: the affine step, in which the lanes
+//! of a warp exchange the vectors of the rows of `Y`, and the combine step.
 //!
-//! The weights of a gated product are pairs of eight rows: eight of the gate, eight of `up`. Where
-//! they are `Y`, a thread's part has both for eight results, and two parts make one of results.
-//! Swapped, where they are `X`, eight lanes have the gate and the next eight `up`: results go to the
-//! first sixteen lanes of a warp.
+//! The weights of a gated product are pairs of eight rows: eight of the gate, eight of `up`. If they
+//! are `Y`, a thread's part has both for eight results, and two parts make one of results. If they
+//! are `X`, eight lanes have the gate and the next eight `up`: results go to the first sixteen lanes
+//! of a warp.
 
 use super::store::{Place, own_row};
 use super::work::List;
@@ -19,14 +19,15 @@ use fp4_formats::gemm::combine::{GATE_ROWS, Half, PairedRows};
 use fp4_formats::gemm::sm100::Sm100Config;
 use fp4_formats::gemm::sm100::config::STORE_COLUMNS;
 
-/// Columns that a thread has at a time: those that are quantised together.
+/// Columns that a thread has at a time, which are quantised together.
 pub const PART: usize = GROUP;
-/// [`PART`] as a number of columns of a tile.
+/// The columns of [`PART`] as a number of columns of a tile.
 pub const PART_COLUMNS: u32 = PART as u32;
 /// A thread's sums or results of neighbouring columns, two times eight.
 pub type Part = [f32; PART];
 
-/// How many of them are columns of the CTA: all, or the first eight where it stores no more.
+/// Returns the number of a part's columns that are the CTA's: all, or the first eight if it stores
+/// no more.
 #[inline(always)]
 pub const fn part_columns(config: &Sm100Config) -> u32 {
     let own = config.stored_columns();
@@ -39,10 +40,10 @@ const _: () = assert!(PART == 2 * COLUMNS);
 
 const _: () = assert!(GATE_ROWS == COLUMNS as u32);
 
-/// The values of the sums of columns `column ..` of the thread's row; those that lie outside the
-/// result are anything.
+/// Returns the values of the sums of columns `column ..` of the thread's row; values outside the
+/// result are arbitrary.
 ///
-/// Each lane reads what belongs to one row of `Y`, and all get it from there.
+/// Each lane reads the vectors of one row of `Y`, and all lanes get them from there.
 ///
 /// # Safety
 /// Whole storing warps. `place` and `column` are of a tile of the problem.
@@ -72,14 +73,14 @@ pub unsafe fn values<L: List>(
         )
     };
     let along_y = if swapped { affine.row_factors != 0 } else { affine.has_columns() };
-    // Of the thread's row of `X` it is known, also where another lane's half is needed: there it
-    // comes with that lane's row of `Y`.
+    // The factor of the thread's row of `X` is known, also if another lane's half is needed: there
+    // it comes with that lane's row of `Y`.
     let gated_rows = work.gated() && !swapped;
     if !along_y && !gated_rows {
         let row = affine.alpha * factor;
         return sums.map(|sum| affine::value(sum, unit, row, own));
     }
-    // All ways in the same instructions: they differ in what is exchanged.
+    // All cases run the same instructions and differ in the exchanged values.
     let exchanged = if swapped { factor } else { own.factor };
     core::array::from_fn(|i| {
         let i = i as u32;
@@ -96,16 +97,16 @@ pub unsafe fn values<L: List>(
     })
 }
 
-/// The results of a thread's values, and where they are: of sixteen neighbouring columns of `Y`, from
-/// `column` on, in row `x` of `X`. Rows and columns are those of the result.
+/// The results of a thread's values, and their place: sixteen neighbouring columns of `Y`, from
+/// `column` on, in row `x` of `X`. Rows and columns are the result's.
 pub struct Results {
     pub x: u32,
     pub column: u32,
     pub results: Part,
 }
 
-/// Results of the values of columns `column ..` of a tile, which come in order: none where those of
-/// the next part belong to them. `before` keeps what the part before made.
+/// Returns the results of the values of columns `column ..` of a tile, which come in order: none if
+/// they need the next part's values. `before` keeps the values of the part before.
 ///
 /// # Safety
 /// Whole storing warps. `place` and `column` are of a tile of the problem.
@@ -124,7 +125,7 @@ pub unsafe fn results<L: List>(
     }
     let swapped = work.swapped();
     let up = values;
-    // Eight at a time, of which only the first are the gate's where a part has both halves.
+    // Eight at a time; if a part has both halves, only the first eight are the gate's.
     let eights = if work.gated() && !swapped { 1 } else { 2 };
     let mut i = 0;
     while i < eights {
@@ -175,8 +176,8 @@ pub fn each_eight(config: &Sm100Config, mut results: Part, mut f: impl FnMut(u32
     let mut at = 0;
     while at < part_columns(config) {
         f(at, core::array::from_fn(|i| results[i]));
-        // Exchanged: of halves that stay the same, the compiler would make the last iteration code
-        // of its own.
+        // Exchanged: if the halves stayed the same, the compiler would make separate code of the
+        // last iteration.
         for i in 0..COLUMNS {
             results.swap(i, COLUMNS + i);
         }

@@ -1,4 +1,4 @@
-//! Which tile comes next, and which of its K steps are the cluster's:
+//! The order of tiles, and the cluster's K steps in each:
 //!
 //! | order | when | tiles | K steps |
 //! |---|---|---|---|
@@ -27,7 +27,7 @@ pub struct Tiles<'a, L: List> {
     numbers: L::Numbers,
     /// How many tiles.
     count: u32,
-    /// The tile's number, and the K steps; of a mixed product, those of the first one.
+    /// The tile's number, and the K steps; in a mixed product, the steps of the first one.
     item: Item,
     order: Order<'a>,
     /// CTAs of a cluster.
@@ -38,21 +38,21 @@ pub struct Tiles<'a, L: List> {
     control: Control,
 }
 
-/// Where the next tile comes from.
+/// The source of the next tile.
 enum Order<'a> {
     /// The hardware's scheduler.
     Asked,
-    /// What is left of the cluster's run.
+    /// The rest of the cluster's run.
     Run { schedule: &'a Schedule, rest: Run },
     /// The distance of a cluster's tiles.
     InTurn { step: u32 },
 }
 
-/// The number of a tile where there are no more.
+/// The number of a tile past the last one.
 const NONE: u32 = u32::MAX;
 
 impl<'a, L: List> Tiles<'a, L> {
-    /// At the cluster's first tile.
+    /// Starts at the cluster's first tile.
     #[inline(always)]
     pub fn new(work: &Work<'a, L>, control: &Control) -> Self {
         let (config, params, list) = (work.config, work.params, work.list);
@@ -105,7 +105,7 @@ impl<'a, L: List> Tiles<'a, L> {
         }
     }
 
-    /// What the role needs for the tile, which there is.
+    /// Returns the role's context for the tile, which there is.
     #[inline(always)]
     pub fn work<'b>(&self, work: &Work<'b, L>) -> Work<'b, L> {
         if !L::MIXED {
@@ -134,7 +134,7 @@ impl<'a, L: List> Tiles<'a, L> {
         }
     }
 
-    /// On to the next tile.
+    /// Advances to the next tile.
     ///
     /// # Safety
     /// Called by one lane, or with `WARP` by a whole warp, of each role, after each tile.

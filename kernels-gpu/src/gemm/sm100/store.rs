@@ -1,5 +1,5 @@
-//! The storing warps: sums from tensor memory, what the epilogue does to them, and the
-//! result to global memory. Warp `w` holds rows `32 w ..` of the CTA's 128.
+//! The storing warps: sums from tensor memory, the epilogue, and the result to global memory. Warp
+//! `w` holds rows `32 w ..` of the CTA's 128.
 
 use super::control::{Control, arrive_at};
 use super::results::{
@@ -15,11 +15,11 @@ use cuda_std::{thread, warp};
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::sm100::Sm100Config;
 
-/// Columns that a warp reads at a time where it reads ahead.
+/// Columns that a warp reads at a time if it reads ahead.
 const CHUNK: usize = 32;
 const CHUNK_PARTS: u32 = (CHUNK / PART) as u32;
-/// Chunks of the columns that accumulators share where they overlap. With decoding warps,
-/// threads do not have the registers to hold them.
+/// Chunks of the columns that overlapping accumulators share. With decoding warps, threads do not
+/// have the registers to hold them.
 const HELD: usize = 3;
 
 /// # Safety
@@ -35,7 +35,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     let mut boxes = boxes::Boxes::new(config, control);
     let mut blocks = store_blocks::Blocks::new();
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
-    // The kernel before may make the vectors, and use the memory of the result. Of products of sizes of
+    // The kernel before may make the vectors, and use the memory of the result. In products of sizes of
     // their own it has ended: see `List::begin`.
     if !L::MIXED {
         grid::griddepcontrol_wait();
@@ -113,8 +113,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     boxes.end();
 }
 
-/// Where a thread's sums are in the result: its row of `X`, and the tile's first row of
-/// `Y`.
+/// The place of a thread's sums in the result: its row of `X`, and the tile's first row of `Y`.
 pub struct Place<L: List> {
     /// Row of `X`.
     pub x: u32,
@@ -134,15 +133,14 @@ impl<L: List> Place<L> {
     }
 }
 
-/// The parts of a tile that a CTA stores, in the order in which they are read: accumulators that
-/// overlap from where the other one begins or ends, so that they can be given back when those
-/// columns were read.
+/// The order in which a CTA reads the parts of a tile that it stores: overlapping accumulators from
+/// the shared end on, so that they can be released when the shared columns were read.
 struct Order {
     /// First column of the first part.
     first: u32,
     /// How many parts.
     parts: u32,
-    /// How many of them are read before the accumulator is given back.
+    /// The number of parts that are read before the accumulator is released.
     shared: u32,
     /// The part that is read first.
     skip: u32,
@@ -159,7 +157,7 @@ impl Order {
         } else {
             parts
         };
-        // The second accumulator begins where the first one's shared columns do.
+        // The second accumulator begins at the first one's shared columns.
         let skip = if which == 0 { parts - shared } else { 0 };
         Self { first: work.split() * columns, parts, shared, skip }
     }
@@ -172,7 +170,7 @@ impl Order {
     }
 }
 
-/// Where sums go.
+/// The targets of sums.
 struct Sinks<'a> {
     exchange: &'a mut exchange::Exchange,
     boxes: &'a mut boxes::Boxes,
@@ -183,10 +181,10 @@ struct Sinks<'a> {
 }
 
 impl Sinks<'_> {
-    /// Stores what the CTA stores of a tile. One loop for all kinds of results, not unrolled: code
-    /// that runs once per tile should be small. With `HELD`, a thread reads the shared chunks of
-    /// accumulators that overlap first, so that the accumulator is given back before results wait
-    /// for boxes.
+    /// Stores the CTA's columns of a tile. One loop serves all kinds of results and is not
+    /// unrolled: code that runs once per tile should be small. With `HELD`, a thread reads the
+    /// shared chunks of overlapping accumulators first, so that the accumulator is released before
+    /// results wait for boxes.
     ///
     /// # Safety
     /// Whole warps; the sums at `d` are complete. `place` is of a tile of the problem, which comes
@@ -281,9 +279,9 @@ impl Sinks<'_> {
     }
 }
 
-/// The thread's row of `X`, as if it changed: a compiler that knows that it does not may
-/// give lanes without a row a loop of their own, and with it their own copies of the
-/// instructions that all lanes must execute together.
+/// Returns the thread's row of `X`, pinned as if it changed: otherwise the compiler may give lanes
+/// without a row a separate loop, with separate copies of the instructions that all lanes must
+/// execute together.
 #[inline(always)]
 pub fn own_row(place: &Place<impl List>) -> u32 {
     marker::pin(place.x)
@@ -316,7 +314,7 @@ fn extent<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) -> (
     (if results.x < rows { exist } else { 0 }, result)
 }
 
-/// Stores those of a thread's results that lie inside the result.
+/// Stores the thread's results that lie inside the result.
 ///
 /// # Safety
 /// `place` and `results` are of a tile of the problem; each element is stored once.

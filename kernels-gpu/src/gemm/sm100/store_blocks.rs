@@ -3,9 +3,11 @@
 //!
 //! | weights | a thread's results | a block of NVFP4 | a block of MXFP4 |
 //! |---|---|---|---|
-//! | `Y` | columns of a row of the result | is one thread's | is what one thread has one after the other: the first half waits in shared memory |
+//! | `Y` | columns of a row of the result | is one thread's | is the thread's next part: the first half waits in
+//! shared memory |
 //! | `X`, swapped | rows of a column of the result | is spread over sixteen lanes, which exchange elements first | two such groups of lanes have the halves, and exchange the largest magnitude |
-//! | `X`, swapped and gated | the same, in sixteen lanes of each warp | is spread over those | two warps have the halves, and exchange the largest magnitude through shared memory |
+//! | `X`, swapped and gated | the same, in sixteen lanes of each warp | is spread over those lanes | two warps have
+//! the halves, and exchange the largest magnitude through shared memory |
 //!
 //! The shared memory is that of [`Boxes`](super::boxes::Boxes), which only floats need. Tiles of a mixed
 //! product may be of either kind: between two kinds it is [handed over](Blocks::hand_over).
@@ -30,7 +32,7 @@ const STORING: u32 = STORE_WARPS * warp::LANES;
 /// f32 of a 16-byte word, and such words of a thread's results.
 const WORD: usize = 4;
 const WORDS: usize = PART / WORD;
-/// Bytes of a lane's word, and of those of a warp.
+/// Bytes of a lane's word, and of a warp's words.
 const WORD_BYTES: u32 = (WORD * size_of::<f32>()) as u32;
 const WARP_WORD_BYTES: u32 = warp::LANES * WORD_BYTES;
 
@@ -68,7 +70,7 @@ impl Blocks {
         }
     }
 
-    /// Quantises a thread's results, and stores what lies inside the result. Of MXFP4 where the weights are
+    /// Quantises a thread's results, and stores those inside the result. With MXFP4 and weights that are
     /// `Y`, that waits for the second half of a block.
     ///
     /// # Safety
@@ -117,7 +119,7 @@ impl Blocks {
             };
             amax = float::max_nan_f32(amax, other);
         }
-        // Swapped, a part may be wider than what the CTA stores of a tile.
+        // Swapped, a part may be wider than the CTA's columns of a tile.
         let is_others = swapped && m - y >= part_columns(work.config);
         if m >= problem.m || n >= problem.n || is_others {
             return;
@@ -169,7 +171,7 @@ fn magnitude(results: Part) -> f32 {
     float::max_nan_f32(half(0), half(COLUMNS))
 }
 
-/// Writes a thread's results to its part of the boxes, where lanes are side by side.
+/// Writes a thread's results to its part of the boxes, in which lanes are side by side.
 ///
 /// # Safety
 /// The place is the thread's own.
@@ -182,10 +184,10 @@ unsafe fn keep(at: u32, results: Part) {
     }
 }
 
-/// What the thread [kept](keep).
+/// Returns the part that the thread [kept](keep).
 ///
 /// # Safety
-/// It did.
+/// The thread kept a part there.
 #[inline(always)]
 unsafe fn kept(at: u32) -> Part {
     let mut results = [0.0; PART];
@@ -203,17 +205,17 @@ unsafe fn kept(at: u32) -> Part {
 /// CTA's part of the tile: columns `first..first + count`.
 ///
 /// # Safety
-/// As [`Blocks::store`]; called once per tile, by any of the threads.
+/// The same as [`Blocks::store`]; called once per tile, by any of the threads.
 #[inline(always)]
 pub unsafe fn pad<L: List>(work: &Work<'_, L>, place: &Place<L>, [first, count]: [u32; 2]) {
     let rows = L::rows(work.params, &place.group);
     if L::GROUPED && L::end(work.params, &place.group) != rows {
-        // There are tokens of other problems behind this one's.
+        // Tokens of other problems are behind this one's.
         return;
     }
     let (sink, problem) = (&work.params.epilogue.sink, work.result(rows));
     let thread = thread::thread_idx_x();
-    // Of a gated product, half as many columns of the result.
+    // A gated product has half as many columns in the result.
     let halved = u32::from(work.gated());
     let (x, y) = ((place.x - thread, CTA_ROWS), (place.y + first, count));
     let ((row, rows), (column, columns)) = if work.swapped() { (y, x) } else { (x, y) };

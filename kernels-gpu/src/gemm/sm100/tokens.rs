@@ -1,7 +1,6 @@
 //! The warp that loads tokens, in kernels for few of them: it brings the scales of activations from
-//! where they are in memory to the stages, and codes whose rows the copy engine does not take.
-//! Their order in a stage is [`fp4_formats::gemm::sm100::tokens`]'s; each lane has a token's
-//! row.
+//! memory to the stages, and codes whose rows the copy engine does not take. Their order in a stage
+//! is [`fp4_formats::gemm::sm100::tokens`]'s; each lane has a token's row.
 
 use super::Work;
 use super::control::Control;
@@ -19,15 +18,14 @@ use fp4_formats::layout::TILE_BLOCKS;
 use fp4_formats::quantize::Format;
 use fp4_formats::swizzle::{CHUNK_BYTES, Swizzle};
 
-/// K steps whose scales are loaded while those before are written: a load from memory takes as long
-/// as the copies of two or three.
+/// Prefetch distance in K steps: a load from memory takes as long as the copies of two or three.
 const AHEAD: usize = 4;
 
 /// A token's scales of a K step.
 type Row = [u32; ROW_WORDS];
 
-/// A token's scales of a K step as they are loaded. Nothing is done with them before those of the
-/// steps that are [`AHEAD`] are on their way, as that would wait for them.
+/// A token's scales of a K step as they are loaded. They are used only when the loads of the step
+/// [`AHEAD`] are issued, because a use waits for its load.
 trait Loaded: Copy {
     /// Before anything is loaded.
     const NONE: Self;
@@ -80,11 +78,11 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
 }
 
 /// Loads scales of the K steps `first..end`, `N` at a time, and writes them to their stages while
-/// the next ones are on their way. `put` is called with each step, its empty stage and what was
-/// loaded, and makes the row of scales.
+/// the next loads are in flight. `put` is called with each step, its empty stage and the loaded
+/// scales, and makes the row of scales.
 ///
 /// # Safety
-/// The warp that loads tokens, as a whole; the steps are those that the copying lane copies next.
+/// The warp that loads tokens, as a whole; the copying lane copies these steps next.
 #[inline(always)]
 unsafe fn walk<const N: usize, T: Loaded>(
     control: &Control,
@@ -131,7 +129,7 @@ unsafe fn walk<const N: usize, T: Loaded>(
 }
 
 /// The tokens of a tile, and the one whose scales the lane loads. Lanes without one load the last
-/// one's, so that all do the same and no more is read: what has no token has codes that are 0.
+/// one's, so that all do the same and no more is read: rows without a token have codes that are 0.
 struct Tokens<'a, L> {
     work: Work<'a, L>,
     /// The tile's first token, and its batch entry.
@@ -165,8 +163,7 @@ impl<'a, L: List> Tokens<'a, L> {
         STEP / self.work.config.format.block()
     }
 
-    /// The token's scales of K step `step`, loaded at once where they are `whole`, and else by
-    /// fours.
+    /// Loads the token's scales of K step `step`, at once if they are `whole`, and else by fours.
     ///
     /// # Safety
     /// [`Pieces`] say so.
@@ -186,7 +183,7 @@ impl<'a, L: List> Tokens<'a, L> {
             } else {
                 let stride = self.layout.offset(0, TILE_BLOCKS, self.blocks as usize) as u64;
                 let mut at = self.scales + u64::from(first / TILE_BLOCKS as u32) * stride;
-                // A step has a block, and four at a time those of its word.
+                // A step has one block, and four blocks at a time make its word.
                 for (i, word) in row[..words].iter_mut().enumerate() {
                     if i == 0 || first + ((i * TILE_BLOCKS) as u32) < self.blocks {
                         *word = memory::ld_global_b32(at);
@@ -232,7 +229,7 @@ impl<'a, L: List> Tokens<'a, L> {
     }
 
     /// Copies codes of the tile's tokens of K step `step` to a stage, in the swizzle's order, with
-    /// zeros where there are none.
+    /// zeros past the last token.
     ///
     /// # Safety
     /// The stage is empty; rows are whole numbers of half chunks.

@@ -1,8 +1,8 @@
 //! Codes and scales to `wgmma`'s A fragments.
 //!
 //! A thread holds the codes of two rows, `g` and `g + 8`, by 64 columns: one
-//! [word](fp4_formats::gemm::sm90::word) for each `wgmma` of 16 columns. What the
-//! products are scaled by is `Scheme::unit_log2`, whose tests show that nothing is rounded.
+//! [word](fp4_formats::gemm::sm90::word) for each `wgmma` of 16 columns. The products' scale is
+//! `Scheme::unit_log2`, whose tests show that nothing is rounded.
 
 use cuda_std::ptx::{convert, half, integer, memory as words, mma, wgmma};
 use fp4_formats::HalfType;
@@ -20,14 +20,14 @@ pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
 
 /// Weights as a kernel takes them.
 pub trait Weights: Sized {
-    /// Which.
+    /// The scheme.
     const SCHEME: Scheme;
 }
 
 /// A main loop with `SUMS` sums per thread for each of `BLOCKS` blocks of rows.
 pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
     /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
-    /// the narrowest product that has room for them, where the tiles of `K` may be narrower.
+    /// the narrowest product that has room for them, if the tiles of `K` may be narrower.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
@@ -333,7 +333,7 @@ fn scale_f16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
     ]
 }
 
-/// As [`scale_f16`].
+/// Scales as [`scale_f16`] does.
 #[inline(always)]
 fn scale_bf16([a, b, c, d]: [u32; 4], scales: u32) -> [u32; 4] {
     let [low, high] = by_row(scales);

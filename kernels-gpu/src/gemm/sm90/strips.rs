@@ -1,4 +1,4 @@
-//! From a thread's sums of a strip of tokens to their results in shared memory, for
+//! The way from a thread's sums of a strip of tokens to their results in shared memory, for
 //! [`store_registers`](super::store_registers).
 
 use cuda_std::ptx::{memory as words, mma};
@@ -12,13 +12,12 @@ use super::store_registers::Store;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::by_sigmoid;
 
-/// Tokens of a group of `wgmma`'s sums, of which a thread has two rows of two.
+/// Tokens of a group of `wgmma`'s sums; a thread has two tokens of two rows.
 const GROUP: u32 = 8;
 /// Sums of a thread in a group, and of one row of it.
 const GROUP_SUMS: usize = 4;
 const ROW_SUMS: usize = GROUP_SUMS / 2;
-/// Groups of a strip, which has as many tokens as there are rows of shared memory, and sums of a thread in
-/// it.
+/// Groups of a strip, which has as many tokens as shared memory has rows, and sums of a thread in it.
 const GROUPS: usize = (RESULT_TOKENS / GROUP) as usize;
 pub(super) const STRIP_SUMS: usize = GROUPS * GROUP_SUMS;
 /// Groups of a plain product whose matrices are stored together.
@@ -43,7 +42,7 @@ pub(super) trait Strip: Copy {
     /// two results, the second to the low half.
     ///
     /// # Safety
-    /// The warp is converged; the place is the warpgroup's, and what was staged there is read.
+    /// The warp is converged; the place is the warpgroup's, and its old contents are read.
     unsafe fn stage(
         self,
         store: &Store<'_>,
@@ -54,9 +53,9 @@ pub(super) trait Strip: Copy {
     );
 }
 
-/// What a token's sums are multiplied by.
+/// The factors of a token's sums.
 pub(super) trait Factors: Copy {
-    /// The factors of two tokens, the first of which is number `token` of the tile.
+    /// Returns the factors of two tokens, the first of which is number `token` of the tile.
     ///
     /// # Safety
     /// The tile may have the tokens.
@@ -82,7 +81,7 @@ impl Factors for Same {
     }
 }
 
-/// [`Store::factors`] of the tokens, and the value of a sum's 1.
+/// The factors of the tokens ([`Store::factors`]), and the value of a sum's 1.
 #[derive(Clone, Copy)]
 pub(super) struct Own(pub f32);
 

@@ -1,6 +1,5 @@
-//! The work list as a CTA's roles see it: of dense and batched products, whose sizes the host knows, of
-//! grouped ones, whose token counts only the device knows, or of several products of sizes of their
-//! own.
+//! The work list of a CTA's roles: dense and batched products, whose sizes the host knows, grouped
+//! ones, whose token counts only the device knows, or mixed ones.
 
 use cuda_std::ptx::marker;
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
@@ -18,16 +17,16 @@ pub trait List: Copy {
     /// Whether a table in shared memory says which tiles there are.
     const GROUPED: bool;
 
-    /// Whether problems have parameters of their own.
+    /// Whether problems have their own parameters.
     const MIXED: bool = false;
 
-    /// What numbers tiles.
+    /// The numbering of tiles.
     type Numbers: Copy;
 
-    /// What a storing thread keeps of a tile's problem.
+    /// The data that a storing thread keeps of a tile's problem.
     type Group: Copy;
 
-    /// The parameters of a tile's problem; `params` are those of the launch.
+    /// Returns the parameters of a tile's problem; `params` are the launch's.
     ///
     /// # Safety
     /// There is such a problem.
@@ -36,7 +35,7 @@ pub trait List: Copy {
         params
     }
 
-    /// Generic address of the tensor maps, where `params` are the tile's parameters.
+    /// Returns the generic address of the tensor maps; `params` are the tile's parameters.
     #[inline(always)]
     fn maps(self, _: &Sm100Params) -> u64 {
         marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
@@ -50,11 +49,12 @@ pub trait List: Copy {
     #[inline(always)]
     unsafe fn acquire(self, _: &Sm100Params, _: &Tile, _: [u32; 2], _: &mut u32) {}
 
-    /// Whether weights are copied before the kernels before have ended; not where they had to end before
-    /// it was known which.
+    /// Whether weights are copied before the kernels before have ended. They are not if the choice of
+    /// weights depends on those kernels.
     fn begins_early(self) -> bool;
 
-    /// Makes what the other functions need. Of token counts on the device, it also lets the next kernel begin.
+    /// Prepares the list for the other functions. With token counts on the device, it also lets the next
+    /// kernel begin.
     ///
     /// # Safety
     /// One whole warp of each CTA; the other threads use the work list behind a barrier.
@@ -68,7 +68,7 @@ pub trait List: Copy {
     #[inline(always)]
     unsafe fn refuse(self, _: &Sm100Params) {}
 
-    /// What numbers the tiles.
+    /// Returns the numbering of the tiles.
     fn numbers(self, config: &Sm100Config, params: &Sm100Params) -> Self::Numbers;
 
     /// How many there are.
@@ -77,14 +77,14 @@ pub trait List: Copy {
     /// Tile number `index`.
     fn tile(self, numbers: &Self::Numbers, index: u32) -> Tile;
 
-    /// Matrix of the activations' scales, and its row with those of the first token of a tile's
-    /// problem.
+    /// Returns the matrix of the activations' scales, and its row with the scales of the first
+    /// token of a tile's problem.
     #[inline(always)]
     fn scales(self, tile: &Tile) -> (u32, u32) {
         (tile.tokens.matrix, tile.tokens.first)
     }
 
-    /// What storing threads keep of a tile's problem.
+    /// Returns the data that storing threads keep of a tile's problem.
     ///
     /// # Safety
     /// There is such a problem.
