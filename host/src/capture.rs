@@ -16,8 +16,8 @@ use ptx_emu_bundle::{Allocation, Bundle, Compare, Expected};
 use ptx_emu_core::GlobalMemory;
 
 use crate::cuda::CudaMemory;
-use crate::device::{Backend, Device, DeviceError, LaunchSpec};
-use crate::error::Result;
+use crate::error::{DeviceError, Result};
+use crate::launch::LaunchSpec;
 
 /// The folder of the bundles, and the allocations of a GPU.
 #[derive(Debug)]
@@ -68,10 +68,11 @@ impl Capture {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn snapshot(&self, device: &Device) -> Result<Vec<Snapshot>> {
-        match device.backend() {
-            Backend::Emulator(emulator) => emulated(&emulator.memory()),
-            Backend::Cuda(_) => {
+    /// Copies the memory of the emulator or, where there is none, what was allocated on the GPU.
+    fn snapshot(&self, memory: Option<&GlobalMemory>) -> Result<Vec<Snapshot>> {
+        match memory {
+            Some(memory) => emulated(memory),
+            None => {
                 let mut known = self.known();
                 known.retain(|(_, memory)| memory.strong_count() != 0);
                 let live =
@@ -87,28 +88,28 @@ impl Capture {
         }
     }
 
-    /// Copies memory before a launch.
-    pub(crate) fn before(&self, device: &Device) -> Result<Before> {
-        Ok(Before(self.snapshot(device)?))
+    /// Copies memory before a launch, that of the emulator if it makes the launch.
+    pub(crate) fn before(&self, memory: Option<&GlobalMemory>) -> Result<Before> {
+        Ok(Before(self.snapshot(memory)?))
     }
 
     /// Writes the bundle of a launch of a kernel in `ptx` that has been made; with `right` false, of one that went
     /// wrong, which has no outputs.
     pub(crate) fn after(
         &self,
-        device: &Device,
+        memory: Option<&GlobalMemory>,
         ptx: String,
         spec: &LaunchSpec<'_>,
         Before(before): Before,
         right: bool,
     ) -> Result<()> {
         let mut expected = BTreeMap::new();
-        let after = if right { self.snapshot(device)? } else { Vec::new() };
+        let after = if right { self.snapshot(memory)? } else { Vec::new() };
         for after in after {
             let old = before.iter().find(|old| old.addr == after.addr);
             expected.extend(changes(old, &after));
         }
-        let memory = before.into_iter().map(|Snapshot { name, addr, bytes, written }| {
+        let allocations = before.into_iter().map(|Snapshot { name, addr, bytes, written }| {
             let size = bytes.len() as u64;
             Allocation { addr, size, name, contents: (!written.is_empty()).then_some(bytes) }
         });
@@ -122,7 +123,7 @@ impl Capture {
             cooperative: false,
             programmatic: spec.overlaps,
             params: spec.params.to_vec(),
-            memory: memory.collect(),
+            memory: allocations.collect(),
             tensor_maps: Vec::new(),
             expected,
         };

@@ -136,6 +136,7 @@ pub mod floats;
 pub mod gemm;
 pub mod gemv;
 pub mod kernels;
+mod launch;
 pub mod modules;
 pub mod moe;
 #[cfg(feature = "emulator")]

@@ -12,12 +12,9 @@ use ptx_emu_core::Gpu;
 use serde::Serialize;
 
 use crate::cuda::{CudaDevice, CudaModule};
-use crate::device::DeviceError;
-use crate::error::{Error, Result};
+use crate::error::{DeviceError, Error, Result};
+pub use crate::kernels::CODE_VARIABLE;
 use crate::kernels::KernelFiles;
-
-/// Environment variable that says which code of the kernels a GPU is given: `auto`, `ptx`, `cubin`.
-pub const CODE_VARIABLE: &str = "NVFP4_KERNELS_CODE";
 
 /// The code that a GPU is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Reports of launches, for an observer that asked for them.
 //!
 //! Operations return nothing but errors: a GPU has nothing to report when a launch has been queued.
-//! The emulator counts what each launch did, and tells the observer of the [`Kernels`] that it was
+//! The emulator counts what each launch did, and tells the observer of the [`Kernels`](crate::device::Kernels) that it was
 //! launched with. On every device the observer is told what is about to be launched.
 //!
 //! ```
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ptx_emu_core::LaunchReport;
 
-use crate::device::{Kernels, LaunchSpec};
+use crate::launch::LaunchSpec;
 
 /// An observer of launches. Called on the launching thread.
 pub trait LaunchObserver: Send + Sync {
@@ -66,15 +66,5 @@ impl fmt::Debug for Reports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).len();
         write!(f, "Reports({kept})")
-    }
-}
-
-impl Kernels {
-    /// The same kernels, and the reports of all launches with them and with what is made from them.
-    /// There are none on a GPU.
-    #[must_use]
-    pub fn observed(&self) -> (Self, Reports) {
-        let reports = Reports::default();
-        (self.with_observer(Arc::new(reports.clone())), reports)
     }
 }

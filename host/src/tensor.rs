@@ -1,6 +1,7 @@
 //! Block-scaled matrices in host memory.
 
 mod blocks;
+mod scale;
 
 use std::marker::PhantomData;
 
@@ -9,6 +10,7 @@ use fp4_formats::{BlockFormat, ScaleLayout, e2m1, pack};
 use rayon::prelude::*;
 
 pub use self::blocks::{Blocks, Convention, GlobalScale};
+pub(crate) use self::scale::combined_scale;
 use crate::error::{Error, Position, Result, filled};
 
 /// Shape of a batch of matrices; no dimension is zero and the element count fits `usize`.

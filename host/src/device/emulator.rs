@@ -19,7 +19,7 @@ use crate::cuda::ResidentClusters;
 #[cfg(feature = "capture")]
 use crate::error::Error;
 use crate::error::Result;
-use crate::observe::LaunchObserver;
+use crate::observe::{LaunchObserver, Reports};
 
 /// An emulated GPU: a machine description and its memory. Clones share the memory.
 #[derive(Clone)]
@@ -130,6 +130,15 @@ impl Device {
         self
     }
 
+    /// The memory, where a device is emulated.
+    #[cfg(feature = "capture")]
+    fn emulated_memory(&self) -> Option<MutexGuard<'_, GlobalMemory>> {
+        match &self.backend {
+            Backend::Cuda(_) => None,
+            Backend::Emulator(emulator) => Some(emulator.memory()),
+        }
+    }
+
     /// Returns the writer of launches as bundles, if there is one.
     #[cfg(feature = "capture")]
     #[must_use]
@@ -143,6 +152,14 @@ impl Kernels {
     #[must_use]
     pub fn with_observer(&self, observer: Arc<dyn LaunchObserver>) -> Self {
         Self { observer: Some(observer), ..self.clone() }
+    }
+
+    /// The same kernels, and the reports of all launches with them and with what is made from them.
+    /// There are none on a GPU.
+    #[must_use]
+    pub fn observed(&self) -> (Self, Reports) {
+        let reports = Reports::default();
+        (self.with_observer(Arc::new(reports.clone())), reports)
     }
 
     /// Runs a kernel to its end, and tells the observer.
@@ -183,7 +200,7 @@ impl Kernels {
         spec: &LaunchSpec<'_>,
         capture: &Capture,
     ) -> Result<()> {
-        let before = capture.before(&self.device)?;
+        let before = capture.before(self.device.emulated_memory().as_deref())?;
         // SAFETY: passed on to the caller.
         let result = unsafe { self.launch_only(code, spec) };
         // A kernel that went wrong is worth a bundle too, without outputs.
@@ -194,7 +211,8 @@ impl Kernels {
         };
         let files = self.modules.files();
         let ptx = files.ptx(files.module_of(spec.entry)?)?;
-        capture.after(&self.device, ptx, spec, before, launched)?;
+        let memory = self.device.emulated_memory();
+        capture.after(memory.as_deref(), ptx, spec, before, launched)?;
         result
     }
 }

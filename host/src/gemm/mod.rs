@@ -60,6 +60,7 @@ mod grouped_run;
 mod mixed;
 mod plan;
 mod product;
+mod remembered;
 mod result;
 mod run;
 mod sm100;
@@ -69,9 +70,7 @@ mod tokens;
 mod tuned;
 mod weights;
 
-pub use activations::{
-    ActivationInput, ActivationKind, Activations, Fp8Matrix, GemmActivations, HalfMatrix,
-};
+pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix};
 pub use buffers::{ActivationBuffers, Workspace};
 pub use check::{check_gated, check_operands};
 pub use epilogue::{Vectors, check_vectors, group_options, scale_options};
@@ -94,6 +93,7 @@ use fp4_formats::BlockFormat;
 use fp4_formats::quantize::Format;
 
 use crate::error::Result;
+pub use crate::plan::{ActivationInput, ActivationKind};
 use crate::setters::setters;
 
 /// Choices of a GEMM besides its operands.

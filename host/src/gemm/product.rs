@@ -14,10 +14,9 @@ use super::{
 };
 use crate::device::{FoundKernel, Kernels};
 use crate::error::{Error, Result};
-use crate::gemv::combined_scale;
 use crate::quantize::device::Step;
 use crate::shape::GemmShape;
-use crate::tensor::Dims;
+use crate::tensor::{Dims, combined_scale};
 
 /// A GEMM of one shape, checked and planned.
 ///

@@ -56,6 +56,18 @@ impl From<FloatType> for Output {
     }
 }
 
+impl ResultKind {
+    /// The result of this kind, in NVFP4 with the tensor scale `scale`.
+    #[must_use]
+    pub fn output(self, scale: f32) -> Output {
+        match self {
+            Self::Floats(dtype) => dtype.into(),
+            Self::Blocks(Format::Nvfp4, layout) => Output::Nvfp4 { scale, layout },
+            Self::Blocks(Format::Mxfp4, layout) => Output::Mxfp4 { layout },
+        }
+    }
+}
+
 impl From<Output> for ResultKind {
     fn from(output: Output) -> Self {
         match output {

@@ -9,6 +9,7 @@ use fp4_formats::quantize::Format;
 use super::epilogue::Steps;
 use super::family::family;
 use super::plan::{Source, plan_from};
+use super::remembered::Plans;
 use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};
 use crate::device::{DeviceProperties, Kernels};
 use crate::error::Result;
@@ -94,7 +95,7 @@ pub(super) fn plan_problem(
     let device = kernels.device();
     let (arch, machine) = (device.choice().arch, device.properties());
     let mut plan = if *overrides == GemmOverrides::default() {
-        kernels.tuned.plan(problem, || look_up(kernels, &problem, arch, machine))?
+        kernels.kept::<Plans>().plan(problem, || look_up(kernels, &problem, arch, machine))?
     } else {
         plan_from(&problem, arch, machine, overrides, Source::Asked)?
     };

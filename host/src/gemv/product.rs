@@ -5,7 +5,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 
 use super::tensor::{self, Target};
-use super::{DeviceWeights, GemvOptions, GemvPlan, WeightForm, combined_scale, plan};
+use super::{DeviceWeights, GemvOptions, GemvPlan, WeightForm, plan};
 use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
@@ -13,6 +13,7 @@ use crate::gemm::{VectorOperands, VectorProduct, Workspace};
 use crate::params::bytes;
 use crate::quantize::device::scale_bytes;
 use crate::shape::GemvShape;
+use crate::tensor::combined_scale;
 
 /// The layouts of the scales of both operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,16 @@
 //!
 //! | file | topic |
 //! | --- | --- |
+//! | `activations` | [`ActivationKind`], [`ActivationInput`]: activations without their values |
 //! | [`sm90`] | products on sm_90a: cycles of each configuration and schedule, as measured on an H200 |
 //! | [`sm100`] | products on sm_100a: clocks of each configuration, by published rates |
 //! | [`vector`] | a GEMV as a product of one token, on sm_100a |
 //! | [`gemv`] | the kernels of a GEMV |
 
+mod activations;
 pub mod gemv;
 pub mod sm100;
 pub mod sm90;
 pub mod vector;
+
+pub use activations::{ActivationInput, ActivationKind};

@@ -7,14 +7,8 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
-use crate::cuda;
-use crate::device::{Backend, Device};
-use crate::error::Result;
-use crate::gemm::{ActivationKind, Output};
+use crate::plan::ActivationKind;
 use crate::shape::GemmShape;
-
-/// The file in which Linux reports the release of NVIDIA's driver.
-const DRIVER_FILE: &str = "/proc/driver/nvidia/version";
 
 /// The properties of a device that times depend on. A table is used only if all of them are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,29 +29,6 @@ pub struct DeviceKey {
 }
 
 impl DeviceKey {
-    /// The key of `device` with kernels of this fingerprint.
-    ///
-    /// # Errors
-    /// [`DeviceError`](crate::device::DeviceError) where the driver does not answer.
-    pub fn of(device: &Device, kernels: String) -> Result<Self> {
-        let driver = match device.backend() {
-            Backend::Cuda(_) => {
-                let version = cuda::probe().map_err(cuda::CudaError::from)?.version;
-                let text = std::fs::read_to_string(DRIVER_FILE).unwrap_or_default();
-                match release(&text) {
-                    Some(release) => format!("{version} ({release})"),
-                    None => version.to_string(),
-                }
-            }
-            #[cfg(feature = "emulator")]
-            Backend::Emulator(_) => "emulator".into(),
-        };
-        let (major, minor) = device.compute_capability();
-        let compute_capability = format!("{major}.{minor}");
-        let (name, sms) = (device.choice().name.clone(), device.properties().sms);
-        Ok(Self { name, compute_capability, sms, driver, kernels })
-    }
-
     /// The first field that differs in `found`: its name, its value here, its value there.
     #[must_use]
     pub fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
@@ -81,18 +52,6 @@ impl fmt::Display for DeviceKey {
         let Self { name, compute_capability, sms, driver, kernels } = self;
         write!(f, "{name} ({compute_capability}, {sms} SMs), driver {driver}, kernels {kernels}")
     }
-}
-
-/// The driver's release in the system's description of it: the first word that consists of numbers
-/// separated by points.
-fn release(text: &str) -> Option<&str> {
-    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
-    line.split_whitespace().find(|word| {
-        word.contains('.')
-            && word
-                .split('.')
-                .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()))
-    })
 }
 
 /// The result of a GEMM, without its values.
@@ -119,16 +78,6 @@ impl ResultKind {
     #[must_use]
     pub fn block(self) -> usize {
         self.planned().block() as usize
-    }
-
-    /// The result of this kind, in NVFP4 with the tensor scale `scale`.
-    #[must_use]
-    pub fn output(self, scale: f32) -> Output {
-        match self {
-            Self::Floats(dtype) => dtype.into(),
-            Self::Blocks(Format::Nvfp4, layout) => Output::Nvfp4 { scale, layout },
-            Self::Blocks(Format::Mxfp4, layout) => Output::Mxfp4 { layout },
-        }
     }
 
     /// The name in tables and reports.
@@ -219,17 +168,6 @@ impl fmt::Display for TuneProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn releases_of_both_kinds_of_module() {
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\nGCC";
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release";
-        assert_eq!(release(closed), Some("580.65.06"));
-        assert_eq!(release(open), Some("575.57.08"));
-        assert_eq!(release("GCC version: gcc 12.2.0"), None);
-        assert_eq!(release("NVRM version: none. .5"), None);
-        assert_eq!(release(""), None);
-    }
 
     #[test]
     fn the_first_difference_is_named() {

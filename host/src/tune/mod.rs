@@ -39,12 +39,8 @@
 //! | `key` | [`DeviceKey`], [`TuneProblem`], [`TuneGroups`], [`ResultKind`]: what a measurement belongs to |
 //! | `table` | [`Table`], [`Measured`]: entries, text, merging |
 //! | `file` | [`Location`], [`read`], [`open`], [`add`], [`write`](write()): places and files |
-//! | `handle` | what opened kernels keep: the table in use, and plans made before |
-//! | `error` | [`TuneError`] |
 
-mod error;
 mod file;
-mod handle;
 mod key;
 mod table;
 
@@ -52,18 +48,14 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use error::TuneError;
+pub use crate::error::TuneError;
+pub use crate::error::tune::{VARIABLE, VERSION};
 pub use file::{Location, MAX_BYTES, add, open, read, write};
-pub use handle::MAX_PLANS;
-pub(crate) use handle::Tuned;
 pub use key::{DeviceKey, ResultKind, TuneGroups, TuneProblem};
 pub use table::{Measured, Table};
 
-/// Version of the file's form.
-pub const VERSION: u64 = 4;
-
-/// Environment variable that names the table's file, or is `off`.
-pub const VARIABLE: &str = "NVFP4_TUNE";
+/// Most plans that opened kernels remember; the oldest is discarded first.
+pub const MAX_PLANS: usize = 256;
 
 /// The table that plans are made with, or why there is none. Clones share it.
 #[derive(Clone, Debug)]
@@ -132,7 +124,7 @@ impl Tuning {
 
     /// The same where the table was measured on `device`; otherwise none, with the reason.
     #[must_use]
-    fn on(self, device: &DeviceKey) -> Self {
+    pub(crate) fn on(self, device: &DeviceKey) -> Self {
         match &self.0 {
             State::Table { table, origin } => match table.check_device(device, origin) {
                 Ok(()) => self,

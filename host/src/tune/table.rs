@@ -10,7 +10,7 @@ use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceKey, ResultKind, TuneError, TuneGroups, TuneProblem, VERSION};
-use crate::gemm::ActivationKind;
+use crate::plan::ActivationKind;
 use crate::shape::GemmShape;
 
 /// The fastest of the candidates that were measured.

@@ -239,10 +239,8 @@ mod tests {
     #[test]
     fn only_a_part_that_passed_is_green() {
         let checkout = Checkout::new("green");
-        let ends: [fn(&mut Tally); 2] = [
-            |tally| tally.failed += 1,
-            |tally| tally.skip("a", "no Python"),
-        ];
+        let ends: [fn(&mut Tally); 2] =
+            [|tally| tally.failed += 1, |tally| tally.skip("a", "no Python")];
         for end in ends {
             let mut record = Record::read(&checkout.0, true).expect("no record");
             outcome(&mut record, &part(), pass);

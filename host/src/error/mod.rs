@@ -1,15 +1,18 @@
 //! The errors of this crate as types. Each variant has the field, the requirement and the value
 //! found, so that a program can print it or act on it.
 
+pub(crate) mod device;
+pub(crate) mod tune;
+
 use std::fmt;
 use std::path::PathBuf;
 
 use fp4_formats::SizeOverflow;
 use thiserror::Error;
 
-use crate::device::DeviceError;
 use crate::kernels::KernelsError;
-use crate::tune::TuneError;
+pub use device::DeviceError;
+pub use tune::TuneError;
 
 /// Position of an element in a batch of matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

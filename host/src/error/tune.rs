@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::{VARIABLE, VERSION};
+/// Version of a tuning table's form.
+pub const VERSION: u64 = 4;
+
+/// Environment variable that names the file of the tuning table, or is `off`.
+pub const VARIABLE: &str = "NVFP4_TUNE";
 
 /// The reasons why a tuning table cannot be used or written. A tool reports them; a plan is made
 /// without the table and gives the reason.

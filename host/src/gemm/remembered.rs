@@ -1,38 +1,33 @@
-//! The planning state of opened kernels: the tuning table in use, and the plans made with it.
+//! The plans of the last problems, which opened kernels keep.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{DeviceKey, TuneProblem, Tuning};
-use crate::device::Kernels;
+use super::GemmPlan;
 use crate::error::Result;
-use crate::gemm::GemmPlan;
+use crate::tune::{MAX_PLANS, TuneProblem};
 
-/// Most plans that are remembered; the oldest is discarded first.
-pub const MAX_PLANS: usize = 256;
-
-/// The planning state of [`Kernels`].
+/// Plans by problem, at most [`MAX_PLANS`].
 #[derive(Debug)]
-pub(crate) struct Tuned {
-    device: DeviceKey,
-    tuning: Tuning,
-    plans: Mutex<Bounded<TuneProblem, GemmPlan>>,
+pub(super) struct Plans(Mutex<Bounded<TuneProblem, GemmPlan>>);
+
+impl Default for Plans {
+    fn default() -> Self {
+        Self(Mutex::new(Bounded::new(MAX_PLANS)))
+    }
 }
 
-impl Tuned {
-    /// The state with `tuning`, if it was measured on `device`.
-    pub(crate) fn new(device: DeviceKey, tuning: Tuning) -> Arc<Self> {
-        let tuning = tuning.on(&device);
-        Arc::new(Self { device, tuning, plans: Mutex::new(Bounded::new(MAX_PLANS)) })
-    }
-
+impl Plans {
     fn plans(&self) -> MutexGuard<'_, Bounded<TuneProblem, GemmPlan>> {
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The remembered plan for `problem`, or a new one from `make`.
-    pub(crate) fn plan(
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn plan(
         &self,
         problem: TuneProblem,
         make: impl FnOnce() -> Result<GemmPlan>,
@@ -46,28 +41,6 @@ impl Tuned {
     }
 }
 
-impl Kernels {
-    /// The same kernels with another tuning table. A table of another device, driver or set of
-    /// kernels is ignored, and plans say so.
-    #[must_use]
-    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
-        self.tuned = Tuned::new(self.tuned.device.clone(), tuning);
-        self
-    }
-
-    /// The tuning table in use, or the reason why there is none.
-    #[must_use]
-    pub fn tuning(&self) -> &Tuning {
-        &self.tuned.tuning
-    }
-
-    /// The key of tables for these kernels.
-    #[must_use]
-    pub fn tune_key(&self) -> &DeviceKey {
-        &self.tuned.device
-    }
-}
-
 /// A map that discards its oldest entry when it is full.
 #[derive(Debug)]
 struct Bounded<K, V> {
@@ -77,15 +50,15 @@ struct Bounded<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Bounded<K, V> {
-    fn new(most: usize) -> Self {
+    pub fn new(most: usize) -> Self {
         Self { most, entries: HashMap::new(), order: VecDeque::new() }
     }
 
-    fn get(&self, key: &K) -> Option<&V> {
+    pub fn get(&self, key: &K) -> Option<&V> {
         self.entries.get(key)
     }
 
-    fn put(&mut self, key: K, value: V) {
+    pub fn put(&mut self, key: K, value: V) {
         if self.entries.insert(key, value).is_some() {
             return;
         }
