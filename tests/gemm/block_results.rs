@@ -21,9 +21,10 @@ use nvfp4_tests::gemm::{ActivationType, BF16, Case};
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
-/// N = 16, 48, 208 and 1008, of MXFP4 rounded up to whole blocks, ragged M, L = 1 to 3, K in parts, both layouts, all formats and
-/// activations, with and without factors and bias, scales that saturate and scales that leave
-/// only subnormal blocks. On both machines, in turn under all schedules.
+/// N = 16, 48, 208 and 1008, of MXFP4 rounded up to whole blocks, ragged M, L = 1 to 3, K in parts,
+/// both layouts, all formats and activations, with and without factors and bias, scales that
+/// saturate and scales that leave only subnormal blocks. On both machines, in turn under all
+/// schedules.
 #[test]
 fn ragged_shapes() {
     let machines = SCHEDULES.map(|schedule| DEVICES.map(|device| emulated(device, schedule)));

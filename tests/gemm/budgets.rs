@@ -254,9 +254,9 @@ fn plans_state_their_passes() {
     }
 }
 
-/// NVFP4 products of every sm_100a configuration, a few K steps in each CTA more than it has stages, with two tiles more than
-/// the machine holds clusters, which ask for tiles while they run: how many it holds, and the
-/// product.
+/// NVFP4 products of every sm_100a configuration, a few K steps in each CTA more than it has
+/// stages, with two tiles more than the machine holds clusters, which ask for tiles while they run:
+/// how many it holds, and the product.
 fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static Sm100Config, u32, Counted)> {
     let configs = sm100::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
     configs.map(|config| {

@@ -1,5 +1,6 @@
-//! The correctness shapes of the public contests of gated and of grouped GEMMs, whole, with the contests' inputs: NVFP4
-//! by NVFP4 to f16, on the emulated machines and a GPU where there is one, against the f64 oracle.
+//! The correctness shapes of the public contests of gated and of grouped GEMMs, whole, with the
+//! contests' inputs: NVFP4 by NVFP4 to f16, on the emulated machines and a GPU where there is one,
+//! against the f64 oracle.
 
 use fp4_formats::FloatType;
 use fp4_formats::ScaleLayout::Blocked128x4;
@@ -86,8 +87,8 @@ fn most_operations(kernels: &Kernels) -> f64 {
     }
 }
 
-/// Checks shapes on each emulated machine that takes them, says which it does not, and checks all on a GPU. Returns on
-/// how many emulated machines shapes were checked.
+/// Checks shapes on each emulated machine that takes them, says which it does not, and checks all
+/// on a GPU. Returns on how many emulated machines shapes were checked.
 fn check_dual(shapes: &[GemmShape]) -> usize {
     let emulators = DEVICES.map(|device| emulated(device, Schedule::Eager));
     let (gpu, mut checked) = (also_gpu(), 0);

@@ -13,8 +13,8 @@ use nvfp4_tests::gemm::blocks;
 use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
-/// Layers whose activations are quantised, in both formats, and layers of MXFP4 beside bf16: each step on its own inputs, as the
-/// bench compares it.
+/// Layers whose activations are quantised, in both formats, and layers of MXFP4 beside bf16: each
+/// step on its own inputs, as the bench compares it.
 #[test]
 fn steps_of_layers() {
     let shape = |[tokens, experts, top_k, hidden, between]: [usize; 5]| MixtureShape {

@@ -1,5 +1,5 @@
-//! A layer of experts step by step: each step alone queues what the whole layer queues in its place, and together they
-//! leave the same.
+//! A layer of experts step by step: each step alone queues what the whole layer queues in its
+//! place, and together they leave the same.
 
 use std::sync::{Arc, Mutex};
 

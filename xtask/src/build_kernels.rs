@@ -46,7 +46,7 @@ enum UsageError {
         list("known are", Family::ALL)
     )]
     NoFamily {
-        /// What it is.
+        /// The actual value.
         actual: String,
     },
 }

@@ -80,7 +80,8 @@ pub fn run() -> Result<ExitCode> {
 }
 
 /// Packages the adapter to candle, which has its own workspace. `nvfp4` and `nvfp4-checkpoint` are
-/// taken from this checkout, as no registry may have them. Packaged crates are not built again: `cargo xtask test` builds them.
+/// taken from this checkout, as no registry may have them. Packaged crates are not built again:
+/// `cargo xtask test` builds them.
 fn candle() -> Command {
     let mut cargo = run::cargo();
     cargo.args(["package", "--no-verify", "--allow-dirty", "--manifest-path", "candle/Cargo.toml"]);

@@ -90,10 +90,10 @@ impl QuantizeConfig {
 
     /// The launch on a GPU with `sms` SMs: the number of CTAs, and [`QuantizeParams::depth`].
     ///
-    /// The CTAs of a persistent kernel are all resident at the same time and process the tasks in
-    /// a grid-stride loop ([`grid_unit`](Self::grid_unit)). A CTA of another kernel processes a few consecutive tasks per warp and
-    /// ends, so that the GPU works on one region of memory at a time. If there are too few tasks
-    /// for all SMs, it processes fewer per warp.
+    /// The CTAs of a persistent kernel are all resident at the same time and process the tasks in a
+    /// grid-stride loop ([`grid_unit`](Self::grid_unit)). A CTA of another kernel processes a few
+    /// consecutive tasks per warp and ends, so that the GPU works on one region of memory at a
+    /// time. If there are too few tasks for all SMs, it processes fewer per warp.
     #[must_use]
     pub const fn launch(&self, m: u32, k: u32, layout: ScaleLayout, sms: u32) -> (u32, u32) {
         let resident = sms as u64 * self.min_blocks as u64;

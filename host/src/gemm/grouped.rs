@@ -287,8 +287,8 @@ impl Gemm {
     /// group, or behind each slot's tokens.
     ///
     /// # Errors
-    /// The same as there; [`Error::Shape`] for counts and factors of other lengths, for row factors of chosen rows, and for a
-    /// product that is not grouped.
+    /// The same as there; [`Error::Shape`] for counts and factors of other lengths, for row factors
+    /// of chosen rows, and for a product that is not grouped.
     pub fn launch_grouped(
         &self,
         groups: GroupBuffers<'_>,

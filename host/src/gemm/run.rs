@@ -160,8 +160,8 @@ impl GemmRun {
     /// Checks, plans, and copies the operands to the device; launches nothing.
     ///
     /// # Errors
-    /// The same as [`Gemm::new`]; [`Error::Shape`](crate::error::Error::Shape) where the vectors' lengths are not those of the
-    /// result; [`DeviceError`](crate::device::DeviceError).
+    /// The same as [`Gemm::new`]; [`Error::Shape`](crate::error::Error::Shape) where the vectors'
+    /// lengths are not those of the result; [`DeviceError`](crate::device::DeviceError).
     pub fn new<F: BlockFormat>(
         kernels: &Kernels,
         a: &Activations<'_, F>,

@@ -122,8 +122,8 @@ pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usi
     )
 }
 
-/// Values of a row of weights [folded](fp4_formats::gemm::sm90::fold) to e4m3, without the tensor's scale: the operand of
-/// kernels that take activations in e4m3.
+/// Values of a row of weights [folded](fp4_formats::gemm::sm90::fold) to e4m3, without the tensor's
+/// scale: the operand of kernels that take activations in e4m3.
 #[must_use]
 pub fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
     const CHUNK: usize = CHUNK_COLUMNS as usize;

@@ -48,8 +48,8 @@ impl Drop for Folder {
 /// The emulated machines, and their architectures.
 pub const MACHINES: [(&str, Arch); 2] = [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)];
 
-/// Writes a folder of kernels for `arch` in `folder`, with this program's stamp: of each family the PTX, and the names of the
-/// kernels in it, which have `parameters` parameters each.
+/// Writes a folder of kernels for `arch` in `folder`, with this program's stamp: of each family the
+/// PTX, and the names of the kernels in it, which have `parameters` parameters each.
 pub fn write_kernels(
     folder: &Path,
     arch: Arch,

@@ -356,8 +356,8 @@ pub struct GemmReport {
 /// Runs a GEMM of `shape`, gated or not, on random inputs, verifies it, and on a GPU times it.
 ///
 /// # Errors
-/// Bad sizes and [`DeviceError`](nvfp4::device::DeviceError). A wrong result is not an error: the report says so, and nothing
-/// is timed.
+/// Bad sizes and [`DeviceError`](nvfp4::device::DeviceError). A wrong result is not an error: the
+/// report says so, and nothing is timed.
 pub fn gemm(kernels: &Kernels, shape: GemmShape, bench: &GemmBench) -> Result<GemmReport> {
     match bench.format {
         Format::Nvfp4 => run::<Nvfp4>(kernels, shape, bench),

@@ -146,8 +146,9 @@ impl MoeRun {
     /// uses them in its next replay. If an operand is refused, none is replaced.
     ///
     /// # Errors
-    /// The same as [`MoeOperands::check`] and [`DeviceBuffer::write`]; [`Error::Shape`] for other sizes and types than
-    /// before, and for a shared experts' result that there was not, or that there was and is not.
+    /// The same as [`MoeOperands::check`] and [`DeviceBuffer::write`]; [`Error::Shape`] for other
+    /// sizes and types than before, and for a shared experts' result that there was not, or that
+    /// there was and is not.
     pub fn write<F: BlockFormat>(&self, operands: &MoeOperands<'_, F>) -> Result<()> {
         operands.check()?;
         operands.check_planned(self.layer())?;

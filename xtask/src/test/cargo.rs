@@ -171,7 +171,7 @@ impl Seen {
     }
 
     /// Adds the tests to the totals. A test that returned after it said that it checks nothing is skipped, not
-    /// passed. What a failed test or a child said is shown with the parts that were left out.
+    /// passed. Messages of a failed test or a child are shown with the parts that were left out.
     fn add_to(mut self, tally: &mut Tally, skips: Vec<Skip>) {
         for Skip { program, test, part, reason } in skips {
             let name = named(&program, &test);

@@ -36,7 +36,7 @@ pub fn begin(cargo: &mut Cargo) -> Result<()> {
 /// have run, so that kernels without a launch are shown, too, and the list of reasons must be right.
 ///
 /// # Errors
-/// Of all tests: too little is reached, or the list is wrong.
+/// If, of all tests, too little is reached, or the list is wrong.
 pub fn report(whole: bool) -> Result<()> {
     let program = Program::PtxEmu.build()?;
     let mut command = Command::new(program);

@@ -1,6 +1,7 @@
-//! Instructions, one file per family, with decoding and semantics next to each other. A family
-//! says which instructions are its own ([`Instructions`]); each module head states which sections of the PTX ISA it models and which errors it can miss. An
-//! instruction that belongs to no family is reported as unsupported when a module is loaded.
+//! Instructions, one file per family, with decoding and semantics next to each other. A family says
+//! which instructions are its own ([`Instructions`]); each module head states which sections of the
+//! PTX ISA it models and which errors it can miss. An instruction that belongs to no family is
+//! reported as unsupported when a module is loaded.
 
 mod atom;
 mod bits;

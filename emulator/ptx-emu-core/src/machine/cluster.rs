@@ -16,8 +16,8 @@ use crate::memory::Plain;
 use crate::schedule::SplitMix;
 use starts::Starts;
 
-/// Instructions a warp runs at most before another ready one does, under `lazy`. Long, because a change costs cache misses; finite,
-/// because a warp may spin on what another one does.
+/// Instructions a warp runs at most before another ready one does, under `lazy`. Long, because a
+/// change costs cache misses; finite, because a warp may spin on what another one does.
 const TURN: u64 = 1 << 14;
 /// The same under `eager`, which gives all warps their turns as hardware does.
 const FAIR_TURN: u64 = 1 << 10;

@@ -2,9 +2,9 @@
 //! tensor core; beside 16-bit activations, weights are decoded on the way there. Beside activations in
 //! e4m3, MXFP4 weights stay as they are and NVFP4 weights are folded to e4m3.
 //!
-//! Weights are padded once at load, one matrix after the other: rows of codes to multiples of 16 bytes,
-//! and behind them scales to whole tiles of the 128x4 layout. Activations that need it are laid out in the workspace by
-//! launches before the product.
+//! Weights are padded once at load, one matrix after the other: rows of codes to multiples of 16
+//! bytes, and behind them scales to whole tiles of the 128x4 layout. Activations that need it are
+//! laid out in the workspace by launches before the product.
 
 mod kernel;
 mod launch;

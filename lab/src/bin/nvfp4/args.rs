@@ -441,8 +441,8 @@ pub struct Quantize {
     /// Recipe: the project whose bytes are reproduced. nvfp4: torchao, te, modelopt,
     /// compressed-tensors; with adaptive block scaling te-4over6 (block scales up to 256, by mean
     /// absolute error), te-4over6-mse (by mean squared error), te-4over6-448 and te-4over6-448-mse
-    /// (up to 448), modelopt-4over6 (256, squared). mxfp4: torchao (floor), floor, ceil, even, rceil, the same with -0.18 for
-    /// that version of TorchAO, modelopt, compressed-tensors.
+    /// (up to 448), modelopt-4over6 (256, squared). mxfp4: torchao (floor), floor, ceil, even,
+    /// rceil, the same with -0.18 for that version of TorchAO, modelopt, compressed-tensors.
     #[arg(long, default_value = "torchao")]
     pub recipe: String,
     /// Block scales alone, without a scale for the tensor.

@@ -17,11 +17,10 @@
 //! | `tensor_cells`, `tensor_memory`, `tcgen05`, `tcgen05_product` | tensor memory and what works on it |
 //! | `interface` | the interface between executing instructions and the units |
 //!
-//! An instruction issues an [`Operation`] through `Context::issue`. Its
-//! [`Work`] reads and writes memory when the engine says so; its ranges are
-//! the memory in flight between; others wait for its signals or its group. A waiting instruction is an `Op::Poll` that returns
-//! [`Poll::Wait`] with what it waits for, and is executed again when that has
-//! come.
+//! An instruction issues an [`Operation`] through `Context::issue`. Its [`Work`] reads and writes
+//! memory when the engine says so; its ranges are the memory in flight between; others wait for its
+//! signals or its group. A waiting instruction is an `Op::Poll` that returns [`Poll::Wait`] with
+//! what it waits for, and is executed again when that has come.
 
 mod cluster;
 mod engine;
