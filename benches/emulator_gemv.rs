@@ -1,5 +1,4 @@
-//! How fast the emulator runs the GEMV kernels, in lane instructions per second on
-//! one host thread.
+//! The emulator's speed on the GEMV kernels, in lane instructions per second on one host thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fp4_formats::gemv::GemvParams;

@@ -1,5 +1,5 @@
-//! How fast the CPU quantises a matrix of bf16 weights of normal values, by each project's recipe,
-//! and decodes it again, on all threads.
+//! The CPU's speed in quantising a matrix of bf16 weights of normal values, by each project's
+//! recipe, and in decoding it again, on all threads.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fp4_formats::FloatType;

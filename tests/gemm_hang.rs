@@ -23,7 +23,7 @@ const M: usize = 8;
 const N: usize = 256;
 const K: usize = 16_384;
 const KIND: ActivationKind = ActivationKind::Halves(HalfType::F16);
-/// How often a flag is polled, as the kernel has it.
+/// The kernel's number of polls of a flag.
 const POLLS: u32 = 1 << 26;
 
 /// A product by stream-K with these kernels.

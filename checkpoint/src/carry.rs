@@ -119,7 +119,7 @@ impl Carrier<'_> {
         CheckpointError::Unsupported { layout, tensor, reason }
     }
 
-    /// How the output describes the inputs of a weight.
+    /// Returns the output's description of a weight's inputs.
     fn inputs(&mut self, stated: Inputs, part: &Parts, spec: &WeightSpec) -> Result<Inputs> {
         let reformatted = part.format != spec.format;
         let fits = match (self.to, spec.format, stated) {

@@ -26,7 +26,7 @@ use nvfp4::floats;
 /// Elements that a thread converts at a time.
 const TOGETHER: usize = 1 << 16;
 
-/// How a checkpoint is dequantised.
+/// Options of dequantising a checkpoint.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DequantizeOptions {

@@ -39,8 +39,8 @@ fn shifted(code: u8, shift: i32) -> Option<u8> {
     (e2m1::decode(shifted) == value).then_some(shifted)
 }
 
-/// How often all codes of a block can be doubled and halved: at most 3 times each (0.5 to 4 and
-/// back). `None` for a block of zeros.
+/// Returns the number of times that all codes of a block can be doubled and halved: at most 3 times
+/// each (0.5 to 4 and back). `None` for a block of zeros.
 fn shifts(codes: &[u8]) -> Option<(i32, i32)> {
     let present = codes.iter().fold(0u16, |set, &byte| {
         let (low, high) = pack::unpair(byte);

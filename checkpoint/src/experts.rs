@@ -1,4 +1,5 @@
-//! How readers of a layout expect a model's experts, which differs from model to model.
+//! The order in which readers of a layout expect a model's experts, which differs from model to
+//! model.
 //!
 //! A checkpoint may have a matrix for each expert, `experts.0.gate_proj.weight`, or all of them in
 //! one tensor. transformers builds the model that `config.json` names and looks for the names that

@@ -23,7 +23,7 @@ pub struct WeightEntry {
     pub format: &'static str,
     /// Shape before it was quantised; absent if the tensors do not fit each other.
     pub shape: Option<Vec<usize>>,
-    /// How the inputs of the layer are quantised.
+    /// The quantisation of the layer's inputs.
     pub inputs: Inputs,
     /// Layout of its block scales.
     pub scales: Option<&'static str>,
@@ -44,7 +44,7 @@ pub struct Contents {
     pub shards: Vec<String>,
     /// The configuration's name of the quantisation.
     pub algorithm: Option<String>,
-    /// How the KV cache is quantised.
+    /// The quantisation of the KV cache.
     pub kv_cache: Option<String>,
     /// Rotations of weights.
     pub transforms: Vec<String>,

@@ -51,7 +51,7 @@ pub enum Layout {
 pub struct Parts {
     /// Name of the tensor before it was quantised.
     pub name: String,
-    /// How it is quantised.
+    /// Its format.
     pub format: Format,
     /// Tensor of packed codes.
     pub codes: String,
@@ -125,7 +125,7 @@ pub(super) struct Contents {
 /// The parts of an output besides weights of this crate's formats.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extras {
-    /// How the inputs of weights are quantised.
+    /// The quantisation of the weights' inputs.
     pub inputs: BTreeMap<String, Inputs>,
     /// Layers in other formats.
     pub others: Vec<OtherLayer>,

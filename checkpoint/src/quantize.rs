@@ -32,7 +32,7 @@ use nvfp4::quantize::TensorScale;
 pub const DEFAULT_EXCLUDES: [&str; 5] =
     ["*embed*", "*lm_head*", "*router*", "*.gate.weight", "*relative_attention_bias*"];
 
-/// How to quantise a model.
+/// Options of quantising a model.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelOptions {
@@ -44,7 +44,7 @@ pub struct ModelOptions {
     pub exclude: Vec<String>,
     /// Whether only experts are quantised, `[experts, .., ..]`.
     pub experts_only: bool,
-    /// How the result is written.
+    /// Options of writing the result.
     pub save: SaveOptions,
 }
 
@@ -110,7 +110,7 @@ pub struct QuantizeReport {
     pub saved: Saved,
 }
 
-/// Why a tensor is not quantised; `None` if it is.
+/// Returns the reason why a tensor is not quantised; `None` if it is.
 fn reason_to_leave(
     name: &str,
     dtype: Dtype,
@@ -351,7 +351,7 @@ impl<'a> Scales<'a> {
     }
 }
 
-/// Why tensors were left, the commonest reason first, each with one of them.
+/// Lists the reasons why tensors were left, the commonest first, each with one of them.
 fn reasons(left: &[Unquantized]) -> String {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for Unquantized { tensor, reason } in left {

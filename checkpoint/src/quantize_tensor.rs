@@ -102,11 +102,11 @@ fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> 
     })
 }
 
-/// How many elements of a float tensor are not zero, and how many of these have a code of zero. The
-/// code of a zero is zero with every recipe.
+/// Counts the elements of a float tensor that are not zero, and those of them that have a code of
+/// zero. The code of a zero is zero with every recipe.
 fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
     const CHUNK: usize = 1 << 16;
-    /// How many are counted in 16 bits, which is faster.
+    /// The number of elements that are counted in 16 bits, which is faster.
     const PART: usize = 1 << 10;
     fn count<T: Sync>(items: &[T], each: impl Fn(&T) -> u8 + Sync) -> u64 {
         let part = |part: &[T]| part.iter().map(|item| u16::from(each(item))).sum::<u16>();

@@ -40,7 +40,7 @@ pub(super) const TWICE: f64 = 2.5;
 /// The blocks of a weight that are not what the original rounds to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Misrounded {
-    /// How many.
+    /// The number of blocks.
     pub blocks: usize,
     /// The number of all.
     pub of: usize,

@@ -11,7 +11,7 @@ use super::pattern::Pattern;
 use super::torchao;
 use super::weight::module;
 
-/// How the inputs of a layer are quantised when it is run.
+/// The quantisation of a layer's inputs when it is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inputs {
@@ -78,7 +78,7 @@ pub(super) fn modelopt_algorithm<'a>(model: &'a Model, module: &str) -> Option<&
     })
 }
 
-/// How a checkpoint's KV cache is quantised.
+/// The quantisation of a checkpoint's KV cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KvCache {
     /// FP8, one scale for each layer's keys and one for its values.

@@ -27,7 +27,7 @@ pub struct WeightSpec {
     pub name: String,
     /// Its shape, `[N, K]` or `[experts, N, K]`.
     pub shape: Vec<usize>,
-    /// How it is quantised.
+    /// Its format.
     pub format: Format,
     /// Whether it has a tensor-level scale. NVFP4 without one has a single level.
     pub global: bool,

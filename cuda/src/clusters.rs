@@ -1,4 +1,4 @@
-//! How many clusters a GPU runs at a time, as the driver says.
+//! The number of clusters that a GPU runs at a time, by the driver.
 
 use std::ptr;
 

@@ -242,7 +242,7 @@ impl CudaDevice {
         self.inner.arch
     }
 
-    /// How many clusters plans may count on: on GPUs with `tcgen05` what the driver says.
+    /// Returns the number of clusters that plans may count on: on GPUs with `tcgen05` the driver's.
     pub fn clusters(&self) -> ResidentClusters {
         self.inner.clusters
     }

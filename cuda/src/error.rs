@@ -116,7 +116,7 @@ pub enum CudaError {
     NoSuchDevice {
         /// The ordinal asked for.
         ordinal: u32,
-        /// How many devices there are.
+        /// The number of devices.
         count: usize,
     },
     /// There are no kernels for this GPU.

@@ -179,7 +179,7 @@ const CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: u32 = 6;
 const LOG_BYTES: usize = 16 << 10;
 const CUDA_ERROR_NOT_FOUND: u32 = 500;
 
-/// How an ELF file begins.
+/// The first bytes of an ELF file.
 const ELF: &[u8] = b"\x7fELF";
 
 /// Loads an image in the current context. Loading a module queues nothing on a stream that is being recorded.

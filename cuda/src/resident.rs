@@ -1,4 +1,4 @@
-//! How many clusters a machine runs at a time.
+//! The number of clusters that a machine runs at a time.
 
 /// Clusters that a machine holds at a time, by size, if each of their CTAs takes an SM for itself.
 ///

@@ -39,7 +39,7 @@ pub struct Compiler {
     pub release: String,
     /// LLVM's version.
     pub llvm: String,
-    /// How it was found.
+    /// The way in which it was found.
     pub origin: &'static str,
 }
 

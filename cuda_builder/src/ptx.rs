@@ -343,9 +343,8 @@ pub fn is_convergent(instruction: &str) -> bool {
     CONVERGENT.iter().any(|c| instruction.starts_with(c)) || instruction.contains(".aligned")
 }
 
-/// How often each synchronising instruction stands in each entry:
-/// `(entry, opcode) -> count`. The counts that a kernel's source implies are
-/// compared with this in tests.
+/// Counts each synchronising instruction in each entry: `(entry, opcode) -> count`. The counts that
+/// a kernel's source implies are compared with this in tests.
 pub fn convergent_counts(ptx: &str) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     let mut entry = String::new();

@@ -48,7 +48,7 @@ impl TensorFamily {
     }
 }
 
-/// How a target converts between f32 or f16 and a narrow type.
+/// The conversion of a target between f32 or f16 and a narrow type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Conversion {
     /// Converted by the instruction `cvt`.
@@ -77,7 +77,8 @@ pub struct Cfg {
     pub value: &'static str,
 }
 
-/// How the PTX for one target becomes that for another one, which has the same instructions.
+/// The changes that make the PTX for one target that for another one, which has the same
+/// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Respelling {
     /// The target of the PTX that there is.
@@ -122,7 +123,8 @@ impl Arch {
         }
     }
 
-    /// Why a GPU of this compute capability, which runs its code, is given that and no other's.
+    /// Returns the reason why a GPU of this compute capability, which runs its code, is given that
+    /// and no other's.
     pub fn reason(self, capability: (u32, u32)) -> impl fmt::Display {
         fmt::from_fn(move |f| {
             let (major, minor) = capability;

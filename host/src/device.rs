@@ -96,7 +96,7 @@ pub struct Choice {
     pub name: String,
     /// Architecture of the kernels it runs.
     pub arch: Arch,
-    /// Why this one.
+    /// The reason for the choice.
     pub reason: String,
 }
 
@@ -233,8 +233,8 @@ impl Device {
         Ok(Self { backend: Backend::Cuda(gpu), ..self.clone() })
     }
 
-    /// How many times this handle and its clones have allocated device memory: a check that
-    /// something does not.
+    /// Returns the number of allocations of device memory by this handle and its clones: a check
+    /// that a call allocates nothing.
     #[must_use]
     pub fn allocations(&self) -> usize {
         self.allocations.load(Ordering::Relaxed)
@@ -555,7 +555,7 @@ impl Kernels {
         })
     }
 
-    /// How the modules that are loaded were loaded, in that order.
+    /// Returns the modules that are loaded and their code, in the order of loading.
     #[must_use]
     pub fn loaded(&self) -> Vec<LoadedModule> {
         self.modules.loaded()

@@ -23,7 +23,7 @@ pub const DIR_VARIABLE: &str = "NVFP4_KERNELS_DIR";
 /// Environment variable that says which code of the kernels a GPU is given: `auto`, `ptx`, `cubin`.
 pub const CODE_VARIABLE: &str = "NVFP4_KERNELS_CODE";
 
-/// Why kernels cannot be had.
+/// The reason why kernels cannot be had.
 #[derive(Debug, Error)]
 pub enum KernelsError {
     /// No manifest where one could be.

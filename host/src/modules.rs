@@ -55,16 +55,16 @@ pub enum Code {
     Emulated,
 }
 
-/// How a module was loaded.
+/// A loaded module and its code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoadedModule {
     /// Its kernels.
     pub family: Family,
     /// The loaded code.
     pub code: Code,
-    /// Why that.
+    /// The reason for that code.
     pub reason: String,
-    /// How long it took, reading the file included.
+    /// The time of loading, reading the file included.
     pub milliseconds: f64,
 }
 
@@ -133,7 +133,7 @@ impl Modules {
         &self.files
     }
 
-    /// How the modules that are loaded were loaded, in that order.
+    /// Returns the modules that are loaded and their code, in the order of loading.
     pub fn loaded(&self) -> Vec<LoadedModule> {
         lock(&self.loaded).clone()
     }

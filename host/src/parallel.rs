@@ -66,7 +66,7 @@ impl Part {
         self.rank
     }
 
-    /// How many parts there are.
+    /// Returns the number of parts.
     #[must_use]
     pub fn ranks(self) -> usize {
         self.ranks
@@ -105,7 +105,7 @@ impl Part {
     }
 }
 
-/// How weights are cut.
+/// The cut of weights into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {
     /// Rows of `W`, outputs.

@@ -75,7 +75,7 @@ impl fmt::Display for KernelsStatus {
 pub struct Diagnosis {
     /// The driver and its GPUs.
     pub driver: Option<DriverInfo>,
-    /// Why there is no driver.
+    /// The reason why there is no driver.
     pub driver_error: Option<String>,
     /// Kernels by architecture.
     pub kernels: Vec<KernelsStatus>,
@@ -91,7 +91,7 @@ pub struct Diagnosis {
     pub tuning: Option<String>,
     /// Whether a kernel can be run: the chosen device has kernels that load.
     pub ready: bool,
-    /// Why not.
+    /// The reason why not.
     pub not_ready: Option<String>,
 }
 

@@ -37,7 +37,7 @@ impl Signatures {
     }
 }
 
-/// How operands are made.
+/// The generator of operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generator {
     /// The inputs of the public GEMV contest: code bytes uniform in 0..=3, scales uniform in

@@ -1,5 +1,4 @@
-//! How the results of sm_100a's GEMM get to memory: in boxes of the copy engine, or stored by
-//! threads.
+//! The path of sm_100a's GEMM results to memory: in boxes of the copy engine, or stored by threads.
 
 use fp4_formats::FloatType;
 use fp4_formats::gemm::sm100::Sm100Config;

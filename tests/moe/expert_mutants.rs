@@ -45,7 +45,7 @@ fn refused(kernel: &str, gpu: &Gpu, case: GroupedCase) -> Experiment {
     })
 }
 
-/// How a layer is launched.
+/// The form of a layer's launches.
 #[derive(Clone, Copy)]
 enum Steps {
     /// All vectors at once: settled ones are read before the kernel before has ended.

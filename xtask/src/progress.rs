@@ -1,5 +1,5 @@
-//! How far a build of kernels is: a bar where standard error is a terminal, otherwise a line for each
-//! module.
+//! The progress of a build of kernels: a bar if standard error is a terminal, otherwise a line for
+//! each module.
 
 use std::sync::Mutex;
 

@@ -14,7 +14,8 @@ use crate::device::CudaDevice;
 use crate::memory::CudaMemory;
 use api::{Algorithm, Api, Described};
 
-/// How the tensor cores' sums of e4m3 products, which have fewer bits than f32, are added up.
+/// The way in which the tensor cores' sums of e4m3 products, which have fewer bits than f32, are
+/// added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum E4m3Sums {
     /// Sums are added in f32 after every few products, as in our kernels. cuBLAS' default.

@@ -32,7 +32,7 @@ pub struct Embedded {
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
-/// Why embedded modules cannot be read: the program is damaged.
+/// The reason why embedded modules cannot be read: the program is damaged.
 #[derive(Debug, Error)]
 pub enum EmbeddedError {
     /// The manifest is not JSON of this version.

@@ -161,7 +161,7 @@ pub struct FirstMismatch {
     pub actual: String,
 }
 
-/// How an output fared.
+/// The outcome of an output's comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputReport {
     /// Name in the bundle.

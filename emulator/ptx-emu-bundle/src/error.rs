@@ -14,7 +14,7 @@ pub enum BundleError {
     Read {
         /// File.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file that cannot be written.
@@ -22,7 +22,7 @@ pub enum BundleError {
     Write {
         /// File or folder.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A description that is not JSON or lacks something.
@@ -30,7 +30,7 @@ pub enum BundleError {
     Json {
         /// File.
         path: PathBuf,
-        /// Why, with line and column.
+        /// The reason, with line and column.
         source: serde_json::Error,
     },
     /// A field with a value that does not fit.
@@ -48,7 +48,7 @@ pub enum BundleError {
     TensorMap {
         /// Place in the list.
         index: usize,
-        /// Why.
+        /// The reason.
         source: TensorMapError,
     },
     /// The module is refused.
@@ -56,7 +56,7 @@ pub enum BundleError {
     Load {
         /// File, or the name it would have.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: LoadError,
     },
     /// An allocation that does not fit.

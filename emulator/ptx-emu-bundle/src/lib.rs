@@ -106,7 +106,7 @@ pub struct Expected {
     pub addr: u64,
     /// Bytes there afterwards.
     pub bytes: Vec<u8>,
-    /// How to compare.
+    /// The kind of comparison.
     pub compare: Compare,
 }
 

@@ -104,7 +104,7 @@ impl StaleRecording {
     }
 }
 
-/// How a probe fared.
+/// The outcome of a probe.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// The same bits everywhere.
@@ -118,7 +118,7 @@ pub enum Outcome {
     },
     /// Some elements differ more than they may.
     Different {
-        /// How many.
+        /// The number of them.
         count: usize,
         /// The first of them.
         first: Vec<Difference>,

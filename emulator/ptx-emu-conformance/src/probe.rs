@@ -140,7 +140,7 @@ pub struct Probe {
     pub output: Vec<u8>,
     /// The type of the output's elements.
     pub element: Element,
-    /// How outputs are compared.
+    /// The comparison of outputs.
     pub comparison: Comparison,
 }
 

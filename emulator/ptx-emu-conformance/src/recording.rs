@@ -43,7 +43,7 @@ pub enum RecordingError {
     Io {
         /// File.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The header is not what it should be.
@@ -51,7 +51,7 @@ pub enum RecordingError {
     Header {
         /// File.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: serde_json::Error,
     },
     /// Contents that contradict the header.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How warps are interleaved and, where the memory model leaves it open, when
-/// things complete. A schedule and its seed replay a run exactly.
+/// The interleaving of warps and, if the memory model leaves it open, the time when things
+/// complete. A schedule and its seed replay a run exactly.
 ///
 /// `lazy` and `random` also look for data races in shared memory, whether or
 /// not they show in this run's values; `eager`, which is for speed, does not.

@@ -1,5 +1,5 @@
-//! How many CTAs of a kernel the machine holds, as the emulator has it: by threads, shared memory
-//! and the number of CTAs, and by registers where the kernel's PTX bounds them.
+//! The number of CTAs of a kernel that the machine holds, as the emulator has it: by threads,
+//! shared memory and the number of CTAs, and by registers if the kernel's PTX bounds them.
 
 use ptx_emu_core::{Gpu, KernelInfo};
 

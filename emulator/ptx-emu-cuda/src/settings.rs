@@ -20,7 +20,7 @@ struct Passed {
     report: Option<PathBuf>,
 }
 
-/// How launches are run.
+/// The options of launches.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Machine; `None`: one that the program's PTX is for.

@@ -37,7 +37,7 @@ pub enum FatbinError {
     /// Compressed data that is not.
     #[error("fat binary: {method}: {problem}")]
     Compression {
-        /// How it was compressed.
+        /// The method of compression.
         method: &'static str,
         /// The fault.
         problem: String,

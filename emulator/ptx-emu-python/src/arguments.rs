@@ -45,7 +45,7 @@ struct Buffer {
     output: bool,
 }
 
-/// How a parameter is declared.
+/// The declared type of a parameter.
 #[derive(Clone, Copy, PartialEq)]
 enum Type {
     /// An integer of so many bytes, with or without a sign.

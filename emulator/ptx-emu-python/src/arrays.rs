@@ -35,7 +35,7 @@ impl Output {
     }
 }
 
-/// Why an array cannot be a buffer.
+/// The reason why an array cannot be a buffer.
 pub struct Unfit {
     /// The required value.
     pub required: &'static str,

@@ -6,7 +6,7 @@ use crate::run::Result;
 use ptx_emu::bundle::{self, Bundle, RunBundle as _};
 use pyo3::prelude::*;
 
-/// How a launch's output compares with what is expected, or with what another schedule gave.
+/// The comparison of a launch's output with the expected one, or with another schedule's.
 #[pyclass(module = "ptx_emu", frozen, get_all)]
 pub struct OutputReport {
     /// Its name.

@@ -68,7 +68,7 @@ pub struct Kernel {
     readable_name: String,
     /// Whether it can be launched.
     loads: bool,
-    /// Why not: a LoadError, which `run` raises; None if it loads.
+    /// The reason why not: a LoadError, which `run` raises; None if it loads.
     error: Option<Py<PyAny>>,
     /// Parameters, in order; empty if it does not load for another reason than `unsupported`.
     parameters: Vec<Py<Parameter>>,

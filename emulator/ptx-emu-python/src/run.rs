@@ -40,7 +40,7 @@ pub struct Result {
     /// Parameters whose memory the kernel changed although their arrays are read-only: the arrays
     /// are as before.
     not_written: Vec<String>,
-    /// How a bundle's expected outputs compare; empty for `run`.
+    /// The comparisons of a bundle's expected outputs; empty for `run`.
     outputs: Vec<Py<OutputReport>>,
     /// Checks that the run did not make, so that `clean` does not mean them.
     not_looked_for: Vec<&'static str>,

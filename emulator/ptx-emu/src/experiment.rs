@@ -90,7 +90,7 @@ pub struct Watched {
     pub expected: Option<(Vec<u8>, Compare)>,
 }
 
-/// How to run an [`Experiment`] once.
+/// The conditions of one run of an [`Experiment`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Conditions {
     /// Schedule.

@@ -55,7 +55,7 @@ pub struct Exploration {
 pub struct Failure {
     /// The schedule.
     pub schedule: Schedule,
-    /// How.
+    /// The finding.
     pub finding: Finding,
     /// Also the first output that is wrong, or differs, of a run to the end with a denied
     /// finding.
@@ -120,7 +120,7 @@ pub(crate) fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> + Clone {
     [Schedule::Eager, Schedule::Lazy].into_iter().chain((0..seeds).map(Schedule::Random))
 }
 
-/// How one run went wrong.
+/// A run that went wrong.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub(crate) finding: Finding,

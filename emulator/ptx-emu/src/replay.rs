@@ -6,7 +6,7 @@ use ptx_emu_core::trace::Trace;
 use ptx_emu_core::{Checks, Counters, Diagnostic, Gpu, Level, LoadError, Module, Schedule};
 use std::path::PathBuf;
 
-/// How to replay.
+/// The options of a replay.
 #[derive(Debug, Clone, Default)]
 pub struct ReplayOptions {
     /// Machine; `None`: the one that the module's target names.

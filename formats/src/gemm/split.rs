@@ -1,9 +1,9 @@
-//! How the K dimension of tiles is split among CTAs.
+//! The split of tiles' K dimension among CTAs.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// How the K steps of tiles are divided among CTAs; [`schedule`](super::schedule) has the details.
+/// The division of tiles' K steps among CTAs; [`schedule`](super::schedule) has the details.
 ///
 /// The spelling on the command line, in tuning tables and in JSON is `none`, `cluster:N` or
 /// `stream-k`.

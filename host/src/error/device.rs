@@ -22,7 +22,7 @@ pub(crate) const DEVICE_FORMS: &str = if cfg!(feature = "emulator") {
 /// The failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
 const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
 
-/// Why no device could be opened, or how one failed.
+/// The reason why no device could be opened, or how one failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The request is none of the known forms.
@@ -86,7 +86,7 @@ pub enum DeviceError {
         "no GPU: {reason}; the emulator is a feature of the crate nvfp4 that this program lacks"
     )]
     NoGpu {
-        /// Why there is none.
+        /// The reason why there is none.
         reason: String,
     },
     /// A library that is opened when it is first used is not on this machine.

@@ -87,11 +87,11 @@ pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
 /// The problems of a grouped product, as far as the host knows them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupRequest {
-    /// How many there are.
+    /// The number of problems.
     pub problems: u32,
-    /// How their tokens lie.
+    /// The order of their tokens.
     pub grouping: Grouping,
-    /// How many are expected to have tokens, and the tokens of each.
+    /// The number of problems that are expected to have tokens, and the tokens of each.
     pub expected: [u32; 2],
 }
 
@@ -173,10 +173,10 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// Cycles of the model in which a CTA stores its part of a tile.
     fn store_cycles(&self, result: ResultType) -> u64;
 
-    /// Why it runs as it does, one sentence per reason; `chosen` says who chose it.
+    /// Returns the reasons for its way of running, one sentence each; `chosen` says who chose it.
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String>;
 
-    /// How results get to memory, where that depends on the result's place.
+    /// Returns the path of results to memory, if it depends on the result's place.
     fn store_path(&self, gemm: &Gemm) -> Option<&'static str>;
 
     /// Tiles of the product; of a cluster, those that its CTAs compute together count as one. Not of

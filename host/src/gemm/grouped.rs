@@ -24,7 +24,7 @@ use crate::tune::{TuneGroups, TuneProblem};
 /// Tokens of a group from which on one more tile costs less than a wider one.
 const SCATTERED: u32 = 64;
 
-/// How the tokens of a grouped product lie in the activations, and their results in the result.
+/// The order of a grouped product's tokens in the activations, and of their results in the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
     /// One matrix of `bound` tokens; group `g` has the tokens from `offsets[g]` up to
@@ -51,7 +51,7 @@ pub enum Grouping {
 /// Activations are 16-bit floats, and rows have no factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenRows {
-    /// How many rows, at most 1024.
+    /// The number of rows, at most 1024.
     pub rows: usize,
     /// Whether all rows are products of one token, `[1, K]`, and not of one each, `[rows, K]`. The
     /// strides of [`Gemm::with_strides`] replace that.

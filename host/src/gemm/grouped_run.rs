@@ -70,7 +70,7 @@ impl GroupedRun {
         })
     }
 
-    /// How it will be run.
+    /// Returns the plan.
     #[must_use]
     pub fn plan(&self) -> &GemmPlan {
         self.owned.gemm.plan()

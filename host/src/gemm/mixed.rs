@@ -172,8 +172,8 @@ impl<'a> MixedGemm<'a> {
         Ok(Self { kernels: kernels.clone(), parts, placed, workspace })
     }
 
-    /// How each product will be run, in their order: all by the same CTAs. None for products without
-    /// tokens.
+    /// Returns the plans of all products, in their order: all run on the same CTAs. None for
+    /// products without tokens.
     pub fn plans(&self) -> impl Iterator<Item = Option<&GemmPlan>> {
         self.parts.iter().map(|part| part.as_ref().map(|part| part.gemm.plan()))
     }

@@ -29,7 +29,7 @@ pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
 pub struct GemmOverrides {
     /// Kernel by name.
     pub kernel: Option<String>,
-    /// How K is split. Kernels of sm_100a that do not split it in clusters take `none` and, but for the widest
+    /// The split of K. Kernels of sm_100a that do not split it in clusters take `none` and, but for the widest
     /// and those with multicast, `stream-k`; multicast kernels of sm_90a take both.
     pub split: Option<Split>,
 }
@@ -73,8 +73,8 @@ impl Source {
     }
 }
 
-/// How often a product copies its operands, from L2 or from memory. The launches before it do not
-/// count.
+/// The number of times that a product copies its operands, from L2 or from memory. The launches
+/// before it do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reads {
     /// Times that each matrix of activations is read.
@@ -98,7 +98,7 @@ impl Reads {
     }
 }
 
-/// How a GEMM will be run.
+/// The plan of a GEMM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GemmPlan {
     /// The operation: `gemm`, `dual` for a gated product, or either of them `grouped`.
@@ -113,7 +113,7 @@ pub struct GemmPlan {
     pub grid: [u32; 2],
     /// CTAs of a cluster.
     pub cluster: u32,
-    /// How K is split among CTAs.
+    /// The split of K among CTAs.
     #[serde(serialize_with = "display")]
     pub split: Split,
     /// Threads of a CTA.
@@ -136,7 +136,7 @@ pub struct GemmPlan {
     pub result: Option<String>,
     /// The source of the choice.
     pub source: Source,
-    /// Why this kernel and this grid, one sentence per reason.
+    /// The reasons for this kernel and this grid, one sentence each.
     pub why: Vec<String>,
     /// The candidates with their expected cost, the best first; with overrides, only those that the
     /// overrides allow.
@@ -177,7 +177,7 @@ fn display<T: fmt::Display, S: Serializer>(
 pub struct Candidate {
     /// Kernel name.
     pub kernel: &'static str,
-    /// How K is split among CTAs.
+    /// The split of K among CTAs.
     #[serde(serialize_with = "display")]
     pub split: Split,
     /// CTAs of the launch.

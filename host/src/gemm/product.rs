@@ -212,7 +212,7 @@ impl Gemm {
         self.plan.before.iter().zip(&self.found_before)
     }
 
-    /// How results get to memory, where plans say so.
+    /// Returns the path of results to memory, if plans name it.
     fn store_path(&self) -> Option<&'static str> {
         self.kernel().store_path(self)
     }
@@ -230,7 +230,7 @@ impl Gemm {
         })
     }
 
-    /// How it will be run.
+    /// Returns the plan.
     #[must_use]
     pub fn plan(&self) -> &GemmPlan {
         &self.plan

@@ -240,7 +240,7 @@ pub struct GemmResult {
     /// where [`GemmOptions::magnitude`](super::GemmOptions::magnitude) asks for it. NaN if one of them
     /// is.
     pub magnitude: Option<f32>,
-    /// How it was computed.
+    /// The plan that it was computed by.
     pub plan: GemmPlan,
 }
 

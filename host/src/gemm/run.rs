@@ -175,7 +175,7 @@ impl GemmRun {
         Owned::new(kernels.device(), a, weights, options, plan).map(Self)
     }
 
-    /// How it will be run.
+    /// Returns the plan.
     #[must_use]
     pub fn plan(&self) -> &GemmPlan {
         self.0.gemm.plan()

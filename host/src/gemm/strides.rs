@@ -63,7 +63,7 @@ setters!(BatchStrides {
     result_scales: impl Into<Option<usize>>,
 });
 
-/// How the activations of a batch lie in memory.
+/// The places of a batch's activations in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entries {
     /// Matrices follow each other, those of scales too.
@@ -74,7 +74,7 @@ pub(super) enum Entries {
     Apart,
 }
 
-/// How the matrices of a batch lie in a buffer, bytes.
+/// The places of a batch's matrices in a buffer, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spacing {
     /// Distance from one matrix to the next; 0 for one that all entries share.
@@ -144,7 +144,7 @@ impl Strides {
         self.activations = Spacing { stride: 0, span: matrix, matrix, given: false };
     }
 
-    /// How the activations lie.
+    /// Returns the places of the activations.
     pub fn entries(&self) -> Entries {
         if self.activations.stride == 0 {
             Entries::Shared

@@ -501,7 +501,7 @@ impl DeviceWeights {
         self.buffer.address()
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

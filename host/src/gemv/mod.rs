@@ -89,7 +89,7 @@ pub struct GemvResult {
     pub bytes: Vec<u8>,
     /// Their type.
     pub output: FloatType,
-    /// How it was computed.
+    /// The plan that it was computed by.
     pub plan: GemvPlan,
 }
 

@@ -16,7 +16,7 @@ use crate::plan::gemv::{Geometry, MAX_ROWS, choose};
 use crate::quantize::device::Step;
 use crate::shape::{GemvShape, MAX_DIM};
 
-/// How a GEMV will be run.
+/// The plan of a GEMV.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GemvPlan {
     /// The operation, `gemv`.
@@ -54,7 +54,7 @@ pub struct GemvPlan {
     pub additions: u32,
     /// Whether operands were rearranged, and when.
     pub repack: &'static str,
-    /// Why this kernel and this grid, one sentence per reason.
+    /// The reasons for this kernel and this grid, one sentence each.
     pub why: Vec<String>,
 }
 

@@ -131,7 +131,7 @@ pub(super) fn choose(
     Ok((own.of_weights(form)?, None))
 }
 
-/// Why tensor cores do not take weights of this form, if they do not.
+/// Returns the reason why tensor cores do not take weights of this form, if they do not.
 fn refused(form: &WeightForm) -> Option<&'static str> {
     let GemvShape { m, k, .. } = form.shape;
     let (Ok(m), Ok(k)) = (u32::try_from(m), u32::try_from(k)) else {

@@ -155,7 +155,7 @@ impl TokenScales {
     /// Block scales alone.
     pub const ONE: Self = Self { tokens: 1.0, between: 1.0 };
 
-    /// How the activations of a layer with weights in `format` are quantised.
+    /// Returns the options of quantising the activations of a layer with weights in `format`.
     ///
     /// # Errors
     /// [`Error::Scalar`] for scales other than 1 of MXFP4.

@@ -110,7 +110,7 @@ pub struct Estimate {
     pub config: &'static Sm100Config,
     /// Whether `X` is the weights.
     pub swapped: bool,
-    /// How K is split.
+    /// The split of K.
     pub split: Split,
     /// The assignment of K steps and tiles, if no cluster asks for tiles and none splits one; a CTA there
     /// is a cluster.
@@ -123,7 +123,7 @@ pub struct Estimate {
     pub resident: u32,
     /// The tiles; the tiles of a cluster count as one.
     pub tiles: Tiles,
-    /// How many.
+    /// The number of clusters.
     pub count: u32,
     /// Bytes that all CTAs read together, from L2 or from memory.
     pub bytes: u64,

@@ -14,7 +14,7 @@ use fp4_formats::quantize::Format;
 pub struct Estimate {
     /// The configuration.
     pub config: &'static Sm90Config,
-    /// How K is split.
+    /// The split of K.
     pub split: Split,
     /// CTAs of the launch.
     pub ctas: u64,

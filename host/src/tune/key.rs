@@ -113,7 +113,7 @@ pub struct TuneProblem {
     pub groups: Option<TuneGroups>,
 }
 
-/// How a grouped product's tokens lie: all that the host knows of them.
+/// The grouping of a grouped product's tokens: all that the host knows of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TuneGroups {
     /// Groups.

@@ -145,7 +145,7 @@ impl Tuning {
         }
     }
 
-    /// Why a table that is there is not used.
+    /// Returns the reason why an existing table is not used.
     #[must_use]
     pub fn ignored(&self) -> Option<&str> {
         match &self.0 {

@@ -18,7 +18,7 @@ use crate::shape::GemmShape;
 pub struct Measured {
     /// Kernel by name.
     pub kernel: String,
-    /// How K is split.
+    /// The split of K.
     pub split: Split,
     /// Median time of a product, nanoseconds; at least 1.
     pub median_ns: u64,

@@ -12,7 +12,7 @@ use nvfp4::cuda::{
 };
 use nvfp4::device::ResidentClusters;
 
-/// How a check ended.
+/// The outcome of a check.
 pub enum Outcome {
     Pass(String),
     Skip(String),

@@ -65,7 +65,7 @@ use fp4_formats::gemv::{CONFIGS, GemvConfig, GemvParams, MAX_WARPS, MIN_BLOCKS, 
 use fp4_formats::{BlockFormat, Nvfp4, WARP};
 use weights::Stream;
 
-/// How an architecture multiplies a block of 16 codes of the weights with 16 decoded elements of
+/// The product of an architecture of a block of 16 codes of the weights with 16 decoded elements of
 /// the activations.
 trait BlockDot: Copy {
     /// Factor that turns the result of [`dot`](Self::dot) into the dot product of the values.

@@ -152,8 +152,9 @@ pub trait Walk {
     /// Returns the places of the lane's words of a task.
     fn loads<const C: usize>(tasks: &Tasks<C>, cursor: &Cursor) -> Loads;
 
-    /// How many bytes behind [`Loads::start`] the lane's word `i` of `C` is. The lanes' words
-    /// of one number are consecutive; words of blocks that do not exist are aliases of others.
+    /// Returns the distance in bytes of the lane's word `i` of `C` behind [`Loads::start`]. The
+    /// lanes' words of one number are consecutive; words of blocks that do not exist are aliases of
+    /// others.
     fn word<const C: usize>(tasks: &Tasks<C>, loads: &Loads, i: u32) -> u64;
 
     /// This lane's block.

@@ -7,7 +7,7 @@ use cuda_std::ptx::{cp_async, float, marker, memory};
 use cuda_std::warp;
 use fp4_formats::quantize::{QuantizeParams, operand_bytes};
 
-/// How a lane gets the elements of its block, `C` 16-byte words of each operand.
+/// The source of a lane's elements of its block, `C` 16-byte words of each operand.
 pub trait Source<const C: usize> {
     /// Whether it is the gated product.
     const SILU: bool;

@@ -20,7 +20,7 @@ use super::f32_reference;
 pub struct Ran {
     /// `W4A16` or `W4A4`.
     pub name: &'static str,
-    /// How both products ran.
+    /// The plans of both products.
     pub plans: [String; 2],
     /// Whether every step is what the f64 oracle makes of what the step before it left.
     pub verified: bool,

@@ -35,7 +35,7 @@ pub struct GemmBench {
     pub format: Format,
     /// The type of the activations.
     pub activations: ActivationInput,
-    /// How inputs are made.
+    /// The generator of the inputs.
     pub generator: Generator,
     /// Whether 16-bit activations have the values that block-scaled ones of the same seed decode to, and not the
     /// generator's own, which may have fewer digits and then take less power to multiply.
@@ -50,11 +50,11 @@ pub struct GemmBench {
     /// Instead of the output type: NVFP4 with scales in this layout, the tensor's scale from the
     /// oracle's largest magnitude.
     pub quantized: Option<ScaleLayout>,
-    /// How to time; only on a GPU.
+    /// The protocol of timing; only on a GPU.
     pub protocol: Protocol,
     /// Whether to print the plan's candidates.
     pub explain: bool,
-    /// How many of the plan's candidates to time besides.
+    /// The number of the plan's candidates to time besides.
     pub sweep: usize,
 }
 
@@ -259,7 +259,7 @@ pub struct Swept {
     pub candidate: Candidate,
     /// Seconds a product, decoding of activations included.
     pub times: Option<Times>,
-    /// Why there are none: the machine refused the launch.
+    /// The reason why there are none: the machine refused the launch.
     pub error: Option<String>,
 }
 
@@ -280,7 +280,7 @@ pub struct Head {
     pub device: Choice,
     /// The folder of kernels.
     pub kernels: String,
-    /// How the inputs were made.
+    /// The generator of the inputs.
     pub generator: String,
     /// Their seed.
     pub seed: u64,
@@ -337,7 +337,7 @@ pub struct GemmReport {
     /// The head of the report.
     #[serde(flatten)]
     pub head: Head,
-    /// How it ran.
+    /// The plan.
     pub plan: GemmPlan,
     /// Largest absolute error against the f64 oracle.
     pub max_error: f64,

@@ -31,7 +31,7 @@ pub enum HostCost {
     Measured(HostTimes),
     /// Not measured.
     NotMeasured {
-        /// Why.
+        /// The reason.
         not_measured: String,
     },
 }

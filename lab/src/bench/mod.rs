@@ -51,7 +51,7 @@ pub struct GemvBench {
     pub as_stored: bool,
     /// alpha, output type, overrides.
     pub options: GemvOptions,
-    /// How to time; only on a GPU.
+    /// The protocol of timing; only on a GPU.
     pub protocol: Protocol,
 }
 

@@ -28,7 +28,7 @@ pub struct MoeReport {
     /// and results.
     #[serde(flatten)]
     pub head: Head,
-    /// How the products ran.
+    /// The plans of the products.
     pub plans: [GemmPlan; 2],
     /// The comparison of each step on its own inputs.
     pub steps: Vec<StepCheck>,

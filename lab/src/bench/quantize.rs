@@ -49,7 +49,7 @@ pub struct QuantizeBench {
     pub options: QuantizeOptions,
     /// Seed of the inputs, which are standard normal.
     pub seed: u64,
-    /// How to time; only on a GPU.
+    /// The protocol of timing; only on a GPU.
     pub protocol: Protocol,
 }
 

@@ -41,7 +41,7 @@ use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_checkpoint::{self as checkpoint, Checkpoint};
 use nvfp4_checkpoint::{CheckpointError, Result};
 
-/// How the weights of a product are in a file.
+/// The form of a product's weights in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Halves<F> {
     /// `b` is all there is: the product is not gated.
@@ -64,7 +64,7 @@ pub struct GemmOperands<F> {
     pub a: GemmActivations<F>,
     /// Weights, `[L, N, K]` or one matrix for all batch entries; or those of both halves.
     pub b: BlockScaled<F>,
-    /// How the other half of a gated product is there.
+    /// The form of a gated product's other half.
     pub halves: Halves<F>,
     /// alpha, factors and bias; the rest as by default.
     pub options: GemmOptions,
@@ -201,7 +201,7 @@ fn bytes(file: &Checkpoint, name: &str) -> Result<Fp8Matrix> {
     Ok(Fp8Matrix::new(name, dims, file.raw(name)?.data.to_vec(), scales)?)
 }
 
-/// How the weights `name` have both halves, if they do.
+/// Reads the form in which the weights `name` have both halves, if they do.
 pub(super) fn halves_metadata<F>(file: &Checkpoint, name: &str) -> Result<Option<Halves<F>>> {
     let key = format!("{name}{HALVES}");
     let up = format!("{name}_up");

@@ -16,7 +16,7 @@ use nvfp4_checkpoint::{CheckpointError, Result};
 pub struct GroupWeights<F> {
     /// The matrix, or the gate, or both halves.
     pub b: BlockScaled<F>,
-    /// How the other half of a gated product is there.
+    /// The form of a gated product's other half.
     pub halves: Halves<F>,
 }
 

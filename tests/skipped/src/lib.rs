@@ -22,7 +22,7 @@ pub struct Skip {
     pub test: String,
     /// The part that was not run; `None`: nothing of the test was.
     pub part: Option<String>,
-    /// Why not.
+    /// The reason why not.
     pub reason: String,
 }
 

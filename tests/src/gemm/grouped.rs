@@ -39,7 +39,7 @@ pub struct GroupedCase {
     pub format: Format,
     /// Type of the activations.
     pub activations: ActivationType,
-    /// How inputs are made.
+    /// The generator of the inputs.
     pub generator: Generator,
     /// Seed of the inputs.
     pub seed: u64,

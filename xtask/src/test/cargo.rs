@@ -18,7 +18,7 @@ const TIMED: [&str; 2] = ["-Zunstable-options", "--report-time"];
 /// Tells tests where the real model is.
 pub const MODEL_VARIABLE: &str = "NVFP4_TEST_MODEL";
 
-/// How tests are run.
+/// The settings of test runs.
 #[derive(Default)]
 pub struct Cargo {
     /// The real model, if it is there.
@@ -95,8 +95,8 @@ impl Cargo {
 
 /// Arguments of cargo that name a kind of target.
 const KINDS: [&str; 4] = ["--lib", "--bin", "--bins", "--test"];
-/// How the reasons of ignored tests begin that run only in a process of their own, started by another test:
-/// what they check counts there.
+/// The beginnings of the reasons of ignored tests that run only in a process of their own, started by
+/// another test: what they check counts there.
 const CHILD: [&str; 2] = ["a child", "the child of "];
 
 /// Shows what a command prints, and adds up its tests.

@@ -12,7 +12,7 @@ use std::process::Command;
 const VARIABLE: &str = "PTX_EMU_COVERAGE";
 /// The share of instructions that all tests must reach, or that are explained, in percent.
 const AIM: u32 = 97;
-/// Why others are not reached, from the root.
+/// The list of reasons why others are not reached, from the root.
 const EXPLAINED: &str = "kernels-gpu/unreached.txt";
 
 /// The folder in which test programs note the instructions that they reach.

@@ -109,7 +109,7 @@ pub enum Named {
 pub struct Needed {
     /// The target.
     pub target: Target,
-    /// Why.
+    /// The reason.
     pub named: Named,
     /// The source files of the tests.
     files: Vec<PathBuf>,
@@ -252,7 +252,7 @@ pub fn needed(filter: &str) -> Result<Vec<Needed>> {
     Ok(needed)
 }
 
-/// How few runs of cargo test those. Integration tests and programs are selected in the
+/// Returns few runs of cargo that test those. Integration tests and programs are selected in the
 /// whole workspace, so that cargo takes their dependencies with the same features as for all tests
 /// and does not compile them again.
 pub fn selections(needed: &[Needed]) -> Vec<Selection> {

@@ -71,7 +71,7 @@ fn quads(set: &mut Set) {
     }
 }
 
-/// How operand registers are filled.
+/// The contents of operand registers.
 #[derive(Clone, Copy)]
 pub(super) enum Values {
     /// Any bits.

@@ -4,7 +4,7 @@ use super::{Level, Model};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a run goes on behind a finding, and the levels it has.
+/// The course of a run behind a finding, and the levels it has.
 #[derive(Clone, Copy)]
 enum Class {
     /// The run does not go on.
@@ -30,7 +30,7 @@ macro_rules! kinds {
         impl Kind {
             /// All of them.
             pub const ALL: [Self; Self::COUNT] = [$(Self::$kind,)+];
-            /// How many there are.
+            /// The number of kinds.
             pub(super) const COUNT: usize = [$($name,)+].len();
 
             /// Its name, in kebab case.

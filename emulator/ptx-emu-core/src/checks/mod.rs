@@ -89,7 +89,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// How a launch is looked at.
+/// The checks of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checks {
     /// The orders that hold.

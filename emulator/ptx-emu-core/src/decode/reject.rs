@@ -1,6 +1,6 @@
 //! Instructions that are refused.
 
-/// Why one instruction was refused; the place is added later.
+/// The reason why one instruction was refused; the place is added later.
 #[derive(Debug)]
 pub(crate) enum Reject {
     Unsupported(String),

@@ -174,7 +174,7 @@ pub enum AsyncFault {
     Mbarrier {
         /// Its `shared::cluster` address.
         address: u32,
-        /// How.
+        /// The fault.
         fault: MbarrierFault,
     },
     /// `barrier.cluster.arrive` and `.wait` out of turn.

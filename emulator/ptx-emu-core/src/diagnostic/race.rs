@@ -5,7 +5,7 @@ use crate::readable::instruction;
 use crate::sources::SourceLine;
 use std::fmt;
 
-/// How an access that races was made.
+/// The kind of an access that races.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RaceAccess {
@@ -80,7 +80,7 @@ impl fmt::Display for MissingOrder {
 /// The earlier of two racing accesses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaceSite {
-    /// How.
+    /// The kind of the access.
     pub kind: RaceAccess,
     /// Line of the PTX text, from 1.
     pub line: u32,
@@ -106,7 +106,7 @@ pub struct DataRace {
     pub address: u64,
     /// Whether it is in tensor memory.
     pub tensor: bool,
-    /// How the later access was made.
+    /// The kind of the later access.
     pub kind: RaceAccess,
     /// The later access stores what is there already.
     pub unchanged: bool,

@@ -105,7 +105,7 @@ fn check_size(cx: &Context<'_>, size: u32, lane: usize) -> Exec<u64> {
     Err(cx.bad_operand(lane, "bulk copy: size", "a multiple of 16", size))
 }
 
-/// How a copy to shared memory reports, and to whom.
+/// The report of a copy to shared memory, and its receiver.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Report {
     pub(super) barrier: SharedOperand,

@@ -58,7 +58,7 @@ impl Address {
     }
 }
 
-/// How an access communicates.
+/// The order that an access gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Weak,

@@ -129,7 +129,7 @@ impl Graph {
         self.unread.contains(name)
     }
 
-    /// Why a function's body is not PTX.
+    /// Returns the error of a function's body that is not PTX.
     pub(super) fn broken(&self, name: &str) -> Option<&SyntaxError> {
         self.broken.get(name)
     }

@@ -30,7 +30,7 @@ const EXPIRIES: u32 = 1024;
 /// although no thread waits for it.
 const QUIET: u32 = 64;
 
-/// How a slice of a cluster's execution ended.
+/// The end of a slice of a cluster's execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// All threads exited.
@@ -348,7 +348,7 @@ impl Cluster {
         }
     }
 
-    /// Why nothing can run.
+    /// Returns the diagnostic when nothing can run.
     fn deadlock(&self, env: &Env<'_>) -> Box<Diagnostic> {
         // Lanes that wait for others of their warp, which wait for a unit, are
         // not what is wrong.

@@ -1,5 +1,5 @@
-//! How often launches executed each instruction: in counts that a module keeps, and in the
-//! process's [`journal`].
+//! Counts of the executions of each instruction: those that a module keeps, and the process's
+//! [`journal`].
 //!
 //! Costs: the machine counts executions anyway. A module that keeps counts adds those of each
 //! launch.
@@ -18,7 +18,7 @@ pub(crate) struct Counting {
     journal: Option<Journal>,
 }
 
-/// How often an instruction was executed.
+/// The number of executions of an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executions {
     /// Line of the PTX.
@@ -29,7 +29,7 @@ pub struct Executions {
     pub threads: u64,
 }
 
-/// How often a launch executed a decoded instruction.
+/// The number of executions of a decoded instruction in a launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Executed {
     /// Warps, their parts one by one where a warp has diverged; the guard may have been false for
@@ -51,16 +51,16 @@ impl Executed {
     }
 }
 
-/// How often a launch executed the instruction of a line.
+/// The number of executions of a line's instruction in a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Issued {
     /// Line of the PTX.
     pub line: u32,
-    /// How often.
+    /// The counts.
     pub executed: Executed,
 }
 
-/// How often the instructions of a kernel or function were executed.
+/// The executions of a kernel's or function's instructions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionExecutions {
     /// Name.
@@ -83,9 +83,9 @@ impl Module {
         self.counting.threads = Some(Mutex::new(vec![0; self.code.len()]));
     }
 
-    /// How often the launches since [`count_executions`](Self::count_executions) executed the
-    /// instructions of the kernels and functions that are loaded, function by function in the
-    /// order of the text. Nothing, if executions are not counted.
+    /// Returns the executions of instructions by the launches since
+    /// [`count_executions`](Self::count_executions), of the kernels and functions that are loaded,
+    /// function by function in the order of the text. Nothing, if executions are not counted.
     #[must_use]
     pub fn executions(&self) -> Vec<FunctionExecutions> {
         let Some(threads) = &self.counting.threads else { return Vec::new() };
@@ -100,8 +100,9 @@ impl Module {
         functions.collect()
     }
 
-    /// How often a launch executed the instructions of the kernels and functions that are loaded, in
-    /// the order of the code. `executed`: [`LaunchReport::executed`](crate::LaunchReport::executed).
+    /// Returns a launch's executions of the instructions of the kernels and functions that are
+    /// loaded, in the order of the code. `executed`:
+    /// [`LaunchReport::executed`](crate::LaunchReport::executed).
     pub fn issued(&self, executed: &[Executed]) -> impl Iterator<Item = Issued> {
         self.written.iter().map(move |&pc| {
             let executed = executed.get(pc).copied().unwrap_or_default();

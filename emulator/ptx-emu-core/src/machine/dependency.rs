@@ -28,7 +28,7 @@ pub struct Step<'a> {
     pub programmatic: bool,
 }
 
-/// How far a grid is, for the one that depends on it.
+/// The progress of a grid, for the one that depends on it.
 #[derive(Debug)]
 pub(crate) struct Advance {
     ctas: u64,

@@ -12,7 +12,7 @@ use super::warp::{Fragment, Wait};
 use crate::Schedule;
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 
-/// Why a fragment stopped.
+/// The reason why a fragment stopped.
 pub(super) enum Stop {
     /// Its turn is over.
     Turn,

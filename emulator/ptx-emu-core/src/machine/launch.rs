@@ -65,7 +65,7 @@ pub enum LaunchError {
     Memory {
         /// Kernel asked for.
         kernel: String,
-        /// Why.
+        /// The reason.
         source: MemoryError,
     },
     /// The reached instructions cannot be noted in the folder that
@@ -74,7 +74,7 @@ pub enum LaunchError {
     Coverage {
         /// Kernel asked for.
         kernel: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The kernel did something wrong.
@@ -136,7 +136,7 @@ pub(crate) struct Env<'a> {
     pub(crate) clusters: u64,
     /// Clusters that were started or taken over by others.
     pub(crate) taken: AtomicU64,
-    /// How far the grid is, for one that depends on it.
+    /// The progress of the grid, for one that depends on it.
     pub(crate) advance: Arc<Advance>,
     /// The grid that this one depends on, if that may still run.
     pub(crate) before: Option<Arc<Advance>>,

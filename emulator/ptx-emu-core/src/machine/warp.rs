@@ -43,7 +43,7 @@ pub(crate) struct Frame {
     pub(crate) call: usize,
 }
 
-/// Why a fragment does not run.
+/// The reason why a fragment does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The fragment can run.

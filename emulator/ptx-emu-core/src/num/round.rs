@@ -6,7 +6,7 @@
 
 use super::Rounding;
 
-/// How a format uses its largest codes.
+/// The use of a format's largest codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Specials {
     /// The largest exponent is infinity and NaN.
@@ -187,7 +187,7 @@ impl Value {
     }
 }
 
-/// How the discarded bits decide.
+/// The decision of the discarded bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Mode(Rounding),

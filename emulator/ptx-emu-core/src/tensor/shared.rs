@@ -273,7 +273,7 @@ impl Generation {
 pub struct Operand {
     /// Type of the elements.
     pub element: Element,
-    /// How types narrower than a byte are packed.
+    /// The packing of types narrower than a byte.
     pub packing: Packing,
     /// Contiguous dimension.
     pub major: Major,
@@ -339,7 +339,7 @@ impl Operand {
     }
 }
 
-/// Why a tile was not gathered.
+/// The reason why a tile was not gathered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GatherError<E> {
     /// Shared memory could not be read.

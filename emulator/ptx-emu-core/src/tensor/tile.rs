@@ -6,7 +6,7 @@ use super::element::Element;
 use super::product::{FloatColumns, FloatRows};
 use crate::num::{bfloat, half};
 
-/// How codes narrower than a byte lie in shared memory.
+/// The packing of codes narrower than a byte in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// Back to back: mxf4, mxf4nvf4, and every type of 8 bits or more.

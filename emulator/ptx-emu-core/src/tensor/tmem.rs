@@ -13,7 +13,7 @@ pub struct Cell {
     pub column: u32,
 }
 
-/// How the rows of `D` that a CTA holds lie in the lanes (PTX ISA 9.7.16.10.5).
+/// The lanes of the rows of `D` that a CTA holds (PTX ISA 9.7.16.10.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DataPath {
     /// 128 rows in 128 lanes: layouts A (`cta_group::2`, M = 256) and D

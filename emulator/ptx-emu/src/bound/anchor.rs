@@ -67,7 +67,7 @@ fn becomes(opcode: &str) -> Option<Becomes> {
 pub struct Anchor {
     /// Line of PTX.
     pub line: u32,
-    /// How often it was executed, its guard true.
+    /// The number of executions with its guard true.
     pub executed: Executed,
     /// Blocks, and how many copies of the instruction each has.
     pub copies: Vec<(usize, u64)>,

@@ -1,4 +1,4 @@
-//! How often blocks of machine code were executed, as far as is known.
+//! Counts of the executions of machine-code blocks, as far as they are known.
 
 use super::anchor::Anchor;
 use super::blocks::{Block, Graph};
@@ -60,7 +60,7 @@ pub struct Contradiction {
 /// Executions of which it is not known which copy of an instruction they are of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
-    /// How many, beyond the blocks' own lower ends.
+    /// The number of executions beyond the blocks' own lower ends.
     pub executions: u64,
     /// Blocks, and how many copies of the instruction each has.
     pub copies: Vec<(usize, u64)>,

@@ -40,7 +40,7 @@ use disassembly::{Disassembly, DisassemblyError, Instruction};
 use pipes::{Machine, Resource, UnknownArch, UnknownOpcode};
 use serde::Serialize;
 
-/// Why there is no bound.
+/// The reason why there is no bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
     /// The disassembly cannot be read.
@@ -77,7 +77,7 @@ pub struct Launched<'a> {
     pub kernel: &'a str,
     /// Threads of a CTA.
     pub threads_of_cta: u64,
-    /// How often the module's instructions were issued ([`crate::Module::issued`]).
+    /// The number of issues of the module's instructions ([`crate::Module::issued`]).
     pub issued: &'a [Issued],
     /// Counters of the launch.
     pub counters: &'a Counters,
@@ -94,7 +94,7 @@ pub struct Limit {
     pub seconds: f64,
 }
 
-/// How often a block of machine code was executed, at least.
+/// The least number of executions of a block of machine code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct BlockCount {
     /// The address of its begin in its section.

@@ -43,7 +43,7 @@ pub(crate) struct BoundArgs {
     json: bool,
 }
 
-/// Why there is no bound.
+/// The reason why there is no bound.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

@@ -16,7 +16,7 @@ pub(super) fn ordinal(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| "required cuda:N, N being the driver's number of the GPU".to_owned())
 }
 
-/// Why a bundle did not run on a GPU.
+/// The reason why a bundle did not run on a GPU.
 #[derive(Debug, thiserror::Error)]
 enum HardwareError {
     /// The bundle does not fit.

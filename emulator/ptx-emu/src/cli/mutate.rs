@@ -62,7 +62,7 @@ pub(crate) struct MutateArgs {
     json: bool,
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error(transparent)]

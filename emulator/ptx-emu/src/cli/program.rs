@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-/// Why a program could not be run.
+/// The reason why a program could not be run.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
     /// A library of ours was not built, or is elsewhere.

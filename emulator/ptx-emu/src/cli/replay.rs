@@ -153,7 +153,7 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
     }
 }
 
-/// Why there is no replay.
+/// The reason why there is no replay.
 enum Failure {
     /// The bundle, or its run.
     Bundle(BundleError),

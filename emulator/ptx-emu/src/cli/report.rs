@@ -79,7 +79,7 @@ pub(crate) fn failed(diagnostic: &Diagnostic, model: Option<Model>) -> Value {
     value
 }
 
-/// How an output compares.
+/// Returns the comparison of an output.
 pub(crate) fn output(output: &OutputReport) -> Value {
     let first = output.first.as_ref().map(
         |first| json!({ "index": first.index, "expected": first.expected, "actual": first.actual }),

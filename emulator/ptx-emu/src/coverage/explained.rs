@@ -28,7 +28,7 @@ use super::share::FunctionShare;
 use crate::mutate::glob;
 use std::ops::Range;
 
-/// Why the instructions of a place, or of several, are not reached.
+/// The reason why the instructions of a place, or of several, are not reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// Line in the list, from 1.
@@ -41,7 +41,7 @@ pub struct Explanation {
     pub occurrence: Option<usize>,
     /// Other places may be reached.
     pub in_some_places: bool,
-    /// Why they are not reached.
+    /// The reason why they are not reached.
     pub reason: String,
 }
 

@@ -21,7 +21,7 @@ pub enum ReadReachedError {
     Read {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A line that no process wrote.
@@ -36,7 +36,7 @@ pub enum ReadReachedError {
     },
 }
 
-/// How much of a function was reached.
+/// The share of a function that was reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FunctionShare {
@@ -79,7 +79,8 @@ pub struct Unreached {
     pub instruction: String,
     /// File and line of the source that it comes from, if the text says so.
     pub source: Option<(String, u32)>,
-    /// Why is known; `false` until [`Explained::of`](super::Explained::of) has looked.
+    /// Whether the reason is known; `false` until [`Explained::of`](super::Explained::of) has
+    /// looked.
     pub explained: bool,
     /// Its place among the function's instructions.
     pub(super) at: usize,
@@ -122,7 +123,7 @@ impl Reached {
         }
     }
 
-    /// How much was reached of each function of a module, in the order of its text.
+    /// Returns the reached share of each function of a module, in the order of its text.
     ///
     /// # Errors
     /// Text that is not PTX.

@@ -7,7 +7,7 @@ use ptx_emu_core::syntax::{self, ast};
 use ptx_emu_core::{Checks, Executed, LaunchError, LoadError, Model, Module};
 use std::collections::BTreeMap;
 
-/// How to check.
+/// The options of a check.
 #[derive(Debug, Clone)]
 pub struct MutateOptions {
     /// Seeds besides `eager` and `lazy`.
@@ -29,7 +29,7 @@ impl Default for MutateOptions {
     }
 }
 
-/// Why there are no results.
+/// The reason why there are no results.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MutateError {

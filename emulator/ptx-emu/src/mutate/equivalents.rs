@@ -28,7 +28,7 @@ pub struct Equivalent {
     pub instruction: String,
     /// The number among those that are alike, from 1; `None`: all.
     pub occurrence: Option<usize>,
-    /// Why it makes no difference.
+    /// The reason why it makes no difference.
     pub reason: String,
 }
 

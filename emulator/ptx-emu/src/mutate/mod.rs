@@ -94,7 +94,7 @@ pub struct Mutant {
     pub alike: usize,
     /// The fate.
     pub fate: Fate,
-    /// Why it makes no difference, if it is known to make none.
+    /// The reason why it makes no difference, if it is known to make none.
     pub equivalent: Option<String>,
 }
 
@@ -105,7 +105,7 @@ pub enum Fate {
     Caught {
         /// Under which schedule first.
         schedule: Schedule,
-        /// How.
+        /// The finding.
         finding: Finding,
     },
     /// Nothing went wrong under any schedule.

@@ -53,6 +53,6 @@ pub const OWNED: u32 = 1 << 0;
 /// The item is the last of the CTA's run.
 pub const LAST: u32 = 1 << 1;
 
-/// How many places there are more than stages: one for the tile whose results the consumers store,
+/// The number of places beyond the stages: one for the tile whose results the consumers store,
 /// whose stages are all read, and one that the producer writes before it waits for a stage.
 pub const MORE_PLACES: u32 = 2;

@@ -98,7 +98,7 @@ pub(super) fn map_result(
     shape.map(|shape| device.tensor_map(&shape, out)).transpose()
 }
 
-/// How results get to memory, a sentence for the plan.
+/// Returns a sentence for the plan about the path of results to memory.
 pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
     let is_boxed = result_shape(gemm, choice).is_some();
     if is_boxed && gemm.groups.is_some() {

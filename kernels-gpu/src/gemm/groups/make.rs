@@ -1,4 +1,4 @@
-//! How the table of groups is made, by one warp of each CTA.
+//! The making of the table of groups, by one warp of each CTA.
 
 use core::mem::offset_of;
 use core::ops::Range;

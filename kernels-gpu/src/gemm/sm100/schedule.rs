@@ -25,7 +25,7 @@ use fp4_formats::gemm::{Item, Run, Schedule};
 pub struct Tiles<'a, L: List> {
     list: L,
     numbers: L::Numbers,
-    /// How many tiles.
+    /// The number of tiles.
     count: u32,
     /// The tile's number, and the K steps; in a mixed product, the steps of the first one.
     item: Item,

@@ -138,7 +138,7 @@ impl<L: List> Place<L> {
 struct Order {
     /// First column of the first part.
     first: u32,
-    /// How many parts.
+    /// The number of parts.
     parts: u32,
     /// The number of parts that are read before the accumulator is released.
     shared: u32,
@@ -302,7 +302,8 @@ pub unsafe fn load(config: &Sm100Config, d: u32) -> Part {
     core::array::from_fn(|i| if i < COLUMNS { f32::from_bits(eight[i]) } else { 0.0 })
 }
 
-/// How many of a thread's results lie inside the result, whose sizes are the other value.
+/// Returns the number of a thread's results that lie inside the result, whose sizes are the other
+/// value.
 #[inline(always)]
 fn extent<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) -> (u32, Problem) {
     let result = work.result(L::end(work.params, &place.group));

@@ -42,7 +42,7 @@ pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
     );
 }
 
-/// How a format's weights become 16-bit operands.
+/// The decoding of a format's weights to 16-bit operands.
 pub trait Decoded: Weights {
     /// The scales of a thread's two rows by 64 columns, as loaded.
     type Scales: Copy;

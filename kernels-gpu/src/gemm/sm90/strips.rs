@@ -27,7 +27,7 @@ const WARP_ROWS: u32 = 16;
 /// Bytes of a result.
 pub(super) const BYTES: u32 = HalfType::F16.float().bytes();
 
-/// How the sums of a strip become results.
+/// The way from the sums of a strip to results.
 pub(super) trait Strip: Copy {
     /// Sums that make a result.
     const HALVES: u32;

@@ -216,7 +216,7 @@ pub struct Product {
     /// Kernel by name, instead of the plan's.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
-    /// How K is split, instead of the plan's choice: none, cluster:N or stream-k.
+    /// Split of K, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
     /// Activation function of the values, or of the gate's: identity, silu, gelu-tanh, gelu, relu2

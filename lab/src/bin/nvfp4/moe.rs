@@ -30,7 +30,7 @@ struct Report {
     /// Scales of activations that are quantised: of the tokens, and of what is between the products.
     scales: Option<[f32; 2]>,
     device: Choice,
-    /// How the products ran.
+    /// The plans of the products.
     plans: [GemmPlan; 2],
     verified: bool,
     /// The fault that the device found with the operands.

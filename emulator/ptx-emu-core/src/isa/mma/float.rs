@@ -143,7 +143,7 @@ impl Accumulators {
     }
 }
 
-/// How products are added.
+/// The addition of products.
 #[derive(Debug, Clone, Copy)]
 enum Addition {
     /// All terms at once, by the adder of Hopper.

@@ -17,7 +17,7 @@ const ODDS: [usize; 4] = [1, 4, 32, 256];
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     started: Vec<bool>,
-    /// How many have not.
+    /// The number that have not.
     missing: usize,
     /// Clock of the last start.
     last: u64,

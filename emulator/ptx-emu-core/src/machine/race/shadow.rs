@@ -24,8 +24,8 @@ const ONE_LANE: u8 = u8::MAX;
 /// The same of one by several lanes to the same bytes.
 const SAME_BYTES: u8 = u8::MAX - 1;
 
-/// How an access communicates. Strong ones are atomic with respect to each
-/// other (PTX ISA 8.2.1, 8.7.1): atomics, volatile, relaxed, acquire, release.
+/// The order that an access gives. Strong ones are atomic with respect to each other (PTX ISA
+/// 8.2.1, 8.7.1): atomics, volatile, relaxed, acquire, release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Weak load.

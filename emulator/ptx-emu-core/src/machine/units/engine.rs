@@ -135,7 +135,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// How it uses memory that an access of `range` would disturb.
+    /// Returns its use of memory that an access of `range` would disturb.
     fn meets(&self, range: &Range, write: bool) -> Option<Role> {
         let hits = |ranges: &[Range]| ranges.iter().any(|r| r.overlaps(range));
         if hits(&self.operation.writes) {

@@ -37,7 +37,7 @@ impl Range {
     }
 }
 
-/// How an operation uses a range that an access meets.
+/// An operation's use of a range that an access meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The operation has yet to read it.

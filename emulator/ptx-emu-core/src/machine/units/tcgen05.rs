@@ -12,7 +12,7 @@ use crate::tensor::tmem::{CopyShape, LoadShape};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How `tcgen05.ld` and `.st` map the registers of a warp to cells.
+/// The map of `tcgen05.ld` and `.st` from the registers of a warp to cells.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     pub(crate) shape: LoadShape,

@@ -12,7 +12,7 @@ use crate::machine::code::Op;
 use crate::machine::regs::{Class, Pred, Regs, Slot};
 use crate::machine::units::{RegisterTouch, Site, Touches};
 
-/// How results of an instruction depend on its operands.
+/// The dependence of an instruction's results on its operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Role {
     /// All lanes are defined.

@@ -5,7 +5,7 @@ use crate::cli::error::ArgumentError;
 use ptx_emu::bundle::{Compare, CompareType};
 use serde_json::Value;
 
-/// How a number is written.
+/// The notation of a number.
 #[derive(Debug, Clone, Copy)]
 enum Format {
     Unsigned,

@@ -41,7 +41,7 @@ pub(super) struct RecordArgs {
 
 /// Seconds until a device is open.
 const OPENING: Duration = Duration::from_secs(60);
-/// How long an ended process is waited for.
+/// The time for which an ended process is waited for.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// An answer and the bytes after it.

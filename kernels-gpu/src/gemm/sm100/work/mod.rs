@@ -71,7 +71,7 @@ pub trait List: Copy {
     /// Returns the numbering of the tiles.
     fn numbers(self, config: &Sm100Config, params: &Sm100Params) -> Self::Numbers;
 
-    /// How many there are.
+    /// Returns the number of tiles.
     fn count(self, numbers: &Self::Numbers) -> u32;
 
     /// Tile number `index`.

@@ -14,7 +14,7 @@ use super::row::{Row, plain_inputs};
 pub struct History {
     /// The folder's name.
     pub folder: Option<String>,
-    /// Why there is no record.
+    /// The reason why there is no record.
     pub none: Option<String>,
     /// Files that were read.
     pub files: Vec<String>,

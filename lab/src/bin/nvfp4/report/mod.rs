@@ -39,7 +39,7 @@ const PAGE: &str = "report.html";
 const DATA: &str = "report.json";
 const CHART: &str = "times.svg";
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug, Error)]
 pub enum ReportError {
     /// A file or a folder cannot be read.
@@ -47,7 +47,7 @@ pub enum ReportError {
     Read {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file or a folder cannot be written.
@@ -55,7 +55,7 @@ pub enum ReportError {
     Write {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file has something else in it.

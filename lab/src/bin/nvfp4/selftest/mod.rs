@@ -175,7 +175,7 @@ impl Worker {
         }
     }
 
-    /// How it ended, and what it wrote to standard error.
+    /// Returns its exit status, and its text on standard error.
     fn last_words(&mut self) -> String {
         let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
         let words = self.stderr.recv_timeout(Duration::from_secs(5)).unwrap_or_default();

@@ -35,7 +35,7 @@ pub struct Step {
     pub work: Work,
 }
 
-/// How it is run.
+/// The work of a step.
 pub enum Work {
     /// Bytes to the device and back.
     Copies,

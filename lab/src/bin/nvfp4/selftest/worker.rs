@@ -54,7 +54,7 @@ pub struct StepReport {
     pub stage: String,
     pub name: String,
     pub outcome: Outcome,
-    /// Why it did not pass, or what else is to be said.
+    /// The reason why it did not pass, or another remark.
     pub detail: Option<String>,
     /// The kernel that was chosen or asked for.
     pub kernel: Option<String>,
