@@ -1,7 +1,7 @@
-//! The contract of the kernel that only reads: `read_ceiling`.
+//! The contract of the kernel that only reads: `ceiling_read`.
 
 /// Entry name.
-pub const NAME: &str = "read_ceiling";
+pub const NAME: &str = "ceiling_read";
 
 /// Threads of a CTA.
 pub const THREADS: u32 = 256;
@@ -13,7 +13,7 @@ pub const LOADS_IN_FLIGHT: usize = 8;
 /// compiler to keep the loads, and random data practically never does.
 pub const SENTINEL: u32 = 0x5EED_CAFE;
 
-/// Parameter block of `read_ceiling`.
+/// Parameter block of `ceiling_read`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReadParams {

@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
-use crate::gemm::{sm90, sm100};
+use crate::gemm::{Problems, sm90, sm100};
 use crate::quantize::tokens::TOKENS;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
 use crate::{HalfType, Operand, ceiling, gemv, moe};
@@ -89,28 +89,6 @@ impl TileWidth {
 
     const fn of(extent: u32) -> Self {
         if extent <= Self::NARROW { Self::Narrow } else { Self::Wide }
-    }
-}
-
-/// The property that the products of a launch share.
-#[derive(Clone, Copy)]
-enum Products {
-    /// All sizes.
-    Uniform,
-    /// N and K.
-    Grouped,
-    /// Types alone.
-    Mixed,
-}
-
-impl Products {
-    /// The family of the kernels with this second extent of a tile.
-    const fn family(self, types: GemmTypes, extent: u32) -> Family {
-        match self {
-            Self::Uniform => Family::Gemm(types, TileWidth::of(extent)),
-            Self::Grouped => Family::Grouped(types, TileWidth::of(extent)),
-            Self::Mixed => Family::Mixed(types),
-        }
     }
 }
 
@@ -261,6 +239,15 @@ impl Family {
         }
     }
 
+    /// The family of GEMM kernels for these problems, types, and second extent of a tile.
+    const fn gemm(problems: Problems, types: GemmTypes, extent: u32) -> Self {
+        match problems {
+            Problems::Uniform => Self::Gemm(types, TileWidth::of(extent)),
+            Problems::Grouped => Self::Grouped(types, TileWidth::of(extent)),
+            Problems::Mixed => Self::Mixed(types),
+        }
+    }
+
     /// The family that quantises to `format`.
     #[must_use]
     pub const fn quantize(format: Format) -> Self {
@@ -278,33 +265,19 @@ impl Family {
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
         let tokens = TOKENS.iter().map(|config| (Self::QuantizeTokens, config.name));
-        type Tables<C> = [(Products, &'static [C]); 3];
-        const HOPPER: Tables<sm90::Sm90Config> = [
-            (Products::Uniform, &sm90::CONFIGS),
-            (Products::Grouped, &sm90::GROUPED),
-            (Products::Mixed, &sm90::MIXED),
-        ];
-        const BLACKWELL: Tables<sm100::Sm100Config> = [
-            (Products::Uniform, &sm100::CONFIGS),
-            (Products::Grouped, &sm100::GROUPED),
-            (Products::Mixed, &sm100::MIXED),
-        ];
-        let (sm90, sm100, prepare): (&[_], &[_], &[_]) = match arch.tensor() {
-            TensorFamily::Wgmma => (&HOPPER, &[], &[]),
-            TensorFamily::Tcgen05 => (&[], &BLACKWELL, &sm100::prepare::NAMES),
+        let (on_sm90, on_sm100) = match arch.tensor() {
+            TensorFamily::Wgmma => (true, false),
+            TensorFamily::Tcgen05 => (false, true),
         };
-        let sm90 = sm90.iter().flat_map(|&(products, configs)| {
-            configs.iter().filter_map(move |config| {
-                let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
-                Some((products.family(types, config.tokens), config.name))
-            })
+        let sm90 = sm90::all().filter(move |_| on_sm90).filter_map(|config| {
+            let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
+            Some((Self::gemm(config.problems, types, config.tokens), config.name))
         });
-        let sm100 = sm100.iter().flat_map(|&(products, configs)| {
-            configs.iter().filter_map(move |config| {
-                let types = GemmTypes::of(config.format, config.activations)?;
-                Some((products.family(types, config.columns), config.name))
-            })
+        let sm100 = sm100::all().filter(move |_| on_sm100).filter_map(|config| {
+            let types = GemmTypes::of(config.format, config.activations)?;
+            Some((Self::gemm(config.problems, types, config.columns), config.name))
         });
+        let prepare = sm100::prepare::NAMES.iter().filter(move |_| on_sm100);
         core::iter::once((Self::Ceiling, ceiling::NAME))
             .chain(gemv)
             .chain(quantize)
@@ -312,7 +285,7 @@ impl Family {
             .chain(tokens)
             .chain(dequantize)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
-            .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
+            .chain(prepare.map(|name| (Self::GemmPrepare, *name)))
             .chain(sm90)
             .chain(sm100)
     }
@@ -380,14 +353,8 @@ mod tests {
                 + DEQUANTIZE.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {
-                    TensorFamily::Wgmma => {
-                        let products = sm90::CONFIGS.len() + sm90::GROUPED.len();
-                        products + sm90::MIXED.len()
-                    }
-                    TensorFamily::Tcgen05 => {
-                        let products = sm100::CONFIGS.len() + sm100::GROUPED.len();
-                        products + sm100::MIXED.len() + sm100::prepare::NAMES.len()
-                    }
+                    TensorFamily::Wgmma => sm90::all().count(),
+                    TensorFamily::Tcgen05 => sm100::all().count() + sm100::prepare::NAMES.len(),
                 };
             assert_eq!(Family::kernels(arch).count(), configured, "{arch}");
             for (family, name) in Family::kernels(arch) {
@@ -397,6 +364,23 @@ mod tests {
             assert_eq!(listed, configured, "{arch}");
         }
         assert_eq!(Family::of_kernel(Arch::Sm90a, "gemm"), None);
+    }
+
+    /// The name of a kernel begins with its operation, that of a GEMM's also says for which tensor cores.
+    #[test]
+    fn names_begin_with_the_operation() {
+        for arch in Arch::ALL {
+            for (family, name) in Family::kernels(arch) {
+                let rest = name.strip_prefix(family.operation().name());
+                let rest = rest.and_then(|rest| rest.strip_prefix('_')).expect(name);
+                let tensor = match (family.operation(), arch.tensor()) {
+                    (Operation::Gemm, TensorFamily::Wgmma) => "sm90_",
+                    (Operation::Gemm, TensorFamily::Tcgen05) => "sm100_",
+                    _ => "",
+                };
+                assert!(rest.starts_with(tensor), "{name}");
+            }
+        }
     }
 
     #[test]

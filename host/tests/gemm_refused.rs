@@ -335,7 +335,7 @@ impl Planned {
     fn new(kernels: &Kernels, kind: ActivationKind) -> Self {
         let weights = Self::weights(kernels, [2, 40, 48], kind);
         let kernel = match (kind, kernels.device().choice().arch.tensor()) {
-            (BLOCKS, TensorFamily::Tcgen05) => Some("gemm_nvfp4_128x64".to_owned()),
+            (BLOCKS, TensorFamily::Tcgen05) => Some("gemm_sm100_nvfp4_128x64".to_owned()),
             (_, TensorFamily::Wgmma | TensorFamily::Tcgen05) => None,
         };
         let options = GemmOptions::new().overrides(GemmOverrides::new().kernel(kernel));

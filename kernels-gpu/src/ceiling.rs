@@ -10,7 +10,7 @@ use fp4_formats::ceiling::{LOADS_IN_FLIGHT, ReadParams, SENTINEL, THREADS};
 /// # Safety
 /// The buffers are those that [`ReadParams`] describes, and `bytes` is a multiple of 16.
 #[kernel(threads = THREADS, min_blocks = 4)]
-pub unsafe fn read_ceiling(params: ReadParams) {
+pub unsafe fn ceiling_read(params: ReadParams) {
     let words = params.bytes / 16;
     let stride = u64::from(thread::grid_dim_x()) * u64::from(THREADS);
     let mut index =

@@ -527,7 +527,7 @@ fn the_table_of_the_environment_decides() {
     for (device, _) in compiled() {
         let (kernel, split) = match device {
             "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", Split::Cluster(2)),
-            _ => ("gemm_nvfp4_256x64", Split::None),
+            _ => ("gemm_sm100_nvfp4_256x64", Split::None),
         };
         let opened = Device::open(&device.parse().expect("known")).expect("opens");
         let opened = opened.kernels(Some(&kernels_dir())).expect("loads");

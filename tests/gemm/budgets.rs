@@ -231,7 +231,7 @@ fn plans_state_their_passes() {
     let kind = BLOCKED.kind(Format::Nvfp4);
     let shape = GemmShape::of(300, 7168, 2048);
     for (device, kernel) in
-        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_nvfp4_256x64")]
+        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_sm100_nvfp4_256x64")]
     {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));

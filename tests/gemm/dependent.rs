@@ -24,12 +24,12 @@ fn product(name: &str, codes: bool, swapped: bool, steps: u32, schedule: Schedul
 fn the_product_waits_for_its_activations() {
     let mut seed = 0;
     for name in [
-        "gemm_nvfp4_128x64",
-        "gemm_nvfp4_256x64",
-        "gemm_nvfp4_128x128_split4",
-        "gemm_nvfp4_256x64_split2",
-        "gemm_nvfp4_128x256_multicast2",
-        "gemm_nvfp4_256x128_multicast2",
+        "gemm_sm100_nvfp4_128x64",
+        "gemm_sm100_nvfp4_256x64",
+        "gemm_sm100_nvfp4_128x128_split4",
+        "gemm_sm100_nvfp4_256x64_split2",
+        "gemm_sm100_nvfp4_128x256_multicast2",
+        "gemm_sm100_nvfp4_256x128_multicast2",
     ] {
         for swapped in [false, true] {
             for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(seed)] {
@@ -47,7 +47,7 @@ fn the_product_waits_for_its_activations() {
 /// A product behind a product, which writes the same result once the first one has ended.
 #[test]
 fn products_follow_each_other() {
-    for name in ["gemm_nvfp4_128x64", "gemm_nvfp4_256x64_split4"] {
+    for name in ["gemm_sm100_nvfp4_128x64", "gemm_sm100_nvfp4_256x64_split4"] {
         for schedule in SCHEDULES {
             for dynamic in [false, true] {
                 let mut product = product(name, false, dynamic, 5, schedule);
@@ -61,7 +61,7 @@ fn products_follow_each_other() {
 /// A product without the wait is found, because its activations are not there yet.
 #[test]
 fn a_product_that_does_not_wait_is_found() {
-    let name = "gemm_nvfp4_128x64";
+    let name = "gemm_sm100_nvfp4_128x64";
     let hasty = without(name, "griddepcontrol.wait;", "");
     for swapped in [false, true] {
         let found = [Schedule::Eager]
@@ -105,7 +105,7 @@ fn few_tokens_are_waited_for() {
 /// one of these waits activations that are not there yet are noticed under some schedules.
 #[test]
 fn few_tokens_that_one_role_does_not_wait_for_are_found() {
-    let name = "gemm_nvfp4_128x8";
+    let name = "gemm_sm100_nvfp4_128x8";
     let mut found = Vec::new();
     for hasty in without_each(name, "griddepcontrol.wait;") {
         let schedules = [Schedule::Eager].into_iter().chain((0..31).map(Schedule::Random));

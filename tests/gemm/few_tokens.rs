@@ -65,7 +65,8 @@ fn within_budget() {
     let row = (shape.k / 2 + shape.k / 16) as u64;
     let operands = (shape.m + shape.n) as u64 * row;
     let (kernels, reports) = emulated("emu:b200", Schedule::Eager).observed();
-    let config = CONFIGS.iter().find(|config| config.name == "gemm_nvfp4_128x8").expect("a kernel");
+    let config =
+        CONFIGS.iter().find(|config| config.name == "gemm_sm100_nvfp4_128x8").expect("a kernel");
     let tiles = shape.n.div_ceil(config.rows() as usize) as u64;
     let steps = tiles * u64::from(config.steps(shape.k as u32));
     for (layout, most) in ScaleLayout::ALL.into_iter().zip(ISSUED) {

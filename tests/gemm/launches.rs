@@ -301,7 +301,7 @@ fn every_buffer_must_fit_and_be_on_the_device() {
         // One with a workspace, in which activations are laid out or decoded.
         let kernel = match device.choice().arch.tensor() {
             TensorFamily::Wgmma => None,
-            TensorFamily::Tcgen05 => Some("gemm_nvfp4_128x64".to_owned()),
+            TensorFamily::Tcgen05 => Some("gemm_sm100_nvfp4_128x64".to_owned()),
         };
         let options = options().output(Output::Nvfp4 { scale: 1.0, layout });
         let options = options.overrides(GemmOverrides::new().kernel(kernel));

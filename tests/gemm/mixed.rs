@@ -270,7 +270,7 @@ fn what_is_refused() {
         let blocks = ResultBuffers::Blocks { codes: one, scales: one };
         has(message(&[first, MixedProduct { out: blocks, ..second }]), "result must be f32");
         let options = || GemmOptions::new().output(output);
-        let other = GemmOverrides::new().kernel("gemm_nvfp4_128x64".to_string());
+        let other = GemmOverrides::new().kernel("gemm_sm100_nvfp4_128x64".to_string());
         let other = options().overrides(other);
         has(message(&[first, MixedProduct { options: &other, ..second }]), "kernel must be one of");
         let split = options().overrides(GemmOverrides::new().split(Split::StreamK));

@@ -251,7 +251,7 @@ fn sm90_mixed() {
 /// One cluster makes the tiles of two products: results by the copy engine, by threads and as blocks.
 #[test]
 fn sm100_mixed() {
-    let kernel = "gemm_nvfp4_256x128_mixed";
+    let kernel = "gemm_sm100_nvfp4_256x128_mixed";
     let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
     let on = |sizes: &[[usize; 3]], result, input| {
         let mut experiment = mixed(kernel, &gpu, sizes, BLOCKED, result, input);
@@ -294,7 +294,7 @@ const WIDE_BLOCKS: ResultKind = ResultKind::Blocks(Format::Mxfp4, Blocked128x4);
 /// when they are waited for.
 #[test]
 fn sm100_tiles() {
-    let kernel = "gemm_nvfp4_128x64";
+    let kernel = "gemm_sm100_nvfp4_128x64";
     check_briefly(&[
         sm100(kernel, FLOATS, [240, 248, 1264], false),
         sm100(kernel, FLOATS, [60, 120, 1264], false),
@@ -307,7 +307,7 @@ fn sm100_tiles() {
 /// makes scales or codes. Tiles, runs and ways to store are those of [`sm100_tiles`].
 #[test]
 fn sm100_few_tokens() {
-    let kernel = "gemm_nvfp4_128x8";
+    let kernel = "gemm_sm100_nvfp4_128x8";
     let (scales, codes) = (Some("a scales"), Some("a codes"));
     check_briefly(&[
         sm100_of(kernel, FLOATS, [30, 248, 1280], false, (LINEAR, scales)),
@@ -322,7 +322,7 @@ fn sm100_few_tokens() {
 /// Activations in e4m3 with MXFP4 weights as they are: the ring wraps, and the sets of columns.
 #[test]
 fn sm100_bytes() {
-    let kernel = "gemm_mxfp4_e4m3_128x64";
+    let kernel = "gemm_sm100_mxfp4_e4m3_128x64";
     check_briefly(&[
         sm100(kernel, FLOATS, [250, 240, 1248], false),
         sm100(kernel, FLOATS, [60, 120, 1248], false),
@@ -333,7 +333,7 @@ fn sm100_bytes() {
 /// Pairs of CTAs that fold NVFP4 weights to e4m3 in tensor memory.
 #[test]
 fn sm100_folded() {
-    let kernel = "gemm_nvfp4_e4m3_256x128";
+    let kernel = "gemm_sm100_nvfp4_e4m3_256x128";
     check_briefly(&[
         sm100(kernel, FLOATS, [500, 500, 1264], false),
         sm100(kernel, FLOATS, [120, 250, 1264], false),
@@ -345,7 +345,7 @@ fn sm100_folded() {
 /// Pairs of CTAs that share rows by multicast.
 #[test]
 fn sm100_pairs_and_shares() {
-    let kernel = "gemm_nvfp4_256x128_multicast2";
+    let kernel = "gemm_sm100_nvfp4_256x128_multicast2";
     check_briefly(&[
         sm100(kernel, FLOATS, [500, 500, 1008], true),
         sm100(kernel, BLOCKS, [500, 1008, 512], true),
@@ -355,7 +355,7 @@ fn sm100_pairs_and_shares() {
 /// A cluster of two that split K.
 #[test]
 fn sm100_splits() {
-    let kernel = "gemm_nvfp4_128x64_split2";
+    let kernel = "gemm_sm100_nvfp4_128x64_split2";
     check_briefly(&[
         sm100(kernel, FLOATS, [240, 120, 2544], true),
         sm100(kernel, FLOATS, [240, 246, 1024], true),

@@ -75,10 +75,10 @@ fn unsuitable_overrides() {
             "split of K must be none, stream-k, or cluster:N with N of at most",
         ),
         (&h200, large, Some(pair.name), Some(Split::Cluster(2)), UNDIVIDED),
-        (&h200, small, Some("gemm_nvfp4_128x64"), None, "gemm_sm90_nvfp4_f16_128x8"),
-        (&b200, small, Some("gemm_nvfp4_1x1"), None, "gemm_nvfp4_128x64"),
-        (&b200, small, Some("gemm_nvfp4_f16_128x64"), None, "gemm_nvfp4_128x64"),
-        (&b200, small, Some("gemm_nvfp4_128x64_split2"), None, "configuration"),
+        (&h200, small, Some("gemm_sm100_nvfp4_128x64"), None, "gemm_sm90_nvfp4_f16_128x8"),
+        (&b200, small, Some("gemm_sm100_nvfp4_1x1"), None, "gemm_sm100_nvfp4_128x64"),
+        (&b200, small, Some("gemm_sm100_nvfp4_f16_128x64"), None, "gemm_sm100_nvfp4_128x64"),
+        (&b200, small, Some("gemm_sm100_nvfp4_128x64_split2"), None, "configuration"),
         (&b200, small, None, Some(Split::Cluster(3)), "configuration"),
     ] {
         let overrides = GemmOverrides::new().kernel(kernel.map(String::from)).split(split);

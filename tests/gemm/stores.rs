@@ -10,18 +10,18 @@ use ptx_emu::Schedule;
 /// Every number of boxes of a warp and of columns of a box, accumulators that overlap,
 /// pairs, splits, shares, 16-bit activations, narrow tiles.
 const NAMES: [&str; 12] = [
-    "gemm_nvfp4_128x64",
-    "gemm_nvfp4_128x256_multicast2",
-    "gemm_mxfp4_256x256_multicast2",
-    "gemm_nvfp4_256x128_multicast2",
-    "gemm_nvfp4_128x64_split2",
-    "gemm_nvfp4_128x128_split4",
-    "gemm_nvfp4_256x64_split4",
-    "gemm_nvfp4_f16_128x64_split4",
-    "gemm_mxfp4_bf16_128x64",
-    "gemm_nvfp4_bf16_256x256",
-    "gemm_nvfp4_128x16",
-    "gemm_mxfp4_128x32",
+    "gemm_sm100_nvfp4_128x64",
+    "gemm_sm100_nvfp4_128x256_multicast2",
+    "gemm_sm100_mxfp4_256x256_multicast2",
+    "gemm_sm100_nvfp4_256x128_multicast2",
+    "gemm_sm100_nvfp4_128x64_split2",
+    "gemm_sm100_nvfp4_128x128_split4",
+    "gemm_sm100_nvfp4_256x64_split4",
+    "gemm_sm100_nvfp4_f16_128x64_split4",
+    "gemm_sm100_mxfp4_bf16_128x64",
+    "gemm_sm100_nvfp4_bf16_256x256",
+    "gemm_sm100_nvfp4_128x16",
+    "gemm_sm100_mxfp4_128x32",
 ];
 
 /// Every type of the result, both orientations, with and without vectors, ragged: both
@@ -119,7 +119,7 @@ fn rows_that_the_copy_engine_cannot_store() {
         (129, FloatType::Bf16, 2, false),
     ] {
         for swapped in [false, true] {
-            let mut product = Product::new(config("gemm_nvfp4_128x64"), [70, n, 272, 3]);
+            let mut product = Product::new(config("gemm_sm100_nvfp4_128x64"), [70, n, 272, 3]);
             (product.swapped, product.shift) = (swapped, shift);
             product.case.result = output.into();
             let stores = product.check().counters.asynchronous.tensor_stores.operations;
@@ -135,7 +135,7 @@ const STORE: &str = "cp.async.bulk.tensor.3d.global.shared::cta";
 /// most schedules, or where the copy engine is late enough to outlive its CTA.
 #[test]
 fn boxes_that_are_not_ordered_are_found() {
-    let name = "gemm_nvfp4_128x64";
+    let name = "gemm_sm100_nvfp4_128x64";
     let read = "cp.async.bulk.wait_group.read";
     for (what, from, to, diagnosis, least) in [
         ("the proxy fence", "fence.proxy.async.shared::cta;", "", "fence.proxy.async", 5),

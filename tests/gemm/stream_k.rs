@@ -47,7 +47,7 @@ fn kernels_that_take_it() {
         let (shape, kind) = (GemmShape::of(m, n, k), activations.kind(Format::Nvfp4));
         plan(shape, Format::Nvfp4, kind, Arch::Sm100a, machine, &overrides)
     };
-    for name in ["gemm_nvfp4_128x64_split2", "gemm_nvfp4_256x256_multicast2"] {
+    for name in ["gemm_sm100_nvfp4_128x64_split2", "gemm_sm100_nvfp4_256x256_multicast2"] {
         let overrides = GemmOverrides::new().kernel(name.to_string()).split(Split::StreamK);
         refused(name, planned([8, 256, 1024], LINEAR, overrides));
     }
@@ -100,7 +100,8 @@ fn every_kernel() {
 fn results_do_not_depend_on_timing() {
     let seeds = (0..24).map(|seed| Schedule::Random(700 + seed));
     let schedules: Vec<_> = SCHEDULES.into_iter().chain(seeds).collect();
-    for name in ["gemm_nvfp4_128x8", "gemm_mxfp4_256x64", "gemm_nvfp4_f16_128x64"] {
+    for name in ["gemm_sm100_nvfp4_128x8", "gemm_sm100_mxfp4_256x64", "gemm_sm100_nvfp4_f16_128x64"]
+    {
         let config = configs().find(|config| config.name == name).expect("a kernel");
         for generator in [Generator::Exact, Generator::FullRange] {
             let sizes = [5, config.rows() as usize + 24, 5 * config.step() as usize + 64, 1];

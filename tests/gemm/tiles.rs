@@ -24,7 +24,7 @@ const LAYOUTS: [[ScaleLayout; 2]; 4] = [
 #[test]
 fn whole_tiles() {
     for problem in [[128, 128, 256, 1], [128, 128, 2304, 1], [384, 256, 512, 2]] {
-        Product::new(config("gemm_nvfp4_256x64"), problem).check();
+        Product::new(config("gemm_sm100_nvfp4_256x64"), problem).check();
     }
 }
 
@@ -189,15 +189,15 @@ fn results_in_blocks() {
 #[test]
 fn every_length_of_k() {
     for name in [
-        "gemm_nvfp4_128x64",
-        "gemm_nvfp4_128x8",
-        "gemm_mxfp4_128x32",
-        "gemm_mxfp4_128x256_multicast2",
-        "gemm_nvfp4_f16_128x64",
-        "gemm_nvfp4_bf16_128x64",
-        "gemm_mxfp4_bf16_128x64",
-        "gemm_nvfp4_bf16_256x128",
-        "gemm_mxfp4_bf16_256x256",
+        "gemm_sm100_nvfp4_128x64",
+        "gemm_sm100_nvfp4_128x8",
+        "gemm_sm100_mxfp4_128x32",
+        "gemm_sm100_mxfp4_128x256_multicast2",
+        "gemm_sm100_nvfp4_f16_128x64",
+        "gemm_sm100_nvfp4_bf16_128x64",
+        "gemm_sm100_mxfp4_bf16_128x64",
+        "gemm_sm100_nvfp4_bf16_256x128",
+        "gemm_sm100_mxfp4_bf16_256x256",
     ] {
         let config = config(name);
         for (i, k) in
@@ -216,16 +216,16 @@ fn every_length_of_k() {
 #[test]
 fn random_schedules() {
     for name in [
-        "gemm_nvfp4_128x256_multicast2",
-        "gemm_mxfp4_256x64",
-        "gemm_nvfp4_256x256_multicast2",
-        "gemm_nvfp4_128x128_split4",
-        "gemm_nvfp4_128x8",
-        "gemm_mxfp4_128x16",
-        "gemm_nvfp4_128x32_split4",
-        "gemm_nvfp4_f16_128x64",
-        "gemm_nvfp4_bf16_256x256",
-        "gemm_mxfp4_bf16_256x128",
+        "gemm_sm100_nvfp4_128x256_multicast2",
+        "gemm_sm100_mxfp4_256x64",
+        "gemm_sm100_nvfp4_256x256_multicast2",
+        "gemm_sm100_nvfp4_128x128_split4",
+        "gemm_sm100_nvfp4_128x8",
+        "gemm_sm100_mxfp4_128x16",
+        "gemm_sm100_nvfp4_128x32_split4",
+        "gemm_sm100_nvfp4_f16_128x64",
+        "gemm_sm100_nvfp4_bf16_256x256",
+        "gemm_sm100_mxfp4_bf16_256x128",
     ] {
         let config = config(name);
         let k = config.step() * (2 * config.k_parts() + 1);

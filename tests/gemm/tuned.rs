@@ -29,8 +29,8 @@ const TUNED_GPUS: [TunedGpu; 2] = [
     (
         "emu:b200",
         [
-            (LINEAR, "gemm_nvfp4_128x64_split2", Split::Cluster(2)),
-            (F16, "gemm_nvfp4_f16_256x128", Split::None),
+            (LINEAR, "gemm_sm100_nvfp4_128x64_split2", Split::Cluster(2)),
+            (F16, "gemm_sm100_nvfp4_f16_256x128", Split::None),
         ],
     ),
 ];
@@ -98,7 +98,7 @@ fn the_tables_kernel_runs_and_is_right() {
 fn a_wrong_table_makes_no_wrong_result() {
     let shape = GemmShape { m: 3, n: 40, k: 96, l: 1 };
     for (device, kernel) in
-        [("emu:h200", "gemm_sm90_mxfp4_bf16_128x8"), ("emu:b200", "gemm_mxfp4_128x64")]
+        [("emu:h200", "gemm_sm90_mxfp4_bf16_128x8"), ("emu:b200", "gemm_sm100_mxfp4_128x64")]
     {
         let kernels = emulated(device, SCHEDULES[4]);
         let mut table = Table::new(kernels.tune_key().clone());
@@ -136,7 +136,7 @@ fn grouped_problem(case: &GroupedCase) -> TuneProblem {
 fn the_tables_kernel_runs_for_groups() {
     for (device, kernel, split) in [
         ("emu:h200", "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK),
-        ("emu:b200", "gemm_nvfp4_256x128_grouped", Split::None),
+        ("emu:b200", "gemm_sm100_nvfp4_256x128_grouped", Split::None),
     ] {
         for (at, (slot, gated)) in
             [(None, false), (None, true), (Some(9), false)].into_iter().enumerate()
@@ -203,10 +203,10 @@ fn both_products_of_a_mixture_are_in_the_table() {
     let (fp4, halves) = (ActivationInput::Fp4, ActivationInput::Halves(HalfType::F16));
     for (device, shape, activations, kernel, split, m) in [
         ("emu:h200", many, fp4, "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK, 18),
-        ("emu:b200", many, fp4, "gemm_nvfp4_256x128_grouped", Split::None, 18),
+        ("emu:b200", many, fp4, "gemm_sm100_nvfp4_256x128_grouped", Split::None, 18),
         ("emu:h200", one, fp4, "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK, 2),
         ("emu:h200", one, halves, "gemm_sm90_nvfp4_f16_128x128_grouped", Split::StreamK, 1),
-        ("emu:b200", one, halves, "gemm_nvfp4_f16_256x128_grouped", Split::None, 1),
+        ("emu:b200", one, halves, "gemm_sm100_nvfp4_f16_256x128_grouped", Split::None, 1),
     ] {
         let options = GemmOptions::new().activation(Activation::Silu).up(UpOptions::new());
         let bench = GemmBench {

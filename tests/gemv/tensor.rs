@@ -116,7 +116,7 @@ fn weights_as_they_are_stored() {
         let kernels = emulated("emu:b200", schedule);
         let shape = GemvShape { m: 256, k: 576, l: 3 };
         let mut case = Case::new(shape, 5);
-        case.options = GemvOptions::new().overrides(named("gemm_nvfp4_128x8"));
+        case.options = GemvOptions::new().overrides(named("gemm_sm100_nvfp4_128x8"));
         let moved = case.check(&kernels);
         case.layouts[1] = Blocked128x4;
         let stored = case.check(&kernels);
@@ -158,7 +158,7 @@ fn choices() {
         assert!(found.to_string().contains("clocks, and gemv_nvfp4_128x4"), "{found}");
         kernels.push((found.kernel, is_product(&found)));
     }
-    assert_eq!(kernels, [("gemm_nvfp4_128x8", true); 3]);
+    assert_eq!(kernels, [("gemm_sm100_nvfp4_128x8", true); 3]);
 
     let shape = GEMV_CONTEST[0];
     let not = |form: &WeightForm, reason: &str| {
@@ -182,7 +182,7 @@ fn choices() {
     assert_eq!(fastest(shape, Arch::Sm90a), Linear);
     let small = GemvShape { m: 128, k: 256, l: 1 };
     assert_eq!(fastest(small, Arch::Sm100a), Linear);
-    let asked = named("gemm_nvfp4_128x8");
+    let asked = named("gemm_sm100_nvfp4_128x8");
     let found = fastest_layout(small, FloatType::F16, Arch::Sm100a, machine, &asked);
     assert_eq!(found, Blocked128x4);
 }
@@ -195,23 +195,23 @@ fn overrides_and_refusals() {
     let form = WeightForm::as_stored(shape, Blocked128x4);
     let own = plan(&form, &named("gemv_nvfp4_128x4")).expect("a kernel of a GEMV");
     assert_eq!((own.kernel, is_product(&own)), ("gemv_nvfp4_128x4", false));
-    let one = plan(&form, &named("gemm_nvfp4_128x32")).expect("a product");
-    assert_eq!((one.kernel, is_product(&one)), ("gemm_nvfp4_128x32", true));
+    let one = plan(&form, &named("gemm_sm100_nvfp4_128x32")).expect("a product");
+    assert_eq!((one.kernel, is_product(&one)), ("gemm_sm100_nvfp4_128x32", true));
     assert!(!is_product(&plan(&form, &GemvOverrides::new().ctas(70)).expect("own")));
     let refused = |form: &WeightForm, overrides: &GemvOverrides, part: &str| {
         let text = plan(form, overrides).expect_err("refused").to_string();
         assert!(text.contains(part), "{text}");
     };
-    refused(&form, &named("gemm_mxfp4_128x8"), "kernel");
-    refused(&form, &named("gemm_nvfp4_128x8").ctas(3), "number of CTAs must be absent");
-    refused(&WeightForm::as_stored(shape, Linear), &named("gemm_nvfp4_128x8"), "linear");
+    refused(&form, &named("gemm_sm100_mxfp4_128x8"), "kernel");
+    refused(&form, &named("gemm_sm100_nvfp4_128x8").ctas(3), "number of CTAs must be absent");
+    refused(&WeightForm::as_stored(shape, Linear), &named("gemm_sm100_nvfp4_128x8"), "linear");
     let short = WeightForm::as_stored(GemvShape { m: 128, k: 256, l: 1 }, Blocked128x4);
-    refused(&short, &named("gemm_nvfp4_128x32_split4"), "one that takes");
+    refused(&short, &named("gemm_sm100_nvfp4_128x32_split4"), "one that takes");
 
     let kernels = emulated("emu:b200", Schedule::Eager);
     let device = kernels.device();
     let mut case = Case::new(GemvShape { m: 100, k: 256, l: 1 }, 9);
-    let options = GemvOptions::new().overrides(named("gemm_nvfp4_128x64"));
+    let options = GemvOptions::new().overrides(named("gemm_sm100_nvfp4_128x64"));
     let (a, b) = case.operands();
     let weights = Repacked::new(&b, Blocked128x4).expect("repacked");
     let product = Gemv::with_workspace(&kernels, weights.form(), Linear, options.clone());
@@ -228,7 +228,7 @@ fn overrides_and_refusals() {
     let workspace = Workspace::new(device, product.workspace_bytes()).expect("room");
     product.launch_weights_in(inputs, &uploaded, &out, Some(&workspace)).expect("launched");
     // Few tokens need none where no tile is cut.
-    let options = GemvOptions::new().overrides(named("gemm_nvfp4_128x8"));
+    let options = GemvOptions::new().overrides(named("gemm_sm100_nvfp4_128x8"));
     let narrow = Gemv::with_workspace(&kernels, weights.form(), Linear, options);
     let narrow = narrow.expect("planned");
     assert_eq!(narrow.workspace_bytes(), 0);
@@ -264,10 +264,12 @@ fn fewer_instructions() {
         assert!(reference.verify(&result.values(), result.output).passed());
         reports.take().iter().map(|report| report.counters.warp_instructions).sum()
     };
-    let product = count(Blocked128x4, "gemm_nvfp4_128x8", None);
+    let product = count(Blocked128x4, "gemm_sm100_nvfp4_128x8", None);
     for (layout, kernel) in [(Linear, "gemv_nvfp4_linear"), (Blocked128x4, "gemv_nvfp4_128x4")] {
         let own = count(layout, kernel, Some(64));
-        println!("{shape}: {kernel} issues {own} warp instructions, gemm_nvfp4_128x8 {product}");
+        println!(
+            "{shape}: {kernel} issues {own} warp instructions, gemm_sm100_nvfp4_128x8 {product}"
+        );
         assert!(5 * own > 9 * product, "{kernel}: {own}, on the tensor cores {product}");
         let blocks = (shape.m * shape.k / 16 / 32) as u64;
         let modelled = vector::issued_per_block(layout) * blocks;

@@ -52,8 +52,8 @@ fn only_the_family_target_runs_on_a_b300() {
 #[test]
 fn scale_vectors_are_spelled_by_their_length() {
     for (kernel, old, new) in [
-        ("gemm_nvfp4_128x64", ".block_scale.scale_vec::4X", ".block_scale.block16"),
-        ("gemm_mxfp4_128x64", ".block_scale.scale_vec::2X", ".block_scale.block32"),
+        ("gemm_sm100_nvfp4_128x64", ".block_scale.scale_vec::4X", ".block_scale.block16"),
+        ("gemm_sm100_mxfp4_128x64", ".block_scale.scale_vec::2X", ".block_scale.block32"),
     ] {
         let [a, f] = [Arch::Sm100a, Arch::Sm100f].map(|arch| ptx(arch, kernel));
         let count = a.matches(old).count();

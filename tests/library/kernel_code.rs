@@ -91,13 +91,8 @@ fn products_do_not_divide() {
     for (arch, _, text) in modules() {
         for (name, lines) in entries(&text) {
             let is = match arch.tensor() {
-                TensorFamily::Wgmma => {
-                    sm90::CONFIGS.iter().chain(&sm90::GROUPED).any(|config| config.name == name)
-                }
-                TensorFamily::Tcgen05 => {
-                    let all = sm100::CONFIGS.iter().chain(&sm100::GROUPED);
-                    all.into_iter().any(|config| config.name == name)
-                }
+                TensorFamily::Wgmma => sm90::all().any(|config| config.name == name),
+                TensorFamily::Tcgen05 => sm100::all().any(|config| config.name == name),
             };
             let divisions = found(&lines, &["div.u", "div.s", "rem.u", "rem.s"]);
             assert!(!is || divisions.is_empty(), "{arch} {name}: {divisions:?}");
@@ -105,8 +100,8 @@ fn products_do_not_divide() {
         }
     }
     let configured = Arch::ALL.map(|arch| match arch.tensor() {
-        TensorFamily::Wgmma => sm90::CONFIGS.len() + sm90::GROUPED.len(),
-        TensorFamily::Tcgen05 => sm100::CONFIGS.len() + sm100::GROUPED.len(),
+        TensorFamily::Wgmma => sm90::all().count(),
+        TensorFamily::Tcgen05 => sm100::all().count(),
     });
     assert_eq!(products, configured.iter().sum::<usize>());
 }

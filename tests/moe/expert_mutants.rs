@@ -143,7 +143,7 @@ fn sm90_groups() {
 /// engine and by threads, and as blocks. Activations, counts or factors are late.
 #[test]
 fn sm100_groups() {
-    let kernel = "gemm_nvfp4_256x128_grouped";
+    let kernel = "gemm_sm100_nvfp4_256x128_grouped";
     let gpu = Gpu { sms: 4, ..nvfp4_tests::b200() };
     let on = |counts: &[usize], sizes, result, input| {
         let (activations, factors) = (BLOCKED, true);
@@ -199,7 +199,7 @@ fn sm90_few_tokens() {
 /// that of the lanes that make the table.
 #[test]
 fn sm90_pairs_of_groups() {
-    let kernel = "gemm_sm90_nvfp4_f16_128x256_grouped_multicast2";
+    let kernel = "gemm_sm90_nvfp4_f16_128x256_multicast2_grouped";
     let on = |clusters: u32, counts: &[usize], sizes, result: FloatType, input| {
         let gpu = Gpu { sms: 2 * clusters, ..Gpu::h200() };
         let (activations, result, factors) = (F16, result.into(), true);
@@ -223,7 +223,7 @@ fn sm90_pairs_of_groups() {
 /// many small groups of a gated product.
 #[test]
 fn sm100_decoded() {
-    let kernel = "gemm_nvfp4_f16_128x64_grouped";
+    let kernel = "gemm_sm100_nvfp4_f16_128x64_grouped";
     let on = |sms: u32, case: GroupedCase, input| {
         let gpu = Gpu { sms, ..nvfp4_tests::b200() };
         let case = GroupedCase { activations: F16, factors: true, ..case };

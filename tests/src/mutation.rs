@@ -31,10 +31,10 @@ const MISSED: &str = "
 gemm_* | relaxed | st.release.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_* | relaxed | ld.acquire.gpu.global.b32* | orders in global memory are not looked at (machine::race)
 gemm_sm90_* | remove | fence.proxy.async.global; | likewise, before a copy of what other CTAs wrote there
-gemm_nvfp4_128x64 | remove | bar.warp.sync %r; #4 | as the flag's order: lanes also come together for a load of tensor memory
-gemm_nvfp4_128x8 | remove | bar.warp.sync %r; #4 | as that of 128x64
-gemm_mxfp4_e4m3_128x64 | remove | bar.warp.sync %r; #4 | as that of 128x64
-gemm_nvfp4_e4m3_256x128 | remove | bar.warp.sync %r; #4 | as that of 128x64
+gemm_sm100_nvfp4_128x64 | remove | bar.warp.sync %r; #4 | as the flag's order: lanes also come together for a load of tensor memory
+gemm_sm100_nvfp4_128x8 | remove | bar.warp.sync %r; #4 | as that of 128x64
+gemm_sm100_mxfp4_e4m3_128x64 | remove | bar.warp.sync %r; #4 | as that of 128x64
+gemm_sm100_nvfp4_e4m3_256x128 | remove | bar.warp.sync %r; #4 | as that of 128x64
 gemm_sm90_nvfp4_f16_128x32 | remove | bar.sync 1, 256; #1 | as the flag's order: no schedule of these launches sets it before the sums behind it
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.sync 1, 256; #1 | as that of 128x32
 gemm_sm90_nvfp4_e4m3_128x32 | remove | bar.sync 1, 256; #1 | as that of 128x32
@@ -42,11 +42,11 @@ gemm_sm90_nvfp4_e4m3_128x256 | remove | bar.sync 1, 256; #1 | as that of 128x32
 gemm_sm90_nvfp4_e4m3_128x256 | remove | wgmma.fence.sync.aligned; #3 | reads of registers are not ordered with a product that overwrites them
 gemm_sm90_nvfp4_f16_128x128_grouped | remove | bar.warp.sync %r; #4 | lanes write the same words of a run, but no launch parts them just there
 gemm_sm90_nvfp4_f16_128x8_grouped | remove | griddepcontrol.wait; #3 | of a CTA without work: only a kernel behind this one could begin too early
-gemm_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | lanes hand token counts to one another; shuffles behind it, which order no memory, keep them together
-gemm_nvfp4_f16_128x64_grouped | remove | bar.warp.sync %r; #1 | as that of 256x128
-gemm_sm90_nvfp4_f16_128x256_grouped_multicast2 | remove | bar.warp.sync %r; #7 | lanes write the same words of a run, but no launch parts them just there
-gemm_sm90_nvfp4_f16_128x256_grouped_multicast2 | relaxed | @arrives mbarrier.arrive.release.cta.shared::c*.b64 _, [%r]; } #30 | a barrier of the warp before it is taken for a fence
-gemm_sm90_nvfp4_f16_128x256_grouped_multicast2 | remove | bar.sync *, 128; #55 | the next tile's products, which a warpgroup's warps wait for together, are taken to order the reads before them
+gemm_sm100_nvfp4_256x128_grouped | remove | bar.warp.sync %r; #1 | lanes hand token counts to one another; shuffles behind it, which order no memory, keep them together
+gemm_sm100_nvfp4_f16_128x64_grouped | remove | bar.warp.sync %r; #1 | as that of 256x128
+gemm_sm90_nvfp4_f16_128x256_multicast2_grouped | remove | bar.warp.sync %r; #7 | lanes write the same words of a run, but no launch parts them just there
+gemm_sm90_nvfp4_f16_128x256_multicast2_grouped | relaxed | @arrives mbarrier.arrive.release.cta.shared::c*.b64 _, [%r]; } #30 | a barrier of the warp before it is taken for a fence
+gemm_sm90_nvfp4_f16_128x256_multicast2_grouped | remove | bar.sync *, 128; #55 | the next tile's products, which a warpgroup's warps wait for together, are taken to order the reads before them
 gemm_*_mixed | remove | fence.proxy.tensormap::generic.acquire.sys [%rd], 128; | of maps that the host wrote, no launch finds an older one in a cache
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
 ";

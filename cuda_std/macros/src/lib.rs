@@ -3,7 +3,7 @@
 //! Works on token trees directly: the grammar is small and this keeps a parser
 //! library out of every kernel build.
 
-use proc_macro::{Delimiter, Group, Spacing, TokenStream, TokenTree};
+use proc_macro::{Delimiter, Group, Ident, Spacing, TokenStream, TokenTree};
 
 /// Marks an `unsafe fn` as a kernel entry point.
 ///
@@ -12,6 +12,7 @@ use proc_macro::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 ///
 /// | argument | PTX directive |
 /// |---|---|
+/// | `name = (parts)` | none: the function's name, joined from words and numbers |
 /// | `threads = N`, `(X, Y)` or `(X, Y, Z)` | `.reqntid` |
 /// | `max_threads = N`, `(X, Y)` or `(X, Y, Z)` | `.maxntid` |
 /// | `min_blocks = N` (CTAs per SM) | `.minnctapersm` |
@@ -46,7 +47,7 @@ struct Bounds {
 }
 
 fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, String> {
-    let bounds = parse_bounds(arguments)?;
+    let Arguments { name, bounds } = parse_arguments(arguments)?;
     let tokens: Vec<TokenTree> = item.into_iter().collect();
     let function = tokens
         .iter()
@@ -65,8 +66,12 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Stri
         return Err("a kernel needs a body".into());
     }
 
-    let Some(TokenTree::Ident(name)) = tokens.get(function + 1) else {
+    let Some(TokenTree::Ident(own)) = tokens.get(function + 1) else {
         return Err("a kernel needs a name".into());
+    };
+    let name = match name {
+        Some(name) => Ident::new(&name, own.span()),
+        None => own.clone(),
     };
     let attributes = format!(
         "#[cfg(any(not(cuda_builder_module), cuda_builder_entry = \"{name}\"))] \
@@ -75,7 +80,8 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Stri
     let mut out: TokenStream = attributes.parse().map_err(|e| format!("{e}"))?;
     out.extend(signature[..function].iter().cloned());
     out.extend("extern \"ptx-kernel\"".parse::<TokenStream>().map_err(|e| format!("{e}"))?);
-    out.extend(signature[function..].iter().cloned());
+    out.extend([signature[function].clone(), TokenTree::Ident(name)]);
+    out.extend(signature[function + 2..].iter().cloned());
 
     let [tx, ty, tz] = &bounds.threads;
     let [cx, cy, cz] = &bounds.cluster;
@@ -90,7 +96,14 @@ fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Stri
     Ok(out)
 }
 
-fn parse_bounds(arguments: TokenStream) -> Result<Bounds, String> {
+struct Arguments {
+    /// The kernel's name, where it is not the function's.
+    name: Option<String>,
+    bounds: Bounds,
+}
+
+fn parse_arguments(arguments: TokenStream) -> Result<Arguments, String> {
+    let mut kernel = None;
     let zero = || ["0".to_string(), "0".to_string(), "0".to_string()];
     let mut bounds = Bounds {
         threads: zero(),
@@ -112,6 +125,7 @@ fn parse_bounds(arguments: TokenStream) -> Result<Bounds, String> {
             return Err(format!("`{name}` is given twice"));
         }
         match name.as_str() {
+            "name" => kernel = Some(joined(value)?),
             "threads" => bounds.threads = dimensions(value)?,
             "max_threads" => {
                 bounds.threads = dimensions(value)?;
@@ -122,7 +136,7 @@ fn parse_bounds(arguments: TokenStream) -> Result<Bounds, String> {
             "cluster" => bounds.cluster = dimensions(value)?,
             other => {
                 return Err(format!(
-                    "unknown argument `{other}`: threads, max_threads, min_blocks, \
+                    "unknown argument `{other}`: name, threads, max_threads, min_blocks, \
                      max_registers and cluster are known"
                 ));
             }
@@ -132,7 +146,28 @@ fn parse_bounds(arguments: TokenStream) -> Result<Bounds, String> {
     if seen.iter().any(|s| s == "threads") && seen.iter().any(|s| s == "max_threads") {
         return Err("`threads` and `max_threads` exclude each other".into());
     }
-    Ok(bounds)
+    Ok(Arguments { name: kernel, bounds })
+}
+
+/// The name that the words and numbers in parentheses make together.
+fn joined(value: &[TokenTree]) -> Result<String, String> {
+    let [TokenTree::Group(parts)] = value else {
+        return Err("expected a name's parts in parentheses".into());
+    };
+    let mut name = String::new();
+    for part in parts.stream() {
+        match part {
+            TokenTree::Ident(_) | TokenTree::Literal(_) => name += &part.to_string(),
+            TokenTree::Group(_) | TokenTree::Punct(_) => {
+                return Err(format!("`{part}` is no part of a name"));
+            }
+        }
+    }
+    let named = name.starts_with(|first: char| first.is_ascii_alphabetic());
+    if !named || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err(format!("`{name}` is no name"));
+    }
+    Ok(name)
 }
 
 /// `N` is (N, 1, 1), `(X, Y)` is (X, Y, 1), `(X, Y, Z)` is itself.

@@ -12,6 +12,7 @@
 //! | [`next`] | prefetching for the next launch |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
+//! | [`table`] | which kernels there are: tiles by types, and their names |
 //! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters |
 //! | [`sm100`] | sm_100a: the same |
 
@@ -24,6 +25,7 @@ pub mod schedule;
 pub mod sm100;
 pub mod sm90;
 pub mod split;
+pub mod table;
 pub mod work;
 
 pub use combine::{Activation, Combine, Half, PairedRows};
@@ -36,6 +38,7 @@ pub use mixed::Mixed;
 pub use next::NextWeights;
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;
+pub use table::Problems;
 pub use work::{Dimension, TileOrder, TileShape, Tiles, Uniform, Walk};
 
 /// Sizes of a GEMM as kernels take them.

@@ -50,12 +50,12 @@ pub const AMAX: [AmaxConfig; 6] = {
         AmaxConfig { name, input, silu, warps: 8, min_blocks: 4 }
     }
     [
-        config("amax_f32", FloatType::F32, false),
-        config("amax_f16", FloatType::F16, false),
-        config("amax_bf16", FloatType::Bf16, false),
-        config("silu_amax_f32", FloatType::F32, true),
-        config("silu_amax_f16", FloatType::F16, true),
-        config("silu_amax_bf16", FloatType::Bf16, true),
+        config("quantize_amax_f32", FloatType::F32, false),
+        config("quantize_amax_f16", FloatType::F16, false),
+        config("quantize_amax_bf16", FloatType::Bf16, false),
+        config("quantize_silu_amax_f32", FloatType::F32, true),
+        config("quantize_silu_amax_f16", FloatType::F16, true),
+        config("quantize_silu_amax_bf16", FloatType::Bf16, true),
     ]
 };
 

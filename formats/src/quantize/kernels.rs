@@ -212,12 +212,12 @@ pub const QUANTIZE: [QuantizeConfig; 22] = {
         any("quantize_mxfp4_f32", Format::Mxfp4, F32, false, 4),
         any("quantize_mxfp4_f16", Format::Mxfp4, F16, false, 5),
         any("quantize_mxfp4_bf16", Format::Mxfp4, Bf16, false, 5),
-        any("silu_quantize_nvfp4_f32", Format::Nvfp4, F32, true, 5),
-        any("silu_quantize_nvfp4_f16", Format::Nvfp4, F16, true, 5),
-        any("silu_quantize_nvfp4_bf16", Format::Nvfp4, Bf16, true, 5),
-        any("silu_quantize_mxfp4_f32", Format::Mxfp4, F32, true, 3),
-        any("silu_quantize_mxfp4_f16", Format::Mxfp4, F16, true, 4),
-        any("silu_quantize_mxfp4_bf16", Format::Mxfp4, Bf16, true, 4),
+        any("quantize_silu_nvfp4_f32", Format::Nvfp4, F32, true, 5),
+        any("quantize_silu_nvfp4_f16", Format::Nvfp4, F16, true, 5),
+        any("quantize_silu_nvfp4_bf16", Format::Nvfp4, Bf16, true, 5),
+        any("quantize_silu_mxfp4_f32", Format::Mxfp4, F32, true, 3),
+        any("quantize_silu_mxfp4_f16", Format::Mxfp4, F16, true, 4),
+        any("quantize_silu_mxfp4_bf16", Format::Mxfp4, Bf16, true, 4),
         ADAPTIVE,
     ]
 };

@@ -9,7 +9,7 @@
 //! take as much longer. Its constants are published rates and counts of instructions, not
 //! measurements; those of the fix-up are sm_90a's.
 
-use fp4_formats::gemm::sm100::config::{NARROW_COLUMNS, Products, STORE_COLUMNS};
+use fp4_formats::gemm::sm100::config::{Products, STORE_COLUMNS};
 use fp4_formats::gemm::sm100::prepare::scales_need_it;
 use fp4_formats::gemm::sm100::{CONFIGS, GROUPED, MIXED, Sm100Config};
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
@@ -88,7 +88,7 @@ const fn decode_clocks(config: &Sm100Config) -> u64 {
 const fn has_preparation(config: &Sm100Config, problem: &Problem) -> bool {
     let blocks = matches!(config.products(), Products::Blocks);
     let needed = scales_need_it(config.format, ScaleLayout::Blocked128x4, problem.m, problem.k);
-    blocks && !config.grouped && !config.loads_tokens() && needed
+    blocks && !config.is_grouped() && !config.loads_tokens() && needed
 }
 
 /// Clocks in which a CTA stores the results of its part of a tile.
@@ -298,7 +298,7 @@ impl Estimate {
     #[must_use]
     pub const fn rank(&self) -> (bool, u64, u64) {
         let tokens = self.tiles.token_tiles() as u64 * self.config.columns as u64;
-        let many = self.config.columns < NARROW_COLUMNS && tokens > FEW_TOKENS;
+        let many = self.config.loads_tokens() && tokens > FEW_TOKENS;
         let cut = match self.split {
             Split::StreamK => self.count > self.resident.saturating_mul(FEW_WAVES),
             Split::None | Split::Cluster(_) => false,
@@ -411,10 +411,10 @@ mod tests {
         let name =
             |m, n, k| (pick(m, n, k).config.name, pick(m, n, k).split, pick(m, n, k).swapped);
         let (stream_k, none) = (Split::StreamK, Split::None);
-        assert_eq!(name(1, 7168, 16384), ("gemm_nvfp4_128x8", stream_k, true));
-        assert_eq!(name(128, 7168, 16384), ("gemm_nvfp4_256x64", stream_k, true));
-        assert_eq!(name(4096, 4096, 4096), ("gemm_nvfp4_256x256_multicast2", none, false));
-        assert_eq!(name(1, 1, 16), ("gemm_nvfp4_128x8", none, true));
+        assert_eq!(name(1, 7168, 16384), ("gemm_sm100_nvfp4_128x8", stream_k, true));
+        assert_eq!(name(128, 7168, 16384), ("gemm_sm100_nvfp4_256x64", stream_k, true));
+        assert_eq!(name(4096, 4096, 4096), ("gemm_sm100_nvfp4_256x256_multicast2", none, false));
+        assert_eq!(name(1, 1, 16), ("gemm_sm100_nvfp4_128x8", none, true));
     }
 
     /// All SMs copy if tiles are not as many as SMs, or a few more: for few tokens, of either type, that is
@@ -447,7 +447,9 @@ mod tests {
             Estimate::new(config, true, split, &problem, FLOATS, &Rates::B200).unwrap()
         };
         let [whole, cut] = [148, 149].map(|tiles| tiles * 128);
-        for name in ["gemm_nvfp4_128x8", "gemm_nvfp4_128x64", "gemm_nvfp4_f16_128x64"] {
+        for name in
+            ["gemm_sm100_nvfp4_128x8", "gemm_sm100_nvfp4_128x64", "gemm_sm100_nvfp4_f16_128x64"]
+        {
             let [one, other] =
                 [Split::None, Split::StreamK].map(|split| clocks(name, split, whole));
             assert_eq!((one.clocks, one.clusters), (other.clocks, other.clusters), "{name}");
@@ -486,7 +488,7 @@ mod tests {
             for m in [33, 64, 200] {
                 let problem = Problem { m, n: 520, k: 1184, l: 1 };
                 let found = choose(format, None, &problem, FLOATS, &Rates::B200).unwrap();
-                assert!(found.config.columns >= NARROW_COLUMNS, "{m}: {}", found.config.name);
+                assert!(!found.config.loads_tokens(), "{m}: {}", found.config.name);
             }
         }
     }
@@ -550,7 +552,7 @@ mod tests {
                 let short = [32768, 32768, config.step() * config.k_parts()];
                 let (_, limit) = clocks(config, swapped, short, quantized).unwrap();
                 // CTAs that split a tile share its results, and a narrow one has few.
-                let few = config.k_parts() > 1 || config.columns < NARROW_COLUMNS;
+                let few = config.k_parts() > 1 || config.loads_tokens();
                 assert!(few || limit == Limit::Results, "{}", config.name);
             }
         }
@@ -569,7 +571,8 @@ mod tests {
     #[test]
     fn clusters_are_in_gpcs() {
         let problem = Problem { m: 256, n: 36 * 256, k: 1024, l: 1 };
-        let config = CONFIGS.iter().find(|c| c.name == "gemm_nvfp4_256x128_multicast2").unwrap();
+        let config =
+            CONFIGS.iter().find(|c| c.name == "gemm_sm100_nvfp4_256x128_multicast2").unwrap();
         assert_eq!(config.cluster(), 4);
         let gpcs = ResidentClusters::of_gpcs(&[20, 20, 18, 18, 18, 18, 18, 18]);
         let of = |clusters| {

@@ -1,12 +1,12 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use fp4_formats::WARP;
 use fp4_formats::gemm::sm90::config::{
     CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
 use fp4_formats::gemm::sm90::repack::Scheme;
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
+use fp4_formats::{Operand, WARP};
 
 /// The estimated cost of a candidate in cycles of an SM: the comparator of [`candidates`]. A model
 /// for ranking, not a prediction.
@@ -30,31 +30,45 @@ pub struct Estimate {
     pub bound: &'static str,
 }
 
-/// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
-/// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
-/// an H200, in which parts of one overlap the next.
+/// Cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; of narrowed tiles, those of
+/// the configuration's tokens. These constants reproduce launches that follow one another on an H200, where
+/// parts of one overlap the next. 0 for a tile that no configuration has.
 const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
-    match (config.rows, config.tokens) {
-        (_, tokens) if config.scheme.operand.half().is_none() => match tokens {
-            ..=32 => 400,
-            33..=64 => 450,
-            65..=128 => 620,
-            129.. => 1200,
-        },
-        (_, 8) => 330,
-        (_, 16) => 430,
-        (_, 32) => 550,
-        (_, 48) if width <= TRIMMED_TOKENS[0] => 555,
-        (_, 48) if width <= TRIMMED_TOKENS[1] => 585,
-        (_, 48) => 605,
-        (_, 64) => 650,
-        (128, ..=128) => 1060,
-        _ => 2200,
+    match (config.scheme.operand, config.rows, config.tokens) {
+        (Operand::E4m3, 128, 32) => 400,
+        (Operand::E4m3, 128, 64) => 450,
+        (Operand::E4m3, 128, 128) => 620,
+        (Operand::E4m3, 128, 256) => 1200,
+        (Operand::Half(_), 128, 8) => 330,
+        (Operand::Half(_), 128, 16) => 430,
+        (Operand::Half(_), 128, 32) => 550,
+        (Operand::Half(_), 128, 48) if width <= TRIMMED_TOKENS[0] => 555,
+        (Operand::Half(_), 128, 48) if width <= TRIMMED_TOKENS[1] => 585,
+        (Operand::Half(_), 128, 48) => 605,
+        (Operand::Half(_), 128, 64) => 650,
+        (Operand::Half(_), 128, 128) => 1060,
+        (Operand::Half(_), 128, 256) | (Operand::Half(_), 256, 128) => 2200,
+        _ => 0,
     }
 }
 
-/// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
-/// runs of a grouped product may be longer by as much if that spares the fix-up.
+/// Every tile of the tables has cycles of its own.
+const _: () = {
+    let tables: [&[Sm90Config]; 3] = [&CONFIGS, &GROUPED, &MIXED];
+    let (mut table, mut at) = (0, 0);
+    while table < tables.len() {
+        if at < tables[table].len() {
+            let config = &tables[table][at];
+            assert!(product_cycles(config, config.tokens) > 0);
+            at += 1;
+        } else {
+            (table, at) = (table + 1, 0);
+        }
+    }
+};
+
+/// Steps that take as long as sending partial sums, waiting for them and adding them: runs of a
+/// grouped product may be so much longer where that spares the fix-up.
 pub const fn whole_tile_slack(config: &Sm90Config) -> u32 {
     let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
     (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1

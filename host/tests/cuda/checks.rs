@@ -45,7 +45,7 @@ const CHECKS: [(&str, Check); 14] = [
     ("graph", graph),
     ("broken recordings", broken_recordings),
     ("threads", threads),
-    ("read ceiling", read_ceiling),
+    ("read ceiling", ceiling_read),
     ("cuBLAS", cublas),
     ("cuBLAS e4m3", cublas_e4m3),
 ];
@@ -426,7 +426,7 @@ fn threads(device: &CudaDevice, module: &CudaModule) -> Checked {
     pass(format!("{ROUNDS} rounds on each of two threads and streams"))
 }
 
-fn read_ceiling(device: &CudaDevice, module: &CudaModule) -> Checked {
+fn ceiling_read(device: &CudaDevice, module: &CudaModule) -> Checked {
     let mut rates = Vec::new();
     for bytes in [33 << 20, 66 << 20, 132 << 20] {
         // SAFETY: the kernel reads its input and writes at most 8 bytes per thread.

@@ -284,7 +284,7 @@ fn rejected_entries_are_said() {
 }
 
 /// A kernel of each machine for other weights.
-const MXFP4: [&str; 2] = ["gemm_sm90_mxfp4_bf16_128x64", "gemm_mxfp4_128x64"];
+const MXFP4: [&str; 2] = ["gemm_sm90_mxfp4_bf16_128x64", "gemm_sm100_mxfp4_128x64"];
 
 #[test]
 fn what_is_asked_for_beats_the_table() {

@@ -162,10 +162,10 @@ macro_rules! entries {
 }
 
 entries! {
-    amax_f32 = 0, F32, false;
-    amax_f16 = 1, F16, false;
-    amax_bf16 = 2, Bf16, false;
-    silu_amax_f32 = 3, F32, true;
-    silu_amax_f16 = 4, F16, true;
-    silu_amax_bf16 = 5, Bf16, true;
+    quantize_amax_f32 = 0, F32, false;
+    quantize_amax_f16 = 1, F16, false;
+    quantize_amax_bf16 = 2, Bf16, false;
+    quantize_silu_amax_f32 = 3, F32, true;
+    quantize_silu_amax_f16 = 4, F16, true;
+    quantize_silu_amax_bf16 = 5, Bf16, true;
 }

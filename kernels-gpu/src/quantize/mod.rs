@@ -307,12 +307,12 @@ entries! {
     quantize_mxfp4_f32 = 12, Mx, Plain<F32>, 8, 4;
     quantize_mxfp4_f16 = 13, Mx, Plain<F16>, 4, 4;
     quantize_mxfp4_bf16 = 14, Mx, Plain<Bf16>, 4, 4;
-    silu_quantize_nvfp4_f32 = 15, Nv<ANY>, Swiglu<F32>, 4, 2;
-    silu_quantize_nvfp4_f16 = 16, Nv<ANY>, Swiglu<F16>, 2, 2;
-    silu_quantize_nvfp4_bf16 = 17, Nv<ANY>, Swiglu<Bf16>, 2, 2;
-    silu_quantize_mxfp4_f32 = 18, Mx, Swiglu<F32>, 8, 4;
-    silu_quantize_mxfp4_f16 = 19, Mx, Swiglu<F16>, 4, 4;
-    silu_quantize_mxfp4_bf16 = 20, Mx, Swiglu<Bf16>, 4, 4;
+    quantize_silu_nvfp4_f32 = 15, Nv<ANY>, Swiglu<F32>, 4, 2;
+    quantize_silu_nvfp4_f16 = 16, Nv<ANY>, Swiglu<F16>, 2, 2;
+    quantize_silu_nvfp4_bf16 = 17, Nv<ANY>, Swiglu<Bf16>, 2, 2;
+    quantize_silu_mxfp4_f32 = 18, Mx, Swiglu<F32>, 8, 4;
+    quantize_silu_mxfp4_f16 = 19, Mx, Swiglu<F16>, 4, 4;
+    quantize_silu_mxfp4_bf16 = 20, Mx, Swiglu<Bf16>, 4, 4;
 }
 
 /// [`QUANTIZE`]`[21]`.

@@ -9,6 +9,7 @@ mod gemm;
 mod gpu;
 mod grouped;
 mod host;
+mod mixed;
 mod moe;
 mod quantize;
 mod timing;
@@ -24,6 +25,7 @@ pub use gemm::{FoldedWeights, GemmBench, GemmReport, GemmTiming, Head, Swept, ge
 pub use gpu::{Protocol, Timing};
 pub use grouped::grouped;
 pub use host::{HostCost, HostTimes};
+pub use mixed::{MixedReport, mixed};
 pub use moe::{MoeReport, MoeTiming, StepTime, moe};
 pub use nvfp4::gemm::ActivationInput;
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};

@@ -128,7 +128,7 @@ impl ReadCeiling {
         let module = kernels.cuda("timing", ceiling::NAME)?;
         let (readable, Protocol { warmup, replays, .. }) = (bytes.next_multiple_of(16), protocol);
         let gpu = device.gpu("timing")?;
-        // SAFETY: `read_ceiling` reads its input and writes at most 8 bytes per thread.
+        // SAFETY: `ceiling_read` reads its input and writes at most 8 bytes per thread.
         let read = unsafe {
             gpu.time_reads(&module, ceiling::NAME, ceiling::THREADS, readable, warmup, replays)?
         };

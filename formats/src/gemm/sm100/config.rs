@@ -4,7 +4,8 @@ use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
 use crate::gemm::groups::TABLE_BYTES;
 use crate::gemm::sm90::fold;
-use crate::gemm::{Dimension, Problem, ResultType, Split, TileOrder, TileShape, Tiles};
+use crate::gemm::table::{by_problems, problems};
+use crate::gemm::{Dimension, Problem, Problems, ResultType, Split, TileOrder, TileShape, Tiles};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 use crate::{Divisor, HalfType, Operand};
@@ -122,22 +123,46 @@ pub struct Sm100Config {
     /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
     /// `X` to all.
     pub multicast: u32,
-    /// Whether problems have their own token counts ([`groups`](crate::gemm::groups)), and perhaps
-    /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
-    pub grouped: bool,
+    /// Who brings activations to the stages.
+    pub bringing: Bringing,
+    /// How launches may divide K.
+    pub dividing: Dividing,
+    /// What the problems of a launch have in common.
+    pub problems: Problems,
+}
+
+/// Who brings activations and their scales to the stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bringing {
+    /// The copy engine, scales after a launch that lays them out ([`prepare`](super::prepare)).
+    Copied,
+    /// A warp that loads them as they are in memory ([`tokens`](super::tokens)): the few tokens of a narrow
+    /// tile, for which that launch would cost more than loading them in every CTA.
+    Loaded,
+}
+
+/// How launches of a configuration may divide K.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dividing {
+    /// As the tile says: among the CTAs that split it, or not at all.
+    Tile,
+    /// So, or into an even run of all tiles' K steps for each cluster ([`Split::StreamK`]).
+    StreamK,
 }
 
 impl Sm100Config {
     const fn new(
         name: &'static str,
-        format: Format,
-        activations: Option<Operand>,
+        (format, activations): (Format, Option<Operand>),
+        problems: Problems,
         [cta_group, columns, k_parts, multicast]: [u32; 4],
-        grouped: bool,
+        bringing: Bringing,
+        dividing: Dividing,
     ) -> Self {
+        let grouped = problems.have_own_tokens();
         assert!((cta_group == 1 || cta_group == 2) && k_parts >= 1 && cta_group * k_parts <= 8);
         assert!(multicast == 1 || (multicast == 2 && k_parts == 1));
-        let narrow = columns < NARROW_COLUMNS;
+        let narrow = matches!(bringing, Bringing::Loaded);
         assert!(if narrow {
             columns == 8 || columns == 16 || columns == 32
         } else {
@@ -149,8 +174,20 @@ impl Sm100Config {
         // Clusters of grouped products share tokens of one problem and rows of its weights alone.
         assert!(!grouped || k_parts * multicast == 1);
         let split = if k_parts == 1 { Split::None } else { Split::Cluster(k_parts) };
-        let config =
-            Self { name, format, activations, cta_group, columns, split, multicast, grouped };
+        // Clusters that split a tile or share rows of several have no even runs.
+        assert!(matches!(dividing, Dividing::Tile) || k_parts * multicast == 1);
+        let config = Self {
+            name,
+            format,
+            activations,
+            cta_group,
+            columns,
+            split,
+            multicast,
+            bringing,
+            dividing,
+            problems,
+        };
         assert!(config.stages() >= MIN_STAGES && config.buffers() >= 2);
         assert!(config.buffers() <= config.stages());
         assert!(k_parts == 1 || (columns / k_parts).is_multiple_of(EXCHANGE_COLUMNS));
@@ -159,17 +196,21 @@ impl Sm100Config {
         config
     }
 
+    /// Whether problems have token counts of their own.
+    #[inline(always)]
+    pub const fn is_grouped(&self) -> bool {
+        self.problems.have_own_tokens()
+    }
+
     /// Parts of a cluster that split a tile's K; 1 if K is not split.
     pub const fn k_parts(&self) -> u32 {
         self.split.cluster()
     }
 
-    /// Whether a launch may give each cluster an even run of all tiles' K steps ([`Split::StreamK`]): its
-    /// CTAs neither split a tile nor share rows of several, and tiles are not so wide that they are for
-    /// prompts alone.
+    /// Whether a launch may give each cluster an even run of all tiles' K steps. The work lists of grouped and
+    /// mixed products divide K themselves.
     pub const fn takes_stream_k(&self) -> bool {
-        let unsplit = matches!(self.split, Split::None);
-        unsplit && self.multicast == 1 && !self.grouped && self.columns < WIDE_COLUMNS
+        matches!(self.dividing, Dividing::StreamK) && !self.is_grouped()
     }
 
     /// How launches may divide K: the table's way first.
@@ -191,16 +232,13 @@ impl Sm100Config {
 
     /// Whether the weights must be `X`: beside activations that are not in their format, and in narrow tiles.
     pub const fn only_swapped(&self) -> bool {
-        self.activations.is_some() || self.columns < NARROW_COLUMNS
+        self.activations.is_some() || self.loads_tokens()
     }
 
-    /// Whether the kernel takes the scales of activations as they are in memory, and codes that the
-    /// copy engine does not take: a warp of it brings them to the stages
-    /// ([`tokens`](super::tokens)). Elsewhere they are laid out by a launch before
-    /// ([`prepare`](super::prepare)), which for few tokens would cost more than loading them in
-    /// every CTA.
+    /// Whether the kernel takes the scales of activations as they are in memory, and codes that the copy
+    /// engine does not take ([`Bringing::Loaded`]).
     pub const fn loads_tokens(&self) -> bool {
-        self.columns < NARROW_COLUMNS
+        matches!(self.bringing, Bringing::Loaded)
     }
 
     /// Returns the operands.
@@ -473,7 +511,7 @@ impl Sm100Config {
     /// Bytes of the table of a grouped product's problems: how many tiles there are, then for each
     /// problem, how many token tiles precede it.
     pub const fn table_bytes(&self) -> u32 {
-        if self.grouped { TABLE_BYTES } else { 0 }
+        if self.is_grouped() { TABLE_BYTES } else { 0 }
     }
 
     /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, scales of 1,
@@ -577,16 +615,15 @@ impl Sm100Config {
 /// Columns that CTAs exchange at a time.
 pub const EXCHANGE_COLUMNS: u32 = 8;
 
-/// The table of all sm_100a configurations: calls `$with!` with one row for each. A row makes the
-/// configuration in [`CONFIGS`], the kernel and its name. Rows with 4-bit activations come first,
-/// NVFP4's before MXFP4's; narrow tiles are last.
+/// The table of the sm_100a kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
+///
+/// A row says its tile in rows of `X` by rows of `Y`, CTAs that split it and tiles of a multicast; who brings
+/// activations to the stages ([`Bringing`]) and how a launch may divide K ([`Dividing`]); and which problems it
+/// has kernels for.
 ///
 /// Until a B200 has measured more, these are the configurations that the estimate chooses for the
 /// contest's shapes and for decoding and prompts of common layers, and the simplest of each
 /// mechanism:
-///
-/// Every one without a split or multicast, but for the widest, takes stream-K
-/// ([`takes_stream_k`](Sm100Config::takes_stream_k)).
 ///
 /// | tiles | why |
 /// |---|---|
@@ -623,198 +660,137 @@ pub const EXCHANGE_COLUMNS: u32 = 8;
 /// | 128 x 64 | takes every problem |
 /// | 128 x 64 split 4 | few tokens |
 /// | 256 x 128, 256 x 256 | prompts |
-#[macro_export]
-macro_rules! sm100a_gemm_configs {
-    ($with:ident) => {
-        $with! {
-            gemm_nvfp4_128x64: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_256x64: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_128x64_split2: Nvfp4 x blocks, 1 CTA, 64 columns, split 2, multicast 1;
-            gemm_nvfp4_128x128_split4: Nvfp4 x blocks, 1 CTA, 128 columns, split 4, multicast 1;
-            gemm_nvfp4_256x64_split2: Nvfp4 x blocks, 2 CTA, 64 columns, split 2, multicast 1;
-            gemm_nvfp4_256x64_split4: Nvfp4 x blocks, 2 CTA, 64 columns, split 4, multicast 1;
-            gemm_nvfp4_256x128_split2: Nvfp4 x blocks, 2 CTA, 128 columns, split 2, multicast 1;
-            gemm_nvfp4_128x256_multicast2: Nvfp4 x blocks, 1 CTA, 256 columns, split 1, multicast 2;
-            gemm_nvfp4_256x128_multicast2: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 2;
-            gemm_nvfp4_256x256_multicast2: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 2;
-            gemm_mxfp4_128x64: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_256x64: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_128x64_split2: Mxfp4 x blocks, 1 CTA, 64 columns, split 2, multicast 1;
-            gemm_mxfp4_128x128_split4: Mxfp4 x blocks, 1 CTA, 128 columns, split 4, multicast 1;
-            gemm_mxfp4_256x64_split2: Mxfp4 x blocks, 2 CTA, 64 columns, split 2, multicast 1;
-            gemm_mxfp4_256x64_split4: Mxfp4 x blocks, 2 CTA, 64 columns, split 4, multicast 1;
-            gemm_mxfp4_256x128_split2: Mxfp4 x blocks, 2 CTA, 128 columns, split 2, multicast 1;
-            gemm_mxfp4_128x256_multicast2: Mxfp4 x blocks, 1 CTA, 256 columns, split 1, multicast 2;
-            gemm_mxfp4_256x128_multicast2: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 2;
-            gemm_mxfp4_256x256_multicast2: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 2;
-            gemm_nvfp4_f16_128x64: Nvfp4 x F16, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_f16_256x128: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_f16_128x64_split2: Nvfp4 x F16, 1 CTA, 64 columns, split 2, multicast 1;
-            gemm_nvfp4_f16_128x64_split4: Nvfp4 x F16, 1 CTA, 64 columns, split 4, multicast 1;
-            gemm_nvfp4_f16_128x128_split2: Nvfp4 x F16, 1 CTA, 128 columns, split 2, multicast 1;
-            gemm_nvfp4_f16_128x128_split4: Nvfp4 x F16, 1 CTA, 128 columns, split 4, multicast 1;
-            gemm_nvfp4_bf16_128x64: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_bf16_256x128: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_bf16_256x256: Nvfp4 x Bf16, 2 CTA, 256 columns, split 1, multicast 1;
-            gemm_nvfp4_bf16_128x64_split2: Nvfp4 x Bf16, 1 CTA, 64 columns, split 2, multicast 1;
-            gemm_nvfp4_bf16_128x64_split4: Nvfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
-            gemm_nvfp4_bf16_128x128_split2: Nvfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
-            gemm_nvfp4_bf16_128x128_split4: Nvfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
-            gemm_mxfp4_bf16_128x64: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_bf16_256x128: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_bf16_256x256: Mxfp4 x Bf16, 2 CTA, 256 columns, split 1, multicast 1;
-            gemm_mxfp4_bf16_128x64_split2: Mxfp4 x Bf16, 1 CTA, 64 columns, split 2, multicast 1;
-            gemm_mxfp4_bf16_128x64_split4: Mxfp4 x Bf16, 1 CTA, 64 columns, split 4, multicast 1;
-            gemm_mxfp4_bf16_128x128_split2: Mxfp4 x Bf16, 1 CTA, 128 columns, split 2, multicast 1;
-            gemm_mxfp4_bf16_128x128_split4: Mxfp4 x Bf16, 1 CTA, 128 columns, split 4, multicast 1;
-            gemm_nvfp4_e4m3_128x64: Nvfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_e4m3_256x128: Nvfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_e4m3_256x256: Nvfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
-            gemm_nvfp4_e4m3_128x64_split4: Nvfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
-            gemm_mxfp4_e4m3_128x64: Mxfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_e4m3_256x128: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_e4m3_256x256: Mxfp4 x E4m3, 2 CTA, 256 columns, split 1, multicast 1;
-            gemm_mxfp4_e4m3_128x64_split4: Mxfp4 x E4m3, 1 CTA, 64 columns, split 4, multicast 1;
-            gemm_nvfp4_128x8: Nvfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
-            gemm_nvfp4_128x16: Nvfp4 x blocks, 1 CTA, 16 columns, split 1, multicast 1;
-            gemm_nvfp4_128x32: Nvfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
-            gemm_nvfp4_128x32_split4: Nvfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
-            gemm_mxfp4_128x8: Mxfp4 x blocks, 1 CTA, 8 columns, split 1, multicast 1;
-            gemm_mxfp4_128x16: Mxfp4 x blocks, 1 CTA, 16 columns, split 1, multicast 1;
-            gemm_mxfp4_128x32: Mxfp4 x blocks, 1 CTA, 32 columns, split 1, multicast 1;
-            gemm_mxfp4_128x32_split4: Mxfp4 x blocks, 1 CTA, 32 columns, split 4, multicast 1;
-        }
-    };
-}
-
-/// The table of the sm_100a configurations of grouped products, like
-/// [`sm100a_gemm_configs`](crate::sm100a_gemm_configs): no split and no multicast, whose clusters
-/// would have to share tokens of one problem.
 ///
-/// | tiles | for |
+/// Grouped products take no split and no multicast, whose clusters would have to share tokens of one problem:
+///
+/// | tiles | why |
 /// |---|---|
 /// | 128 x 64 | no cluster: takes every problem, and is the first to run on new hardware |
 /// | 256 x 64 | few tokens for each group |
-/// | 256 x 128 | a hundred tokens for each group |
+/// | 256 x 128 | a hundred tokens for each group; of mixed products the only one, so that the PTX stays small |
 /// | 256 x 256, beside 4-bit activations | prompts |
 #[macro_export]
-macro_rules! sm100a_grouped_configs {
+macro_rules! sm100a_gemm_configs {
     ($with:ident) => {
-        $with! {
-            gemm_nvfp4_128x64_grouped: Nvfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_256x64_grouped: Nvfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_256x128_grouped: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_256x256_grouped: Nvfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 1;
-            gemm_mxfp4_128x64_grouped: Mxfp4 x blocks, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_256x64_grouped: Mxfp4 x blocks, 2 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_256x128_grouped: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_256x256_grouped: Mxfp4 x blocks, 2 CTA, 256 columns, split 1, multicast 1;
-            gemm_nvfp4_f16_128x64_grouped: Nvfp4 x F16, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_f16_256x128_grouped: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_bf16_128x64_grouped: Nvfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_bf16_256x128_grouped: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_bf16_128x64_grouped: Mxfp4 x Bf16, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_bf16_256x128_grouped: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_e4m3_128x64_grouped: Nvfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_nvfp4_e4m3_256x128_grouped: Nvfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_e4m3_128x64_grouped: Mxfp4 x E4m3, 1 CTA, 64 columns, split 1, multicast 1;
-            gemm_mxfp4_e4m3_256x128_grouped: Mxfp4 x E4m3, 2 CTA, 128 columns, split 1, multicast 1;
+        $crate::gemm_kernels! {
+            $with gemm_sm100:
+            [nvfp4 mxfp4] {
+                (128 x 64) (Copied, StreamK) uniform grouped;
+                (256 x 64) (Copied, StreamK) uniform grouped;
+                (128 x 64 _split 2) (Copied, Tile) uniform;
+                (128 x 128 _split 4) (Copied, Tile) uniform;
+                (256 x 64 _split 2) (Copied, Tile) uniform;
+                (256 x 64 _split 4) (Copied, Tile) uniform;
+                (256 x 128 _split 2) (Copied, Tile) uniform;
+                (256 x 128) (Copied, Tile) grouped mixed;
+                (256 x 256) (Copied, Tile) grouped;
+                (128 x 256 _multicast 2) (Copied, Tile) uniform;
+                (256 x 128 _multicast 2) (Copied, Tile) uniform;
+                (256 x 256 _multicast 2) (Copied, Tile) uniform;
+            }
+            [nvfp4_f16] {
+                (128 x 64) (Copied, StreamK) uniform grouped;
+                (256 x 128) (Copied, StreamK) uniform grouped mixed;
+                (128 x 64 _split 2) (Copied, Tile) uniform;
+                (128 x 64 _split 4) (Copied, Tile) uniform;
+                (128 x 128 _split 2) (Copied, Tile) uniform;
+                (128 x 128 _split 4) (Copied, Tile) uniform;
+            }
+            [nvfp4_bf16 mxfp4_bf16] {
+                (128 x 64) (Copied, StreamK) uniform grouped;
+                (256 x 128) (Copied, StreamK) uniform grouped mixed;
+                (256 x 256) (Copied, Tile) uniform;
+                (128 x 64 _split 2) (Copied, Tile) uniform;
+                (128 x 64 _split 4) (Copied, Tile) uniform;
+                (128 x 128 _split 2) (Copied, Tile) uniform;
+                (128 x 128 _split 4) (Copied, Tile) uniform;
+            }
+            [nvfp4_e4m3 mxfp4_e4m3] {
+                (128 x 64) (Copied, StreamK) uniform grouped;
+                (256 x 128) (Copied, StreamK) uniform grouped;
+                (256 x 256) (Copied, Tile) uniform;
+                (128 x 64 _split 4) (Copied, Tile) uniform;
+            }
+            [nvfp4 mxfp4] {
+                (128 x 8) (Loaded, StreamK) uniform;
+                (128 x 16) (Loaded, StreamK) uniform;
+                (128 x 32) (Loaded, StreamK) uniform;
+                (128 x 32 _split 4) (Loaded, Tile) uniform;
+            }
         }
     };
 }
 
-/// The table of the sm_100a configurations of mixed products ([`mixed`](crate::gemm::mixed)), like
-/// [`sm100a_grouped_configs`](crate::sm100a_grouped_configs). There is one for each pair of types, so that
-/// the PTX stays small.
-#[macro_export]
-macro_rules! sm100a_mixed_configs {
-    ($with:ident) => {
-        $with! {
-            gemm_nvfp4_256x128_mixed: Nvfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_256x128_mixed: Mxfp4 x blocks, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_f16_256x128_mixed: Nvfp4 x F16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_nvfp4_bf16_256x128_mixed: Nvfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
-            gemm_mxfp4_bf16_256x128_mixed: Mxfp4 x Bf16, 2 CTA, 128 columns, split 1, multicast 1;
-        }
+/// The format of weights and the type of activations that a table names so.
+macro_rules! types {
+    (nvfp4) => {
+        (Format::Nvfp4, None)
+    };
+    (mxfp4) => {
+        (Format::Mxfp4, None)
+    };
+    (nvfp4_f16) => {
+        (Format::Nvfp4, Some(Operand::F16))
+    };
+    (nvfp4_bf16) => {
+        (Format::Nvfp4, Some(Operand::BF16))
+    };
+    (mxfp4_bf16) => {
+        (Format::Mxfp4, Some(Operand::BF16))
+    };
+    (nvfp4_e4m3) => {
+        (Format::Nvfp4, Some(Operand::E4m3))
+    };
+    (mxfp4_e4m3) => {
+        (Format::Mxfp4, Some(Operand::E4m3))
     };
 }
 
-/// The type of activations that a row of the table names.
-macro_rules! operand {
-    (blocks) => {
-        None
-    };
-    (F16) => {
-        Some(crate::Operand::F16)
-    };
-    (Bf16) => {
-        Some(crate::Operand::BF16)
-    };
-    (E4m3) => {
-        Some(crate::Operand::E4m3)
-    };
-}
-
-/// The configurations of a table's rows, by the names of their kernels.
-macro_rules! rows {
-    ($grouped:literal, $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
-       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
-        use super::{Sm100Config, Format};
-        $(
-            #[doc = concat!("The configuration of `", stringify!($name), "`.")]
-            pub const $name: Sm100Config = Sm100Config::new(
-                stringify!($name),
-                Format::$format,
-                operand!($activations),
-                [$cta_group, $columns, $split, $multicast],
-                $grouped,
-            );
-        )*
-        pub(super) const ALL: [Sm100Config; [$(stringify!($name)),*].len()] = [$($name),*];
+/// The configuration of a kernel of the table.
+macro_rules! config {
+    ([$($name:tt)+] $types:ident $problems:ident
+     ($rows:literal x $columns:literal $(_split $split:literal)? $(_multicast $multicast:literal)?)
+     ($bringing:ident, $dividing:ident)) => {
+        Sm100Config::new(
+            concat!($(stringify!($name)),+),
+            types!($types),
+            problems!($problems),
+            [$rows / CTA_ROWS, $columns, 1 $(* $split)?, 1 $(* $multicast)?],
+            Bringing::$bringing,
+            Dividing::$dividing,
+        )
     };
 }
 
-macro_rules! configs {
-    ($($row:tt)*) => {
-        /// The configurations by the names of their kernels.
-        #[allow(non_upper_case_globals)]
-        pub mod named {
-            rows!(false, $($row)*);
-        }
+/// All kernels, in the table's order.
+const KERNELS: [Sm100Config; {
+    let mut kernels = 0;
+    macro_rules! count {
+        ($($kernel:tt)+) => {
+            kernels += 1;
+        };
+    }
+    sm100a_gemm_configs!(count);
+    kernels
+}] = {
+    const FIRST: Sm100Config = {
+        let tile = [1, NARROW_COLUMNS, 1, 1];
+        let types = (Format::Nvfp4, None);
+        Sm100Config::new("", types, Problems::Uniform, tile, Bringing::Copied, Dividing::Tile)
     };
-}
-sm100a_gemm_configs!(configs);
+    let (mut kernels, mut at) = ([FIRST; _], 0);
+    macro_rules! put {
+        ($($kernel:tt)+) => {
+            kernels[at] = config!($($kernel)+);
+            at += 1;
+        };
+    }
+    sm100a_gemm_configs!(put);
+    assert!(at == kernels.len());
+    kernels
+};
 
-macro_rules! grouped_configs {
-    ($($row:tt)*) => {
-        /// The configurations of grouped products by the names of their kernels.
-        #[allow(non_upper_case_globals)]
-        pub mod named_grouped {
-            rows!(true, $($row)*);
-        }
-    };
-}
-sm100a_grouped_configs!(grouped_configs);
-
-macro_rules! mixed_configs {
-    ($($row:tt)*) => {
-        /// The configurations of mixed products by the names of their kernels.
-        #[allow(non_upper_case_globals)]
-        pub mod named_mixed {
-            rows!(true, $($row)*);
-        }
-    };
-}
-sm100a_mixed_configs!(mixed_configs);
-
-/// All configurations of dense and batched products; the PTX of sm_100a has a kernel for each.
-pub const CONFIGS: [Sm100Config; named::ALL.len()] = named::ALL;
-
-/// All configurations of grouped products; the PTX of sm_100a has a kernel for each.
-pub const GROUPED: [Sm100Config; named_grouped::ALL.len()] = named_grouped::ALL;
-
-/// All configurations of mixed products; the PTX of sm_100a has a kernel for each.
-pub const MIXED: [Sm100Config; named_mixed::ALL.len()] = named_mixed::ALL;
+by_problems!(Sm100Config, "sm_100a");
 
 #[cfg(test)]
 mod tests {
@@ -822,7 +798,7 @@ mod tests {
 
     #[test]
     fn what_follows_fits() {
-        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
+        for config in all() {
             assert!(config.shared_bytes() <= SHARED_LIMIT, "{}", config.name);
             let used = config.buffer_base() + config.buffers() * config.buffer_columns();
             assert!(used <= TENSOR_COLUMNS, "{}: {used} columns", config.name);
@@ -835,13 +811,13 @@ mod tests {
     #[test]
     fn stages_of_the_table() {
         let stages = |name| CONFIGS.iter().find(|c| c.name == name).unwrap().stages();
-        assert_eq!(stages("gemm_nvfp4_128x64"), 7);
-        assert_eq!(stages("gemm_nvfp4_128x256_multicast2"), 4);
-        assert_eq!(stages("gemm_nvfp4_256x256_multicast2"), 5);
-        assert_eq!(stages("gemm_nvfp4_128x128_split4"), 4);
-        assert_eq!(stages("gemm_nvfp4_f16_128x64"), 8);
-        assert_eq!(stages("gemm_nvfp4_bf16_256x128"), 8);
-        assert_eq!(stages("gemm_nvfp4_bf16_256x256"), 5);
+        assert_eq!(stages("gemm_sm100_nvfp4_128x64"), 7);
+        assert_eq!(stages("gemm_sm100_nvfp4_128x256_multicast2"), 4);
+        assert_eq!(stages("gemm_sm100_nvfp4_256x256_multicast2"), 5);
+        assert_eq!(stages("gemm_sm100_nvfp4_128x128_split4"), 4);
+        assert_eq!(stages("gemm_sm100_nvfp4_f16_128x64"), 8);
+        assert_eq!(stages("gemm_sm100_nvfp4_bf16_256x128"), 8);
+        assert_eq!(stages("gemm_sm100_nvfp4_bf16_256x256"), 5);
         assert!(GROUPED.iter().all(|config| config.boxes() == 2));
         // All others have room for two boxes of results.
         let narrow: [&str; 4] = core::array::from_fn(|i| {
@@ -850,10 +826,10 @@ mod tests {
         assert_eq!(
             narrow,
             [
-                "gemm_nvfp4_128x256_multicast2",
-                "gemm_nvfp4_f16_128x128_split4",
-                "gemm_nvfp4_bf16_128x128_split4",
-                "gemm_mxfp4_bf16_128x128_split4",
+                "gemm_sm100_nvfp4_128x256_multicast2",
+                "gemm_sm100_nvfp4_f16_128x128_split4",
+                "gemm_sm100_nvfp4_bf16_128x128_split4",
+                "gemm_sm100_mxfp4_bf16_128x128_split4",
             ]
         );
         assert_eq!(CONFIGS.iter().filter(|c| c.boxes() == 1).count(), narrow.len());

@@ -18,11 +18,11 @@ use crate::quantize::Format;
 /// Threads of a CTA of these kernels.
 pub const THREADS: u32 = 256;
 /// Entry name of the kernel that lays out scales.
-pub const SCALES_NAME: &str = "gemm_prepare_scales";
+pub const SCALES_NAME: &str = "gemm_sm100_prepare_scales";
 /// Entry name of the kernel that pads rows of codes.
-pub const CODES_NAME: &str = "gemm_prepare_codes";
+pub const CODES_NAME: &str = "gemm_sm100_prepare_codes";
 /// Entry name of the kernel that lays out scales of grouped activations.
-pub const GROUPED_SCALES_NAME: &str = "gemm_prepare_grouped_scales";
+pub const GROUPED_SCALES_NAME: &str = "gemm_sm100_prepare_grouped_scales";
 /// Entry names of all kernels that lay something out.
 pub const NAMES: [&str; 3] = [SCALES_NAME, CODES_NAME, GROUPED_SCALES_NAME];
 

@@ -7,7 +7,8 @@
 use super::place::{MORE_PLACES, Place};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
-use crate::gemm::{Epilogue, Problem, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::gemm::table::{by_problems, problems};
+use crate::gemm::{Epilogue, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles};
 use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -61,15 +62,9 @@ pub const RESULT_PIECE: u32 = RESULT_TOKENS * RESULT_PITCH;
 /// Bytes of a piece of a row of results that a thread stores.
 pub const RESULT_ALIGN: u32 = 16;
 
-/// Constants of narrowed tiles: the tokens from which on the tiles of grouped products may be
-/// narrower, and the unit of their widths; the narrowest product, and the tokens that a step costs
-/// besides its own, which reproduces the steps' times on an H200 (0.68 us for 128 tokens, 0.635 for
-/// 112, 0.58 for 96).
-const NARROW_TOKENS: u32 = 128;
-/// Tokens of the tiles that are [cut](Tiling::is_cut) if that evens out runs. On an H200, 64 groups of two
-/// tokens by 4096 x 7168, 8 rounds of whole tiles of which 7.76 are needed, take 257 to 267 us cut and 265 to
-/// 271 us whole; tiles of 8 tokens 279 to 286 us and 275 to 278 us.
-const CUT_TOKENS: u32 = 16;
+/// Widths of [narrowed](Filling::Narrowed) tiles are multiples of this; the narrowest product that there is;
+/// and the tokens that a step costs besides its own, which reproduces what steps take on an H200 (0.68 us of
+/// 128 tokens, 0.635 of 112, 0.58 of 96).
 const NARROW_UNIT: u32 = 16;
 const NARROW_FLOOR: u32 = 96;
 const NARROW_FIXED: u32 = 128;
@@ -109,9 +104,43 @@ pub struct Sm90Config {
     /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
     /// to all.
     pub multicast: u32,
-    /// Whether problems have their own token counts ([`groups`](crate::gemm::groups)), and perhaps
-    /// all other sizes, too ([`mixed`](crate::gemm::mixed)).
-    pub grouped: bool,
+    /// What multiplies.
+    pub instruction: Instruction,
+    /// How the tokens of a problem fill tiles where problems have token counts of their own.
+    pub filling: Filling,
+    /// What the problems of a launch have in common.
+    pub problems: Problems,
+}
+
+/// The instruction that multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Instruction {
+    /// `mma.sync`: warps multiply on their own. For few tokens; `wgmma` takes as long for a few tokens as for
+    /// many, and a fixed time from one product to the next. None for weights in e4m3.
+    MmaSync,
+    /// `wgmma`.
+    Wgmma,
+}
+
+/// How the tokens of a problem fill the tiles of a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Filling {
+    /// Every tile has room for all tokens of the configuration.
+    Whole,
+    /// The same, and runs are [cut](Tiling::is_cut) wherever that evens them out. On an H200, 64 groups of two
+    /// tokens by 4096 x 7168, 8 rounds of whole tiles where 7.76 are needed, take 257 to 267 us cut and 265 to
+    /// 271 us whole in tiles of 16 tokens; in tiles of 8 tokens 279 to 286 us and 275 to 278 us.
+    Cut,
+    /// Products take the narrowest of [`TRIMMED_TOKENS`] that holds a tile's tokens, although all tiles count
+    /// alike where work is divided: with many groups of a few tens of tokens, differences between tiles even
+    /// out, and narrower products save power.
+    Trimmed,
+    /// Tiles have no more room than their tokens need, because products of all tokens take longer than
+    /// decoding the weights.
+    Narrowed,
+    /// The same, in tiles of more tokens than a stage has room for with all columns of a step, so that weights
+    /// are decoded once for the tokens of most problems.
+    Wide,
 }
 
 /// Bytes of the places beside so many stages.
@@ -120,8 +149,52 @@ const fn places_bytes(stages: u32) -> u32 {
 }
 
 impl Sm90Config {
-    /// Returns the registers of a thread at launch, with which [`min_blocks`](Self::min_blocks)
-    /// CTAs fit.
+    /// The configuration of a row of the table: a tile's rows and tokens, CTAs of a multicast, and CTAs that
+    /// must fit an SM.
+    const fn new(
+        name: &'static str,
+        scheme: Scheme,
+        problems: Problems,
+        [rows, tokens, multicast, min_blocks]: [u32; 4],
+        instruction: Instruction,
+        filling: Filling,
+    ) -> Self {
+        let (operand_bytes, chunk_bytes) = (scheme.operand.bytes(), scheme.chunk_bytes());
+        let block_scale_bytes = scheme.block_scale_bytes();
+        let config = Self {
+            name,
+            scheme,
+            operand_bytes,
+            chunk_bytes,
+            block_scale_bytes,
+            rows,
+            tokens,
+            min_blocks,
+            multicast,
+            instruction,
+            filling,
+            problems,
+        };
+        match instruction {
+            Instruction::MmaSync => assert!(tokens <= 16 && scheme.operand.half().is_some()),
+            Instruction::Wgmma => assert!(tokens >= 32),
+        }
+        match filling {
+            Filling::Whole | Filling::Cut => {}
+            Filling::Trimmed => assert!(config.boxes() == 2 && tokens == TRIMMED_TOKENS[2]),
+            Filling::Narrowed => assert!(tokens >= NARROW_FLOOR),
+            Filling::Wide => assert!(config.boxes() == 2 && tokens >= 2 * NARROW_FLOOR),
+        }
+        config
+    }
+
+    /// Whether problems have token counts of their own.
+    #[inline(always)]
+    pub const fn is_grouped(&self) -> bool {
+        self.problems.have_own_tokens()
+    }
+
+    /// Registers of a thread at launch: what lets [`min_blocks`](Self::min_blocks) CTAs fit.
     pub const fn registers(&self) -> u32 {
         let warps = self.min_blocks * (THREADS / WARP).div_ceil(PARTITIONS);
         PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
@@ -140,10 +213,12 @@ impl Sm90Config {
         if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
     }
 
-    /// Whether warps multiply on their own, with `mma.sync`: `wgmma` takes as long for a few tokens
-    /// as for many, and a fixed time from one product to the next. No tile in e4m3 has so few.
+    /// Whether warps multiply on their own.
     pub const fn uses_mma_sync(&self) -> bool {
-        self.tokens <= 16
+        match self.instruction {
+            Instruction::MmaSync => true,
+            Instruction::Wgmma => false,
+        }
     }
 
     /// Columns of the activations that one copy brings.
@@ -163,12 +238,17 @@ impl Sm90Config {
         self.rows / BLOCK_ROWS / CONSUMERS
     }
 
-    /// Whether tiles hold more tokens than a stage has room for with all columns of a step: 16-bit
-    /// activations of a grouped product whose problems have some hundred tokens, so that weights are
-    /// decoded once for all of them.
+    /// Whether tiles hold more tokens than a stage has room for with all columns of a step
+    /// ([`Filling::Wide`]).
     #[inline(always)]
     pub const fn is_wide(&self) -> bool {
-        self.grouped && self.boxes() == 2 && self.tokens > NARROW_TOKENS
+        matches!(self.filling(), Filling::Wide)
+    }
+
+    /// The filling of tiles, whole where all problems have one size.
+    #[inline(always)]
+    const fn filling(&self) -> Filling {
+        if self.is_grouped() { self.filling } else { Filling::Whole }
     }
 
     /// Tokens that a stage holds, with all columns of a step.
@@ -195,19 +275,19 @@ impl Sm90Config {
         (self.tokens * BLOCK_ROWS / WARPGROUP) as usize
     }
 
-    /// Whether tiles of a grouped product have no more room than they need: products of as many
-    /// tokens as this configuration's take longer than decoding the weights.
+    /// Whether tiles have no more room than they need ([`Filling::Narrowed`], [`Filling::Wide`]).
     #[inline(always)]
     pub const fn narrows(&self) -> bool {
-        self.grouped && self.tokens >= NARROW_TOKENS
+        match self.filling() {
+            Filling::Narrowed | Filling::Wide => true,
+            Filling::Whole | Filling::Cut | Filling::Trimmed => false,
+        }
     }
 
-    /// Whether the tiles of a grouped product take the narrowest of [`TRIMMED_TOKENS`] that holds their tokens,
-    /// although all count alike in the division of work. There are many groups of a few tens of tokens, so that
-    /// differences between tiles even out; narrower products save power.
+    /// Whether products have one of a few widths ([`Filling::Trimmed`]).
     #[inline(always)]
     pub const fn trims(&self) -> bool {
-        self.grouped && self.boxes() == 2 && self.tokens == TRIMMED_TOKENS[2]
+        matches!(self.filling(), Filling::Trimmed)
     }
 
     /// Whether products have several widths.
@@ -225,12 +305,14 @@ impl Sm90Config {
 
     /// How the tokens of a grouped product's problems become tiles.
     pub const fn tiling(&self) -> Tiling {
-        if !self.narrows() {
-            return Tiling { is_cut: self.tokens == CUT_TOKENS, ..Tiling::of(self.tokens) };
+        let all = Tiling::of(self.tokens);
+        let unit = NARROW_UNIT;
+        match self.filling() {
+            Filling::Whole | Filling::Trimmed => all,
+            Filling::Cut => Tiling { is_cut: true, ..all },
+            Filling::Narrowed => Tiling { unit, floor: NARROW_FLOOR, fixed: NARROW_FIXED, ..all },
+            Filling::Wide => Tiling { unit, floor: WIDE_FLOOR, fixed: WIDE_FIXED, ..all },
         }
-        let (floor, fixed) =
-            if self.is_wide() { (WIDE_FLOOR, WIDE_FIXED) } else { (NARROW_FLOOR, NARROW_FIXED) };
-        Tiling { most: self.tokens, unit: NARROW_UNIT, floor, fixed, is_cut: false }
     }
 
     /// Tokens that one copy brings, to all CTAs of a multicast. Narrower tiles take fewer copies.
@@ -278,15 +360,11 @@ impl Sm90Config {
     /// fewer than the narrowest product reads.
     #[inline(always)]
     pub const fn copied_tokens(&self, width: u32) -> u32 {
-        if !self.has_widths() {
-            return self.tokens;
-        }
-        let narrowest = if self.trims() {
-            TRIMMED_TOKENS[0]
-        } else if self.is_wide() {
-            WIDE_NARROWEST
-        } else {
-            NARROW_FLOOR
+        let narrowest = match self.filling() {
+            Filling::Whole | Filling::Cut => return self.tokens,
+            Filling::Trimmed => TRIMMED_TOKENS[0],
+            Filling::Narrowed => NARROW_FLOOR,
+            Filling::Wide => WIDE_NARROWEST,
         };
         let read = if width < narrowest { narrowest } else { width };
         read.next_multiple_of(self.box_tokens())
@@ -297,7 +375,7 @@ impl Sm90Config {
     #[inline(always)]
     pub const fn stages(&self) -> u32 {
         let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
-        let places = if self.grouped { places_bytes(MAX_STAGES) } else { 0 };
+        let places = if self.is_grouped() { places_bytes(MAX_STAGES) } else { 0 };
         let others = 2 * BARRIER_BYTES + self.table_bytes() + places + sums;
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
         let fit = (budget - others) / (self.stage_bytes() + 2 * BARRIER_BYTES);
@@ -336,7 +414,7 @@ impl Sm90Config {
     /// short and whose sums are small. Elsewhere the sums overlay the stages.
     #[inline(always)]
     pub const fn sums_apart(&self) -> bool {
-        self.grouped && self.uses_mma_sync()
+        self.is_grouped() && self.uses_mma_sync()
     }
 
     /// Offset of the sums in shared memory.
@@ -374,7 +452,7 @@ impl Sm90Config {
     /// Bytes of the table of a grouped product's problems.
     #[inline(always)]
     pub const fn table_bytes(&self) -> u32 {
-        if self.grouped { TABLE_BYTES } else { 0 }
+        if self.is_grouped() { TABLE_BYTES } else { 0 }
     }
 
     /// Offset in shared memory of that table.
@@ -386,7 +464,7 @@ impl Sm90Config {
     /// Offset in shared memory of the barrier `first_place` of a grouped product, which has no split-K
     /// and so no use for `sums_received`.
     pub const fn first_place_offset(&self) -> u32 {
-        assert!(self.grouped);
+        assert!(self.is_grouped());
         self.sums_received_offset()
     }
 
@@ -405,7 +483,7 @@ impl Sm90Config {
     /// Bytes of the places.
     #[inline(always)]
     pub const fn places_bytes(&self) -> u32 {
-        if self.grouped { places_bytes(self.stages()) } else { 0 }
+        if self.is_grouped() { places_bytes(self.stages()) } else { 0 }
     }
 
     /// Offset in shared memory of the results that [`stages_results`](Self::stages_results).
@@ -441,7 +519,7 @@ impl Sm90Config {
             sink.out_type == FloatType::F16 as u32 || sink.out_type == FloatType::Bf16 as u32;
         let rows = (sink.columns as u64 | sink.out_stride) * FloatType::F16.bytes() as u64;
         // Activations in e4m3 have factors of rows, and kernels of groups no code for it.
-        let gates = !self.grouped && self.scheme.operand.half().is_some();
+        let gates = !self.is_grouped() && self.scheme.operand.half().is_some();
         self.stages_results()
             && is_half
             && (epilogue.is_plain() || gates && epilogue.is_plain_gate())
@@ -562,178 +640,123 @@ pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 
     in_steps(operand, steps) + (steps / least + 2) + FACTORS
 }
 
-/// The table of all sm_90a configurations: calls `$with!` with one row for each. A row makes the
-/// configuration in [`CONFIGS`], the kernel and its name.
+/// The table of the sm_90a kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
+///
+/// A row says its tile in rows by tokens, CTAs of a multicast, the CTAs that an SM has, the instruction that
+/// multiplies, how grouped products [fill](Filling) the tile, and which problems it has kernels for.
 ///
 /// | tiles | for |
 /// |---|---|
 /// | 128 x 8, 128 x 16 | decoding: `mma.sync` instead of `wgmma`, two CTAs per SM |
 /// | 128 x 32, 128 x 64 | a few sequences at a time, two CTAs per SM |
-/// | 128 x 128 | prompts of some hundred tokens |
-/// | multicast | 65 and more tokens, if reading activations from L2 takes longest |
+/// | 128 x 48, grouped | a few tens of tokens for each problem |
+/// | 128 x 128 | prompts of some hundred tokens; of grouped products one CTA per SM, whose threads have the registers for the store of groups |
+/// | 128 x 256, grouped, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
+/// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
 /// | 256 x 128 | many tokens, in the few cases in which multicast does not give the same: activations are read half as often |
 /// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
+/// | 128 x 64, mixed | all mixed products, so that the PTX stays small: it reads weights nearly as fast as memory gives them, and multiplies at four fifths of the rate of 128 tokens |
 #[macro_export]
 macro_rules! sm90a_gemm_configs {
     ($with:ident) => {
-        $with! {
-            gemm_sm90_nvfp4_f16_128x8: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x16: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x32: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x64: NVFP4_F16, 128 x 64, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x128: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x8: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x16: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x32: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x64: NVFP4_BF16, 128 x 64, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x128: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x8: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x16: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x32: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x64: MXFP4_BF16, 128 x 64, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x128: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x64_multicast2: NVFP4_F16, 128 x 64, 1 per SM, multicast 2;
-            gemm_sm90_nvfp4_f16_128x128_multicast2: NVFP4_F16, 128 x 128, 1 per SM, multicast 2;
-            gemm_sm90_nvfp4_bf16_128x64_multicast2: NVFP4_BF16, 128 x 64, 1 per SM, multicast 2;
-            gemm_sm90_nvfp4_bf16_128x128_multicast2: NVFP4_BF16, 128 x 128, 1 per SM, multicast 2;
-            gemm_sm90_mxfp4_bf16_128x64_multicast2: MXFP4_BF16, 128 x 64, 1 per SM, multicast 2;
-            gemm_sm90_mxfp4_bf16_128x128_multicast2: MXFP4_BF16, 128 x 128, 1 per SM, multicast 2;
-            gemm_sm90_nvfp4_f16_256x128: NVFP4_F16, 256 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_256x128: NVFP4_BF16, 256 x 128, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_256x128: MXFP4_BF16, 256 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_e4m3_128x32: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_e4m3_128x64: NVFP4_E4M3, 128 x 64, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_e4m3_128x128: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_e4m3_128x256: NVFP4_E4M3, 128 x 256, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_e4m3_128x32: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_e4m3_128x64: MXFP4_E4M3, 128 x 64, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_e4m3_128x128: MXFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_e4m3_128x256: MXFP4_E4M3, 128 x 256, 1 per SM, multicast 1;
+        $crate::gemm_kernels! {
+            $with gemm_sm90:
+            [nvfp4_f16 nvfp4_bf16 mxfp4_bf16] {
+                (128 x 8) (2 per SM, MmaSync, Whole) uniform grouped;
+                (128 x 16) (2 per SM, MmaSync, Cut) uniform grouped;
+                (128 x 32) (2 per SM, Wgmma, Whole) uniform grouped;
+                (128 x 48) (2 per SM, Wgmma, Trimmed) grouped;
+                (128 x 64) (2 per SM, Wgmma, Whole) uniform;
+                (128 x 64) (1 per SM, Wgmma, Whole) mixed;
+                (128 x 128) (1 per SM, Wgmma, Narrowed) uniform grouped;
+                (128 x 256 _multicast 2) (1 per SM, Wgmma, Wide) grouped;
+            }
+            [nvfp4_f16 nvfp4_bf16 mxfp4_bf16] {
+                (128 x 64 _multicast 2) (1 per SM, Wgmma, Whole) uniform;
+                (128 x 128 _multicast 2) (1 per SM, Wgmma, Whole) uniform;
+            }
+            [nvfp4_f16 nvfp4_bf16 mxfp4_bf16] {
+                (256 x 128) (1 per SM, Wgmma, Whole) uniform;
+            }
+            [nvfp4_e4m3 mxfp4_e4m3] {
+                (128 x 32) (2 per SM, Wgmma, Whole) uniform grouped;
+                (128 x 64) (1 per SM, Wgmma, Whole) uniform;
+                (128 x 128) (1 per SM, Wgmma, Narrowed) uniform grouped;
+                (128 x 256) (1 per SM, Wgmma, Whole) uniform;
+            }
         }
     };
 }
 
-/// The table of the sm_90a configurations of grouped products, like
-/// [`sm90a_gemm_configs`](crate::sm90a_gemm_configs).
-///
-/// | tiles | for |
-/// |---|---|
-/// | 128 x 8, 128 x 16 | decoding: a few tokens for each of many experts; two CTAs per SM |
-/// | 128 x 32, 128 x 48 | a few tens of tokens for each; two CTAs per SM; tiles of 48 multiply 32 or 40 tokens if
-/// those hold their own |
-/// | 128 x 128 | prompts: one CTA per SM, whose threads have the registers for the store of groups |
-/// | 128 x 256, multicast | the same with work for several tiles per CTA: weights are decoded once for all tokens of
-/// most problems |
-#[macro_export]
-macro_rules! sm90a_grouped_configs {
-    ($with:ident) => {
-        $with! {
-            gemm_sm90_nvfp4_f16_128x8_grouped: NVFP4_F16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x16_grouped: NVFP4_F16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x32_grouped: NVFP4_F16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x48_grouped: NVFP4_F16, 128 x 48, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x128_grouped: NVFP4_F16, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_f16_128x256_grouped_multicast2: NVFP4_F16, 128 x 256, 1 per SM, multicast 2;
-            gemm_sm90_nvfp4_bf16_128x8_grouped: NVFP4_BF16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x16_grouped: NVFP4_BF16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x32_grouped: NVFP4_BF16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x48_grouped: NVFP4_BF16, 128 x 48, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x128_grouped: NVFP4_BF16, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x256_grouped_multicast2: NVFP4_BF16, 128 x 256, 1 per SM, multicast 2;
-            gemm_sm90_mxfp4_bf16_128x8_grouped: MXFP4_BF16, 128 x 8, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x16_grouped: MXFP4_BF16, 128 x 16, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x32_grouped: MXFP4_BF16, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x48_grouped: MXFP4_BF16, 128 x 48, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x128_grouped: MXFP4_BF16, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x256_grouped_multicast2: MXFP4_BF16, 128 x 256, 1 per SM, multicast 2;
-            gemm_sm90_nvfp4_e4m3_128x32_grouped: NVFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_nvfp4_e4m3_128x128_grouped: NVFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_e4m3_128x32_grouped: MXFP4_E4M3, 128 x 32, 2 per SM, multicast 1;
-            gemm_sm90_mxfp4_e4m3_128x128_grouped: MXFP4_E4M3, 128 x 128, 1 per SM, multicast 1;
-        }
+/// The scheme that a table names so.
+macro_rules! scheme {
+    (nvfp4_f16) => {
+        Scheme::NVFP4_F16
+    };
+    (nvfp4_bf16) => {
+        Scheme::NVFP4_BF16
+    };
+    (mxfp4_bf16) => {
+        Scheme::MXFP4_BF16
+    };
+    (nvfp4_e4m3) => {
+        Scheme::NVFP4_E4M3
+    };
+    (mxfp4_e4m3) => {
+        Scheme::MXFP4_E4M3
     };
 }
 
-/// The table of the sm_90a configurations of mixed products ([`mixed`](crate::gemm::mixed)), like
-/// [`sm90a_grouped_configs`](crate::sm90a_grouped_configs). There is one for each scheme, so that the PTX
-/// stays small: of 64 tokens, which reads weights nearly as fast as memory gives them, and multiplies at
-/// four fifths of the rate of 128.
-#[macro_export]
-macro_rules! sm90a_mixed_configs {
-    ($with:ident) => {
-        $with! {
-            gemm_sm90_nvfp4_f16_128x64_mixed: NVFP4_F16, 128 x 64, 1 per SM, multicast 1;
-            gemm_sm90_nvfp4_bf16_128x64_mixed: NVFP4_BF16, 128 x 64, 1 per SM, multicast 1;
-            gemm_sm90_mxfp4_bf16_128x64_mixed: MXFP4_BF16, 128 x 64, 1 per SM, multicast 1;
-        }
+/// The configuration of a kernel of the table.
+macro_rules! config {
+    ([$($name:tt)+] $types:ident $problems:ident ($rows:literal x $tokens:literal $(_multicast $multicast:literal)?)
+     ($blocks:literal per SM, $instruction:ident, $filling:ident)) => {
+        Sm90Config::new(
+            concat!($(stringify!($name)),+),
+            scheme!($types),
+            problems!($problems),
+            [$rows, $tokens, 1 $(* $multicast)?, $blocks],
+            Instruction::$instruction,
+            Filling::$filling,
+        )
     };
 }
 
-/// The configurations of a table's rows, by the names of their kernels.
-macro_rules! rows {
-    ($grouped:literal, $($name:ident: $scheme:ident, $rows:literal x $tokens:literal,
-       $blocks:literal per SM, multicast $multicast:literal;)*) => {
-        use super::{Sm90Config, Scheme};
-        $(
-            #[doc = concat!("The configuration of `", stringify!($name), "`.")]
-            pub const $name: Sm90Config = Sm90Config {
-                name: stringify!($name),
-                scheme: Scheme::$scheme,
-                operand_bytes: Scheme::$scheme.operand.bytes(),
-                chunk_bytes: Scheme::$scheme.chunk_bytes(),
-                block_scale_bytes: Scheme::$scheme.block_scale_bytes(),
-                rows: $rows,
-                tokens: $tokens,
-                min_blocks: $blocks,
-                multicast: $multicast,
-                grouped: $grouped,
-            };
-        )*
-        pub(super) const ALL: [Sm90Config; [$(stringify!($name)),*].len()] = [$($name),*];
+/// All kernels, in the table's order.
+const KERNELS: [Sm90Config; {
+    let mut kernels = 0;
+    macro_rules! count {
+        ($($kernel:tt)+) => {
+            kernels += 1;
+        };
+    }
+    sm90a_gemm_configs!(count);
+    kernels
+}] = {
+    const FIRST: Sm90Config = {
+        let tile = [CHUNK_ROWS, 8, 1, 1];
+        Sm90Config::new(
+            "",
+            Scheme::NVFP4_F16,
+            Problems::Uniform,
+            tile,
+            Instruction::MmaSync,
+            Filling::Whole,
+        )
     };
-}
+    let (mut kernels, mut at) = ([FIRST; _], 0);
+    macro_rules! put {
+        ($($kernel:tt)+) => {
+            kernels[at] = config!($($kernel)+);
+            at += 1;
+        };
+    }
+    sm90a_gemm_configs!(put);
+    assert!(at == kernels.len());
+    kernels
+};
 
-macro_rules! configs {
-    ($($row:tt)*) => {
-        /// The configurations by the names of their kernels.
-        #[allow(non_upper_case_globals)]
-        pub mod named {
-            rows!(false, $($row)*);
-        }
-    };
-}
-sm90a_gemm_configs!(configs);
-
-macro_rules! grouped_configs {
-    ($($row:tt)*) => {
-        /// The configurations of grouped products by the names of their kernels.
-        #[allow(non_upper_case_globals)]
-        pub mod named_grouped {
-            rows!(true, $($row)*);
-        }
-    };
-}
-sm90a_grouped_configs!(grouped_configs);
-
-macro_rules! mixed_configs {
-    ($($row:tt)*) => {
-        /// The configurations of mixed products by the names of their kernels.
-        #[allow(non_upper_case_globals)]
-        pub mod named_mixed {
-            rows!(true, $($row)*);
-        }
-    };
-}
-sm90a_mixed_configs!(mixed_configs);
-
-/// All configurations of dense and batched products; the PTX of sm_90a has a kernel for each.
-pub const CONFIGS: [Sm90Config; named::ALL.len()] = named::ALL;
-
-/// All configurations of grouped products; the PTX of sm_90a has a kernel for each.
-pub const GROUPED: [Sm90Config; named_grouped::ALL.len()] = named_grouped::ALL;
-
-/// All configurations of mixed products; the PTX of sm_90a has a kernel for each.
-pub const MIXED: [Sm90Config; named_mixed::ALL.len()] = named_mixed::ALL;
+by_problems!(Sm90Config, "sm_90a");
 
 #[cfg(test)]
 mod tests {
@@ -741,7 +764,7 @@ mod tests {
 
     #[test]
     fn tiles_fit_an_sm() {
-        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
+        for config in all() {
             let cta = config.shared_bytes() + SYSTEM_SHARED_BYTES;
             assert!(cta * config.min_blocks <= SM_SHARED_BYTES, "{}: {cta}", config.name);
             assert!(config.min_blocks <= MAX_BLOCKS, "{}", config.name);
@@ -780,7 +803,7 @@ mod tests {
     /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
     #[test]
     fn sums_meet_no_bank_twice() {
-        for config in CONFIGS.iter().chain(&GROUPED).chain(&MIXED) {
+        for config in all() {
             let mut banks = [false; 32];
             for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
                 let bank = (2 * t * config.sum_pitch() + g) % 32;

@@ -19,6 +19,6 @@ pub mod place;
 pub mod repack;
 pub mod word;
 
-pub use config::{CONFIGS, GROUPED, MIXED, Sm90Config};
+pub use config::{CONFIGS, GROUPED, MIXED, Sm90Config, all};
 pub use params::{Sm90GroupedParams, Sm90Params, activations_map};
 pub use repack::{Scheme, WeightLayout};

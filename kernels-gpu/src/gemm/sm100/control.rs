@@ -177,7 +177,7 @@ impl Control {
             self.ring().init(1 + loaders, config.multicast);
             self.accumulators().init(1, STORE_WARPS * config.cta_group);
             // Clusters do not ask for tiles of grouped products.
-            if !config.grouped {
+            if !config.is_grouped() {
                 self.responses().init(1, listeners);
                 mbarrier::mbarrier_init_shared_cta_b64(self.begun(), 1);
             }

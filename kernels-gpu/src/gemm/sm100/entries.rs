@@ -1,8 +1,8 @@
-//! The entry points: one kernel for each row of the tables of configurations.
+//! The entry points: the kernels of the table.
 
 use cuda_std::{kernel, shared};
 use fp4_formats::gemm::Mixed;
-use fp4_formats::gemm::sm100::config::{Sm100Config, named, named_grouped, named_mixed};
+use fp4_formats::gemm::sm100::config::{Sm100Config, named};
 use fp4_formats::gemm::sm100::{Sm100GroupedParams, Sm100Params};
 
 use super::control::Control;
@@ -11,48 +11,30 @@ use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::MixedTable;
 
-/// Makes the entry points of a table of configurations, `$named`, one for each row. A kernel of it
-/// has the parameters `$Params`, from which `$arguments` makes the arguments of [`gemm`].
-macro_rules! entries {
-    ($kernels:ident, $named:ident, $Params:ty, $arguments:ident;
-     $($name:ident: $format:ident x $activations:ident, $cta_group:literal CTA,
-       $columns:literal columns, split $split:literal, multicast $multicast:literal;)*) => {
-        mod $kernels {
-            $(
-                #[allow(non_camel_case_types)]
-                pub enum $name {}
-            )*
-        }
-        $(
-            impl Kernel for $kernels::$name {
-                const CONFIG: Sm100Config = $named::$name;
-            }
-
-            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
-            ///
-            /// # Safety
-            /// As the contract of [`sm100`](super).
-            #[kernel(
-                threads = $named::$name.threads(),
-                min_blocks = 1,
-                cluster = cluster(&$named::$name)
-            )]
-            pub unsafe fn $name(params: $Params) {
-                let (p, list) = arguments!($activations, $arguments)(&$named::$name, &params);
-                // SAFETY: the caller keeps the contract.
-                unsafe { gemm::<$kernels::$name, _>(p, list) }
-            }
-        )*
+/// The parameters of a kernel for these problems.
+macro_rules! parameters {
+    (uniform) => {
+        Sm100Params
+    };
+    (grouped) => {
+        Sm100GroupedParams
+    };
+    (mixed) => {
+        Mixed
     };
 }
 
-/// Makes the arguments of [`gemm`]: dense products have others if activations have scales.
+/// The function that makes the arguments of [`gemm`] for types and problems: another one for dense products where
+/// activations have scales of rows.
 macro_rules! arguments {
-    (E4m3, uniform) => {
+    (nvfp4_e4m3 uniform) => {
         scaled
     };
-    ($activations:ident, $arguments:ident) => {
-        $arguments
+    (mxfp4_e4m3 uniform) => {
+        scaled
+    };
+    ($types:ident $problems:ident) => {
+        $problems
     };
 }
 
@@ -61,29 +43,37 @@ const fn cluster(config: &Sm100Config) -> u32 {
     if config.cluster() == 1 { 0 } else { config.cluster() }
 }
 
-/// Entry points of dense and batched products.
-macro_rules! uniform_entries {
-    ($($row:tt)*) => {
-        entries! { kernels, named, Sm100Params, uniform; $($row)* }
-    };
-}
-fp4_formats::sm100a_gemm_configs!(uniform_entries);
+/// The entry point of a kernel of the table.
+macro_rules! entry {
+    ([$($name:tt)+] $types:ident $problems:ident $tile:tt $decided:tt) => {
+        const _: () = {
+            const CONFIG: Sm100Config = named(concat!($(stringify!($name)),+));
 
-/// Entry points of grouped products.
-macro_rules! grouped_entries {
-    ($($row:tt)*) => {
-        entries! { grouped_kernels, named_grouped, Sm100GroupedParams, grouped; $($row)* }
-    };
-}
-fp4_formats::sm100a_grouped_configs!(grouped_entries);
+            pub enum Entry {}
 
-/// Entry points of mixed products.
-macro_rules! mixed_entries {
-    ($($row:tt)*) => {
-        entries! { mixed_kernels, named_mixed, Mixed, mixed; $($row)* }
+            impl Kernel for Entry {
+                const CONFIG: Sm100Config = CONFIG;
+            }
+
+            /// The GEMM of a configuration.
+            ///
+            /// # Safety
+            /// As the contract of [`sm100`](super).
+            #[kernel(
+                name = ($($name)+),
+                threads = CONFIG.threads(),
+                min_blocks = 1,
+                cluster = cluster(&CONFIG)
+            )]
+            pub unsafe fn entry(params: parameters!($problems)) {
+                let (p, list) = arguments!($types $problems)(&CONFIG, &params);
+                // SAFETY: the caller keeps the contract.
+                unsafe { gemm::<Entry, _>(p, list) }
+            }
+        };
     };
 }
-fp4_formats::sm100a_mixed_configs!(mixed_entries);
+fp4_formats::sm100a_gemm_configs!(entry);
 
 /// The arguments of [`gemm`] for dense and batched products.
 #[inline(always)]

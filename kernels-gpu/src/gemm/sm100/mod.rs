@@ -147,7 +147,7 @@ trait Kernel {
 unsafe fn gemm<K: Kernel, L: List>(params: &Sm100Params, list: L) {
     let config: &'static Sm100Config = const {
         let config = &K::CONFIG;
-        assert!(config.grouped == L::GROUPED);
+        assert!(config.is_grouped() == L::GROUPED);
         assert!(!config.decodes() || config.buffers() <= MAX_BUFFERS);
         config
     };
@@ -227,7 +227,7 @@ unsafe fn begin(config: &Sm100Config) {
     // SAFETY: the caller's; lanes that a role left behind come together first.
     unsafe {
         warp::sync();
-        if config.cluster() > 1 && (config.grouped || config.takes_bytes()) {
+        if config.cluster() > 1 && (config.is_grouped() || config.takes_bytes()) {
             // One warp publishes the table of groups, or scales of 1.
             cluster::barrier_cluster_arrive_release_aligned();
             cluster::barrier_cluster_wait_acquire_aligned();

@@ -45,7 +45,7 @@ fn for_each(count: u64, divisor: u32, mut f: impl FnMut(u64, u32)) {
 /// # Safety
 /// The same as [`PrepareScales`] says.
 #[kernel(threads = THREADS)]
-pub unsafe fn gemm_prepare_scales(p: PrepareScales) {
+pub unsafe fn gemm_sm100_prepare_scales(p: PrepareScales) {
     let tiles = p.blocks.div_ceil(TILE_BLOCKS as u32);
     for_each(p.words(), tiles * 32, |row_tile, word| {
         // Memory does not hold 2^32 rows of tiles.
@@ -90,7 +90,7 @@ unsafe fn word_of(p: &PrepareScales, from: u64, row: u32, tile: u32, end: u32) -
 /// # Safety
 /// The same as [`PrepareGroupedScales`] says.
 #[kernel(threads = THREADS)]
-pub unsafe fn gemm_prepare_grouped_scales(p: PrepareGroupedScales) {
+pub unsafe fn gemm_sm100_prepare_grouped_scales(p: PrepareGroupedScales) {
     let scales = &p.scales;
     let tiles = scales.blocks.div_ceil(TILE_BLOCKS as u32);
     // SAFETY: only counts that there are are asked for.
@@ -122,7 +122,7 @@ pub unsafe fn gemm_prepare_grouped_scales(p: PrepareGroupedScales) {
 /// # Safety
 /// The same as [`PrepareCodes`] says.
 #[kernel(threads = THREADS)]
-pub unsafe fn gemm_prepare_codes(p: PrepareCodes) {
+pub unsafe fn gemm_sm100_prepare_codes(p: PrepareCodes) {
     let padded = PrepareCodes::padded(p.row_bytes);
     for_each(p.words(), padded / 16, |row, word| {
         let column = u64::from(word * 16);

@@ -1,9 +1,9 @@
-//! The entry points: one kernel for each row of the tables of configurations.
+//! The entry points: the kernels of the table.
 
 use cuda_std::ptx::registers;
 use cuda_std::{kernel, shared};
 use fp4_formats::gemm::Mixed;
-use fp4_formats::gemm::sm90::config::{Sm90Config, THREADS, named, named_grouped, named_mixed};
+use fp4_formats::gemm::sm90::config::{Sm90Config, THREADS, named};
 use fp4_formats::gemm::sm90::params::{Sm90GroupedParams, Sm90Params};
 
 use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
@@ -15,112 +15,94 @@ use crate::gemm::mixed::MixedTable;
 
 /// The decoder of a scheme.
 macro_rules! decoder {
-    (NVFP4_F16) => {
+    (nvfp4_f16) => {
         Nvfp4F16
     };
-    (NVFP4_BF16) => {
+    (nvfp4_bf16) => {
         Nvfp4Bf16
     };
-    (MXFP4_BF16) => {
+    (mxfp4_bf16) => {
         Mxfp4Bf16
     };
-    (NVFP4_E4M3) => {
+    (nvfp4_e4m3) => {
         Nvfp4E4m3
     };
-    (MXFP4_E4M3) => {
+    (mxfp4_e4m3) => {
         Mxfp4E4m3
     };
 }
 
-/// The function that makes the arguments of [`gemm`] for weights of a scheme.
-macro_rules! arguments {
-    (NVFP4_E4M3, uniform) => {
-        scaled
+/// The parameters of a kernel for these problems.
+macro_rules! parameters {
+    (uniform) => {
+        Sm90Params
     };
-    (MXFP4_E4M3, uniform) => {
-        scaled
+    (grouped) => {
+        Sm90GroupedParams
     };
-    ($scheme:ident, $arguments:ident) => {
-        $arguments
+    (mixed) => {
+        Mixed
     };
 }
 
-/// The entry points of a table of configurations, `$named`, one for each row. A kernel of it has the
-/// parameters `$Params`, from which `$arguments` makes those of [`gemm`].
-macro_rules! entries {
-    ($kernels:ident, $named:ident, $Params:ty, $arguments:ident;
-     $($name:ident: $scheme:ident, $rows:literal x $tokens:literal, $blocks:literal per SM,
-       multicast $multicast:literal;)*) => {
-        mod $kernels {
-            $(
-                #[allow(non_camel_case_types)]
-                pub enum $name {}
-            )*
-        }
-        $(
-            impl Kernel for $kernels::$name {
-                const CONFIG: Sm90Config = $named::$name;
+/// The function that makes the arguments of [`gemm`] for weights of a scheme, and for problems.
+macro_rules! arguments {
+    (nvfp4_e4m3 uniform) => {
+        scaled
+    };
+    (mxfp4_e4m3 uniform) => {
+        scaled
+    };
+    ($scheme:ident $problems:ident) => {
+        $problems
+    };
+}
+
+/// The entry point of a kernel of the table.
+macro_rules! entry {
+    ([$($name:tt)+] $scheme:ident $problems:ident $tile:tt $decided:tt) => {
+        const _: () = {
+            const CONFIG: Sm90Config = named(concat!($(stringify!($name)),+));
+
+            pub enum Entry {}
+
+            impl Kernel for Entry {
+                const CONFIG: Sm90Config = CONFIG;
                 type Weights = decoder!($scheme);
 
                 #[inline(always)]
                 unsafe fn take_registers() {
-                    const REGISTERS: u32 = $named::$name.consumer_registers();
+                    const REGISTERS: u32 = CONFIG.consumer_registers();
                     // SAFETY: whole warpgroups, for whom the registers are released.
                     unsafe { registers::setmaxnreg_inc::<REGISTERS>() };
                 }
 
                 #[inline(always)]
                 unsafe fn release_registers() {
-                    const REGISTERS: u32 = $named::$name.producer_registers();
+                    const REGISTERS: u32 = CONFIG.producer_registers();
                     // SAFETY: a whole warpgroup, which has more.
                     unsafe { registers::setmaxnreg_dec::<REGISTERS>() };
                 }
             }
 
-            #[doc = concat!("The GEMM of the configuration `", stringify!($name), "`.")]
+            /// The GEMM of a configuration.
             ///
             /// # Safety
             /// As the contract of [`sm90`](super).
-            #[kernel(threads = THREADS, max_registers = $named::$name.registers())]
-            pub unsafe fn $name(params: $Params) {
-                let (p, work) = arguments!($scheme, $arguments)(&$named::$name, &params);
+            #[kernel(name = ($($name)+), threads = THREADS, max_registers = CONFIG.registers())]
+            pub unsafe fn entry(params: parameters!($problems)) {
+                let (p, work) = arguments!($scheme $problems)(&CONFIG, &params);
                 // SAFETY: the caller keeps the contract.
                 unsafe {
-                    gemm::<
-                        $kernels::$name,
-                        _,
-                        { $named::$name.thread_sums() },
-                        { $named::$name.row_blocks() as usize },
-                    >(p, work)
+                    gemm::<Entry, _, { CONFIG.thread_sums() }, { CONFIG.row_blocks() as usize }>(
+                        p, work,
+                    )
                 }
             }
-        )*
+        };
     };
 }
-
-/// Entry points of dense and batched products.
-macro_rules! uniform_entries {
-    ($($row:tt)*) => {
-        entries! { kernels, named, Sm90Params, uniform; $($row)* }
-    };
-}
-fp4_formats::sm90a_gemm_configs!(uniform_entries);
-
-/// Entry points of grouped products.
-macro_rules! grouped_entries {
-    ($($row:tt)*) => {
-        entries! { grouped_kernels, named_grouped, Sm90GroupedParams, grouped; $($row)* }
-    };
-}
-fp4_formats::sm90a_grouped_configs!(grouped_entries);
-
-/// Entry points of mixed products.
-macro_rules! mixed_entries {
-    ($($row:tt)*) => {
-        entries! { mixed_kernels, named_mixed, Mixed, mixed; $($row)* }
-    };
-}
-fp4_formats::sm90a_mixed_configs!(mixed_entries);
+fp4_formats::sm90a_gemm_configs!(entry);
 
 /// The arguments of [`gemm`] for dense and batched products.
 #[inline(always)]

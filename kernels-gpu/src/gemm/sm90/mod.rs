@@ -151,7 +151,7 @@ unsafe fn gemm<
     let config: &Sm90Config = const {
         let config = &K::CONFIG;
         assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
-        assert!(config.multicast <= 2 && config.grouped == W::GROUPED);
+        assert!(config.multicast <= 2 && config.is_grouped() == W::GROUPED);
         assert!(config.scheme.is(K::Weights::SCHEME));
         config
     };

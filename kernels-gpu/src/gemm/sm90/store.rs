@@ -51,7 +51,7 @@ pub unsafe fn store_tile<W: Weights>(
     let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
     let store =
         Store { work, config, p, sink, result: &result, tile, part, memory, unit, thread, alphas };
-    let columns = if config.grouped { marker::pin(sink.columns) } else { sink.columns };
+    let columns = if config.is_grouped() { marker::pin(sink.columns) } else { sink.columns };
     let sizes = Problem { n: columns, ..result };
     let aligned = sizes.n.is_multiple_of(COLUMNS as u32);
     let is_blocks = epilogue::is_blocks(sink);
@@ -85,7 +85,7 @@ pub unsafe fn store_tile<W: Weights>(
 /// products leave none of: for those one word of the parameters says it, and alignment is found anew.
 #[inline(always)]
 pub(super) fn is_plain(config: &Sm90Config, p: &Sm90Params) -> bool {
-    if config.grouped { p.plain != 0 } else { p.epilogue.is_plain() }
+    if config.is_grouped() { p.plain != 0 } else { p.epilogue.is_plain() }
 }
 
 /// What a thread needs to store its part of a tile.

@@ -1,7 +1,7 @@
 //! The steps of `selftest`, in the order in which hardware that nobody has seen should meet it: from
 //! the steps that need least of the machine to those that need most.
 
-use fp4_formats::gemm::{Split, sm90, sm100};
+use fp4_formats::gemm::{Problems, Split, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{
     Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
@@ -44,6 +44,8 @@ pub enum Work {
     Gemv(GemvShape, GemvBench),
     Gemm(GemmShape, Box<GemmBench>),
     Grouped(GroupedShape, Box<GemmBench>),
+    /// Products in one launch, and the kernel that must run them.
+    Mixed(Vec<GemmShape>, &'static str, Box<GemmBench>),
     Moe(MixtureShape, Box<GemmBench>),
     Quantize(QuantizeShape, QuantizeBench),
     /// Nanoseconds of a launch on the host.
@@ -58,7 +60,7 @@ struct Config {
     splits: Vec<Split>,
     /// Rows of the weights and tokens of a tile.
     tile: [usize; 2],
-    grouped: bool,
+    problems: Problems,
 }
 
 /// The activations that kernels with this operand are tried with.
@@ -76,15 +78,15 @@ fn configs(arch: Arch) -> Vec<Config> {
                 name: config.name,
                 format: config.scheme.format,
                 activations: activations(config.scheme.operand),
-                splits: match (config.grouped, config.multicast) {
-                    (true, _) => vec![Split::StreamK],
-                    (false, 1) => vec![Split::None, Split::Cluster(2), Split::StreamK],
-                    (false, _) => vec![Split::None, Split::StreamK],
+                splits: match (config.problems, config.multicast) {
+                    (Problems::Grouped | Problems::Mixed, _) => vec![Split::StreamK],
+                    (Problems::Uniform, 1) => vec![Split::None, Split::Cluster(2), Split::StreamK],
+                    (Problems::Uniform, _) => vec![Split::None, Split::StreamK],
                 },
                 tile: [config.rows as usize, config.tokens as usize],
-                grouped: config.grouped,
+                problems: config.problems,
             };
-            sm90::CONFIGS.iter().chain(&sm90::GROUPED).map(of).collect()
+            sm90::all().map(of).collect()
         }
         TensorFamily::Tcgen05 => {
             let of = |config: &'static sm100::Sm100Config| Config {
@@ -93,11 +95,10 @@ fn configs(arch: Arch) -> Vec<Config> {
                 activations: config.activations.map_or(ActivationInput::Fp4, activations),
                 splits: config.splits().collect(),
                 tile: [128 * config.cta_group as usize, config.columns as usize],
-                grouped: config.grouped,
+                problems: config.problems,
             };
             // A pair of CTAs and clusters come after single ones.
-            let all = sm100::CONFIGS.iter().chain(&sm100::GROUPED);
-            let mut all: Vec<Config> = all.map(of).collect();
+            let mut all: Vec<Config> = sm100::all().map(of).collect();
             all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
             all
         }
@@ -126,6 +127,33 @@ impl Config {
     fn step(&self, stage: &'static str, shape: GemmShape, bench: GemmBench, split: Split) -> Step {
         let name = format!("{} {split} {shape}", self.name);
         Step { stage, name, work: Work::Gemm(shape, Box::new(bench)) }
+    }
+}
+
+impl Config {
+    /// Products of several sizes in one launch: whole tiles with exact sums, then ragged ones, plain and gated.
+    fn mixed_steps(&self, activation: Activation) -> Vec<Step> {
+        let [n, m] = self.tile;
+        let of = |[m, n, k]: [usize; 3]| GemmShape { m, n, k, l: 1 };
+        let whole = [[m, 2 * n, 512], [2 * m, n, 128]].map(of).to_vec();
+        let ragged = [[m + 3, n + 44, 160], [1, 24, 32], [2 * m + 1, 8, 672]].map(of).to_vec();
+        let step = |stage, shapes: &[GemmShape], bench: GemmBench| {
+            let texts: Vec<String> = shapes.iter().map(GemmShape::to_string).collect();
+            let name = format!("{} {}", self.name, texts.join(" "));
+            Step { stage, name, work: Work::Mixed(shapes.to_vec(), self.name, Box::new(bench)) }
+        };
+        let bench = |generator, output| {
+            let mut bench = self.bench(generator, Split::StreamK);
+            bench.options = GemmOptions::new().output(output);
+            bench
+        };
+        let mut gated = bench(Generator::ContestDual, FloatType::Bf16);
+        gated.options = gated.options.activation(activation).up(UpOptions::default());
+        vec![
+            step("mixed, exact", &whole, bench(Generator::Exact, FloatType::F32)),
+            step("mixed, ragged", &ragged, bench(Generator::FullRange, FloatType::F16)),
+            step("mixed and gated, ragged", &ragged, gated),
+        ]
     }
 }
 
@@ -177,12 +205,12 @@ fn first(arch: Arch, configs: &[Config]) -> Vec<Step> {
         ),
         TensorFamily::Tcgen05 => (
             &[
-                "gemm_nvfp4_128x64",
-                "gemm_nvfp4_256x64",
-                "gemm_nvfp4_128x64_split2",
-                "gemm_nvfp4_128x256_multicast2",
+                "gemm_sm100_nvfp4_128x64",
+                "gemm_sm100_nvfp4_256x64",
+                "gemm_sm100_nvfp4_128x64_split2",
+                "gemm_sm100_nvfp4_128x256_multicast2",
             ],
-            "gemm_nvfp4_128x64",
+            "gemm_sm100_nvfp4_128x64",
         ),
     };
     let find = |name: &&str| configs.iter().find(|config| config.name == *name);
@@ -263,7 +291,11 @@ fn products(configs: &[Config]) -> Vec<Step> {
         // An odd number of blocks, of either format.
         let ragged = GemmShape { m: m + 3, n: 3 * n + 5, k: 32 * 27, l: 2 };
         for &split in &config.splits {
-            if config.grouped {
+            if config.problems == Problems::Mixed {
+                steps.extend(config.mixed_steps(activation));
+                continue;
+            }
+            if config.problems == Problems::Grouped {
                 for (stage, generator, counts, gated) in [
                     ("grouped, exact", Generator::Exact, vec![m, 0, m], false),
                     ("grouped, ragged", Generator::FullRange, vec![3, m + 1, 0, 1], false),
@@ -306,7 +338,7 @@ fn products(configs: &[Config]) -> Vec<Step> {
         let mut bench = config.bench(Generator::FullRange, config.splits[0]);
         bench.quantized = Some(ScaleLayout::Linear);
         let shape = GemmShape { n: 2 * n + 16, ..ragged };
-        if !config.grouped {
+        if config.problems == Problems::Uniform {
             steps.push(config.step("gemm to nvfp4, ragged", shape, bench, config.splits[0]));
         }
     }

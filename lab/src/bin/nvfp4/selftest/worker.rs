@@ -181,6 +181,9 @@ fn perform(kernels: &Kernels, arch: Arch, work: Work, report: &mut StepReport) -
         }
         Work::Gemm(shape, bench) => of_gemm(bench::gemm(kernels, shape, &bench)?, report),
         Work::Grouped(shape, bench) => of_gemm(bench::grouped(kernels, &shape, &bench)?, report),
+        Work::Mixed(shapes, kernel, bench) => {
+            return of_mixed(&bench::mixed(kernels, &shapes, &bench)?, kernel, report);
+        }
         Work::Moe(shape, bench) => {
             let result = bench::moe(kernels, shape, &bench)?;
             let wrong = result.steps.iter().find(|step| !step.verified).map(|step| step.step);
@@ -205,6 +208,20 @@ fn perform(kernels: &Kernels, arch: Arch, work: Work, report: &mut StepReport) -
 }
 
 type Whole = (bool, serde_json::Result<Value>);
+
+/// Products are right if each one is, and `kernel` ran all of them.
+fn of_mixed(result: &bench::MixedReport, kernel: &str, report: &mut StepReport) -> Result<()> {
+    let errors = result.verifications.iter().map(|found| found.max_abs_error);
+    report.kernel = result.kernels.first().map(|kernel| (*kernel).into());
+    report.max_error = errors.reduce(f64::max);
+    let other = result.kernels.iter().find(|found| **found != kernel);
+    let wrong = result.verifications.iter().find(|found| !found.passed());
+    verdict(report, other.is_none() && wrong.is_none(), || match (other, wrong) {
+        (Some(other), _) => format!("ran {other} and not {kernel}"),
+        (None, found) => found.map(|found| found.summary().to_string()).unwrap_or_default(),
+    });
+    Ok(())
+}
 
 fn of_gemm(result: bench::GemmReport, report: &mut StepReport) -> Whole {
     report.kernel = Some(result.plan.kernel.into());
