@@ -4,7 +4,7 @@
 //! and which [`Problems`] it has kernels for; rows stand in blocks, each for some pairs of types. The table
 //! makes the configurations, the entry points in `kernels-gpu`, and their names.
 
-/// What the problems of a launch have in common.
+/// The sizes that the problems of a launch share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Problems {
     /// All sizes: one product, or a batch.
@@ -16,12 +16,12 @@ pub enum Problems {
 }
 
 impl Problems {
-    /// Whether it is `other`, in a constant.
+    /// Returns whether it is `other`, in a constant.
     pub const fn is(self, other: Self) -> bool {
         self as u32 == other as u32
     }
 
-    /// Whether problems have token counts of their own.
+    /// Returns whether problems have token counts of their own.
     pub const fn have_own_tokens(self) -> bool {
         match self {
             Self::Uniform => false,
@@ -72,7 +72,7 @@ pub(super) use problems;
 /// Defines the configurations of a table by their problems, of `KERNELS`: those of all kernels.
 macro_rules! by_problems {
     ($Config:ty, $arch:literal) => {
-        /// How many kernels there are for these problems.
+        /// Counts the kernels for these problems.
         const fn count(problems: Problems) -> usize {
             let (mut found, mut i) = (0, 0);
             while i < KERNELS.len() {
@@ -113,7 +113,7 @@ macro_rules! by_problems {
             CONFIGS.iter().chain(&GROUPED).chain(&MIXED)
         }
 
-        /// The configuration of a kernel. For constants: panics if there is none of this name.
+        /// Returns the configuration of a kernel. For constants: panics if there is none of this name.
         pub const fn named(name: &str) -> $Config {
             let mut i = 0;
             while i < KERNELS.len() {
@@ -128,7 +128,7 @@ macro_rules! by_problems {
 }
 pub(super) use by_problems;
 
-/// String equality in a constant expression.
+/// Compares strings in a constant expression.
 pub(super) const fn same(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut same = a.len() == b.len();

@@ -123,15 +123,15 @@ pub struct Sm100Config {
     /// Tiles of a cluster, neighbours along `Y`: each part copies a share of the rows of
     /// `X` to all.
     pub multicast: u32,
-    /// Who brings activations to the stages.
+    /// The way in which activations reach the stages.
     pub bringing: Bringing,
-    /// How launches may divide K.
+    /// The ways in which a launch may divide K.
     pub dividing: Dividing,
-    /// What the problems of a launch have in common.
+    /// The sizes that the problems of a launch share.
     pub problems: Problems,
 }
 
-/// Who brings activations and their scales to the stages.
+/// The way in which activations and their scales reach the stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Bringing {
     /// The copy engine, scales after a launch that lays them out ([`prepare`](super::prepare)).
@@ -141,7 +141,7 @@ pub enum Bringing {
     Loaded,
 }
 
-/// How launches of a configuration may divide K.
+/// The ways in which launches of a configuration may divide K.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dividing {
     /// As the tile says: among the CTAs that split it, or not at all.
@@ -213,7 +213,7 @@ impl Sm100Config {
         matches!(self.dividing, Dividing::StreamK) && !self.is_grouped()
     }
 
-    /// How launches may divide K: the table's way first.
+    /// The ways in which a launch may divide K. the table's way first.
     pub fn splits(&self) -> impl Iterator<Item = Split> + use<> {
         let also = if self.takes_stream_k() { Some(Split::StreamK) } else { None };
         [self.split].into_iter().chain(also)

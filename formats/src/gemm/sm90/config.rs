@@ -104,11 +104,11 @@ pub struct Sm90Config {
     /// neighbouring rows and the same tokens in lockstep, and each copies its part of the tokens
     /// to all.
     pub multicast: u32,
-    /// What multiplies.
+    /// The instruction that multiplies.
     pub instruction: Instruction,
-    /// How the tokens of a problem fill tiles where problems have token counts of their own.
+    /// The way in which a problem's tokens fill tiles where problems have token counts of their own.
     pub filling: Filling,
-    /// What the problems of a launch have in common.
+    /// The sizes that the problems of a launch share.
     pub problems: Problems,
 }
 
@@ -122,7 +122,7 @@ pub enum Instruction {
     Wgmma,
 }
 
-/// How the tokens of a problem fill the tiles of a configuration.
+/// The ways in which the tokens of a problem fill the tiles of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Filling {
     /// Every tile has room for all tokens of the configuration.
