@@ -1,11 +1,10 @@
 //! Damaged checkpoints and outputs that cannot be: typed errors that name tensor and byte, findings
 //! that name the mistake, nothing left behind, no panic.
 
-mod support;
-
 use std::io::{Cursor, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use crate::support::*;
 use nvfp4::device::Kernels;
 use nvfp4::error::Error;
 use nvfp4::quantize::Format;
@@ -16,7 +15,6 @@ use nvfp4_checkpoint::{
 };
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use support::*;
 
 const UP: &str = "model.layers.0.mlp.up.weight";
 

@@ -2,10 +2,9 @@
 //! ModelOpt 0.47, compressed-tensors 0.19 and TorchAO 0.18. The tests cover the files that are
 //! read, the notes of a conversion in the target's terms, and the refusals.
 
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::*;
 use half::bf16;
 use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
 use nvfp4::tensor::Dims;
@@ -17,7 +16,6 @@ use nvfp4_checkpoint::{
 };
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use support::*;
 
 /// A checkpoint that is being put together, and the model that it was made from.
 #[derive(Default)]

@@ -1,15 +1,13 @@
 //! Randomly damaged checkpoints: whatever then reads them, there is no panic, and it ends.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::*;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::{
     Layout, Model, SaveOptions, convert_model, inspect, quantize_model, verify,
 };
 use proptest::prelude::*;
-use support::*;
 
 /// Everything that reads, on whatever is there.
 fn read_everything(folder: &Folder, path: &Path) {

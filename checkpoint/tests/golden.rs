@@ -1,11 +1,10 @@
 //! Checkpoints that exporters wrote, in tests/data/exporters: what is in them, the values of their
 //! weights, and what conversions make of them.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::support::Folder;
 use fp4_formats::ScaleLayout;
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_checkpoint::{
@@ -13,7 +12,6 @@ use nvfp4_checkpoint::{
     inspect, load, pattern, quantize_model, verify,
 };
 use serde::Deserialize;
-use support::Folder;
 
 /// `expected.json`, which was computed from the exporter's file in Python.
 #[derive(Deserialize)]

@@ -1,11 +1,10 @@
 //! Quantising a model into every layout, reading it back, converting it: codes and scales are
 //! those of the quantiser, and the same input gives the same bytes.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::*;
 use fp4_formats::ScaleLayout;
 use half::bf16;
 use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
@@ -16,7 +15,6 @@ use nvfp4_checkpoint::{
 };
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use support::*;
 
 /// All weights of a checkpoint, by name.
 fn weights(model: &Model) -> BTreeMap<String, Weight> {

@@ -1,9 +1,8 @@
 //! Tensor-level scales of weights that readers join: q, k and v; gate and up.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::*;
 use half::bf16;
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_checkpoint::{
@@ -11,7 +10,6 @@ use nvfp4_checkpoint::{
     VerifyOptions, Weight, convert_model, load, quantize_model, verify, verify_with,
 };
 use safetensors::Dtype;
-use support::*;
 
 const ATTENTION: [&str; 3] = ["q_proj", "k_proj", "v_proj"];
 const GATED: [&str; 2] = ["gate_proj", "up_proj"];

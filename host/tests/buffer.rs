@@ -1,8 +1,8 @@
 //! Device memory of the caller's, and what becomes of a workspace, on the emulator of both
 //! architectures.
 //!
-//! Launches need the compiled kernels (`cargo xtask build-kernels`); without them, the test says on
-//! stderr that it was skipped.
+//! Launches need the compiled kernels (`cargo xtask build-kernels`); without them, the test
+//! leaves them out.
 
 use fp4_formats::arch::TensorFamily;
 use std::path::Path;
@@ -118,13 +118,13 @@ fn the_emulator_has_no_streams() {
     }
 }
 
-/// Both machines with their kernels; fewer, with a note, where there are none.
+/// Both machines with their kernels; fewer where there are none.
 fn machines() -> Vec<Kernels> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
     let kernels = |name| match open(name).kernels(Some(&dir)) {
         Ok(kernels) => Some(kernels),
         Err(error) => {
-            eprintln!("skipped on {name}: {error}");
+            skipped::part(name, error);
             None
         }
     };

@@ -1,8 +1,7 @@
 //! Refusals of a GEMM before anything is launched: each time with the field, the required and the
 //! actual value, on both machines. No kernel is there to run.
 
-mod support;
-
+use crate::support::{Folder, MACHINES, no_kernels};
 use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
@@ -20,7 +19,6 @@ use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::gemm::reference;
-use support::{Folder, MACHINES, no_kernels};
 
 const LONGEST: &str = "from 1 to 2147483647";
 

@@ -1,15 +1,13 @@
 //! Modules of kernels: loaded when first used, and refused by name where they are missing or are
 //! not those of this program.
 
-mod support;
-
+use crate::support::{Folder, write_kernels, write_no_kernels};
 use fp4_formats::stamp::STAMP;
 use fp4_formats::{Arch, Family, ceiling, gemv};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::error::Error;
 use nvfp4::kernels::{KernelFiles, KernelsError, Place};
 use nvfp4_manifest::{File, Manifest, stamp, stamped};
-use support::{Folder, write_kernels, write_no_kernels};
 
 const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n";
 

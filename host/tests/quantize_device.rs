@@ -3,11 +3,9 @@
 //! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
 //! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
 use std::process::Command;
 
+use crate::checkpoint_support::*;
 use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -19,7 +17,6 @@ use nvfp4::tensor::Dims;
 use nvfp4_checkpoint::{Layout, Model, quantize_model};
 use nvfp4_lab::bench::{self, Direction, Protocol, QuantizeBench};
 use nvfp4_lab::shape::QuantizeShape;
-use support::*;
 
 fn recipes() -> Vec<Recipe> {
     let nvfp4 = Nvfp4Recipe::ALL.map(Recipe::Nvfp4);
@@ -229,7 +226,7 @@ fn missing_kernels_are_a_failure_where_they_are_promised() {
         let command = command.args(["--exact", test]).env("NVFP4_KERNELS_DIR", folder.path());
         command.output().expect("it starts")
     };
-    let output = run("sizes_that_no_kernel_takes_are_refused");
+    let output = run("quantize_device::sizes_that_no_kernel_takes_are_refused");
     let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(stdout.contains("1 failed"), "{stdout}");

@@ -1,10 +1,9 @@
 //! Two threads with one device, one set of kernels and one weight, as an inference engine has them.
 //!
-//! Kernels that are not built are a note on stderr, or a failure where `NVFP4_KERNELS_DIR` promises
+//! Kernels that are not built are left out, or a failure where `NVFP4_KERNELS_DIR` promises
 //! them.
 
-mod support;
-
+use crate::support;
 use std::sync::Barrier;
 use std::thread;
 
@@ -90,7 +89,7 @@ fn threads_share_a_gpu() {
     let open = || Device::open(&DeviceRequest::Cuda(0));
     let (first, second) = match (open(), open()) {
         (Ok(first), Ok(second)) => (first, second),
-        (Err(error), _) | (_, Err(error)) => return eprintln!("skipped cuda:0: {error}"),
+        (Err(error), _) | (_, Err(error)) => return skipped::test(error),
     };
     let of = |device: &Device| device.kernels(Some(&support::kernels_dir())).expect("built");
     let kernels = of(&first);

@@ -1,9 +1,7 @@
 //! Launches written as bundles: replayed on the emulator they give the same bytes, under every
 //! schedule.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
+use crate::support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

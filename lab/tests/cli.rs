@@ -1,8 +1,6 @@
 //! The program: bad input gives exit code 2, a message that says what and why, and no output.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
+use crate::support;
 use fp4_formats::Arch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

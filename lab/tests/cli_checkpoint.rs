@@ -1,16 +1,13 @@
 //! The commands on checkpoints: exit codes, messages, JSON, nothing half-written.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::support::*;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::Layout;
 use serde_json::{Value, json};
-use support::*;
 
 fn nvfp4(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));

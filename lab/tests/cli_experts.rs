@@ -1,14 +1,12 @@
 //! `nvfp4 run grouped` and `run moe`: operands in files, results, bundles, and what is refused.
 //!
-//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test says on
-//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
-
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
+//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test
+//! leaves them out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{Folder, compiled, f32s, kernels_dir, tensor};
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::floats;
 use nvfp4::gemm::{Activation, GemmOptions, HalfMatrix, UpOptions, group_options};
@@ -26,7 +24,6 @@ use ptx_emu::bundle::{Bundle, ReplayOptions, RunBundle as _};
 use ptx_emu_core::Schedule;
 use safetensors::Dtype;
 use serde_json::Value;
-use support::{Folder, compiled, f32s, kernels_dir, tensor};
 
 const LINEAR: ScaleLayout = ScaleLayout::Linear;
 const BLOCKED: ScaleLayout = ScaleLayout::Blocked128x4;

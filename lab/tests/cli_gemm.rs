@@ -1,16 +1,14 @@
 //! `nvfp4 run gemm` and the tuning table of `nvfp4 bench`: operands in files, results, bundles,
 //! and what is refused.
 //!
-//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test says on
-//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
-
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
+//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test
+//! leaves them out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::{Folder, compiled, kernels_dir, tensor};
 use fp4_formats::gemm::Split;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::device::Device;
@@ -28,7 +26,6 @@ use nvfp4_lab::rng::SplitMix64;
 use ptx_emu::bundle::{Bundle, ReplayOptions, RunBundle as _};
 use ptx_emu_core::Schedule;
 use safetensors::Dtype;
-use support::{Folder, compiled, kernels_dir, tensor};
 
 fn nvfp4(args: &[&OsStr], table: &OsStr) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));

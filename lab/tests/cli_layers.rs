@@ -1,10 +1,8 @@
 //! `nvfp4 run` on weights of checkpoints in every layout, `dequantize`, and what `verify` measures.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
 use std::process::Command;
 
+use crate::support::*;
 use fp4_formats::FloatType;
 use nvfp4::floats;
 use nvfp4::quantize::Format;
@@ -14,7 +12,6 @@ use nvfp4_checkpoint::{
 };
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use support::*;
 
 /// Runs with `args`; the exit code must be `code`. Gives what was printed, of a refusal the reason.
 fn run(args: &[&str], code: i32) -> String {

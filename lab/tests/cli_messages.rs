@@ -1,13 +1,10 @@
 //! The program's messages about checkpoints: names that would control a terminal, causes, reasons.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
 use std::process::{Command, Output};
 
+use crate::support::*;
 use nvfp4_checkpoint::{self as checkpoint, NewTensor};
 use safetensors::Dtype;
-use support::*;
 
 fn nvfp4(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));

@@ -1,8 +1,8 @@
 //! Output that nobody reads any more ends every command quietly; output that cannot be written is an
 //! error of every command.
 //!
-//! Runs of kernels need them compiled (`cargo xtask build-kernels`); without them, a test says on
-//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Runs of kernels need them compiled (`cargo xtask build-kernels`); without them, a test
+//! leaves them out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 #[path = "../../emulator/ptx-emu/tests/support/pipes.rs"]
 mod pipes;

@@ -1,8 +1,8 @@
 //! The library's examples on the emulated machines: what they run is verified, and a block of a
 //! checkpoint on disk is near a reference in f32.
 //!
-//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test says on
-//! stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Runs need the compiled kernels (`cargo xtask build-kernels`); without them, a test
+//! leaves them out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 #[path = "../examples/moe_block/block.rs"]
 mod block;
@@ -20,15 +20,13 @@ mod moe;
 #[path = "../examples/shared_expert.rs"]
 #[allow(dead_code, reason = "`main` is the program's")]
 mod shared_expert;
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
+use crate::support;
+use crate::support::{Folder, machines, normal, random, tensor};
 use fp4_formats::TensorFamily;
 use half::bf16;
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_checkpoint::{self as checkpoint, Layout, Model, ModelOptions, NewTensor};
 use safetensors::Dtype;
-use support::{Folder, machines, normal, random, tensor};
 
 #[test]
 fn a_gated_product() {

@@ -3,11 +3,9 @@
 //! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
 //! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
 use std::path::Path;
 
+use crate::support::{compiled, kernels_dir, machines};
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::CONFIGS;
 use fp4_formats::{FloatType, e4m3};
@@ -23,7 +21,6 @@ use nvfp4_lab::shape::{GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use nvfp4_lab::{bench, oracle};
 use ptx_emu_core::Schedule;
 use safetensors::Dtype;
-use support::{compiled, kernels_dir, machines};
 
 fn name(kernels: &Kernels) -> &str {
     &kernels.device().choice().device

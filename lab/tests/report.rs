@@ -1,13 +1,11 @@
 //! Reports of the program: of a bench on an emulated device, and of recorded files.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
+use crate::support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::Folder;
 use serde_json::Value;
-use support::Folder;
 
 /// The chart that the README shows, and the runs of the record that it is made from.
 const CHART: &str = "docs/times-h200.svg";

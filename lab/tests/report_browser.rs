@@ -3,15 +3,13 @@
 //!
 //! `NVFP4_CHROMIUM` says where Chromium is; `cargo xtask test` installs it. Without it nothing is tested.
 
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
-
+use crate::support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::Folder;
 use serde_json::Value;
-use support::Folder;
 
 /// Widths of pages: a desk, and a phone.
 const WIDTHS: [u32; 2] = [1280, 390];
@@ -23,7 +21,7 @@ const HARNESS: &str = include_str!("data/report_frames.html");
 fn chromium() -> Option<PathBuf> {
     let found = std::env::var_os("NVFP4_CHROMIUM").map(PathBuf::from);
     if found.is_none() {
-        println!("skipped: no Chromium in NVFP4_CHROMIUM");
+        skipped::test("no Chromium in NVFP4_CHROMIUM");
     }
     found
 }

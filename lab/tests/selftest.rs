@@ -1,15 +1,12 @@
 //! `nvfp4 selftest` on the emulator.
 //!
-//! It needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it says on stderr
-//! that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
-
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod support;
+//! It needs the compiled kernels (`cargo xtask build-kernels`); where there are none, it
+//! is left out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 use std::process::Command;
 
+use crate::support::{Folder, compiled, kernels_dir};
 use serde_json::Value;
-use support::{Folder, compiled, kernels_dir};
 
 fn selftest(args: &[&str]) -> std::process::Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfp4"));

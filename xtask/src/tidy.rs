@@ -170,6 +170,29 @@ fn nothing_is_left_open() {
     none("unfinished work", offences);
 }
 
+/// A test that prints and returns would count as passed. Examples are no tests.
+#[test]
+fn tests_say_what_they_skip() {
+    let printed = ["println!(\"skip", "say!(\"skip"];
+    let calls = ["skipped::test(", "skipped::part("];
+    let mut seen = 0;
+    let mut offences = Vec::new();
+    for (path, text) in sources() {
+        let own = path == Path::new("xtask/src/tidy.rs");
+        if own || path.iter().any(|part| part == "examples") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            seen += usize::from(calls.iter().any(|call| line.contains(call)));
+            if printed.iter().any(|p| line.contains(p)) {
+                offences.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(seen > 20, "found only {seen} calls of the crate `skipped`");
+    none("tests that are skipped without the crate `skipped`", offences);
+}
+
 /// A GPU runs conformance probes and bundles by one unsafe call of the tools, and loops are compiled for
 /// instructions of the host in a crate of their own; what runs PTX has none.
 #[test]

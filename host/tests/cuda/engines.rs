@@ -113,7 +113,7 @@ fn lend_to_another_stream() {
     let device = Device::from_cudarc(&stream).expect("a supported GPU");
     let kernels = match device.kernels(None) {
         Ok(kernels) => kernels,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return skipped::test(error),
     };
     let elsewhere = kernels.on_cudarc(&context.default_stream()).expect("the same context");
     let recipe = recipe_by_name(Format::Nvfp4, "te").expect("known");

@@ -18,7 +18,7 @@ fn backend_on_this_machine() {
     let info = match probe() {
         Ok(info) => info,
         Err(error) => {
-            println!("skipped: every check on a device, because {error}");
+            skipped::part("checks on a device", &error);
             return without_a_driver(error);
         }
     };
@@ -26,7 +26,7 @@ fn backend_on_this_machine() {
     let mut failed = Vec::new();
     for device in &info.devices {
         if device.arch().is_none() {
-            println!("skipped: {device} is not supported");
+            skipped::part(device, "not supported");
             let error = CudaDevice::open(device.ordinal).map(|_| ());
             assert!(
                 matches!(error, Err(CudaError::UnsupportedDevice { .. })),

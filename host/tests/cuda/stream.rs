@@ -48,7 +48,7 @@ fn between<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
 fn all_work_goes_to_the_callers_stream_and_launches_only_launch() {
     for (arch, capability) in [(Arch::Sm90a, 90), (Arch::Sm100a, 100), (Arch::Sm100f, 103)] {
         if !Path::new(KERNELS).join(arch.name()).join("manifest.json").exists() {
-            println!("skipped: {arch} is not built; `cargo xtask build-kernels` does it");
+            skipped::part(arch, "not built; `cargo xtask build-kernels` does it");
             continue;
         }
         let Some(driver) = Driver::compile(arch.name()) else { return };

@@ -60,7 +60,7 @@ fn built() -> impl Iterator<Item = (Arch, u32)> {
     [(Arch::Sm90a, 90), (Arch::Sm100a, 100)].into_iter().filter(|(arch, _)| {
         let found = Path::new(KERNELS).join(arch.name()).join("manifest.json").exists();
         if !found {
-            println!("skipped: {arch} is not built; `cargo xtask build-kernels` does it");
+            skipped::part(arch, "not built; `cargo xtask build-kernels` does it");
         }
         found
     })
@@ -84,11 +84,11 @@ fn has_gpu() -> bool {
     match Device::open(&DeviceRequest::Auto) {
         Ok(device) if matches!(device.backend(), Backend::Cuda(_)) => true,
         Ok(device) => {
-            println!("skipped: launches on a GPU, because {}", device.choice().reason);
+            skipped::part("launches on a GPU", &device.choice().reason);
             false
         }
         Err(error) => {
-            println!("skipped: launches on a GPU, because {error}");
+            skipped::part("launches on a GPU", error);
             false
         }
     }
@@ -117,7 +117,7 @@ fn launches_are_timed_on_the_host() {
     }
     let device = Device::open(&"emu:h200".parse().expect("a device")).expect("the emulator");
     let Ok(kernels) = device.kernels(Some(Path::new(KERNELS))) else {
-        return println!("skipped: the emulator, whose kernels are not built");
+        return skipped::part("the emulator", "its kernels are not built");
     };
     let refused = HostTimes::measure(&kernels, operations::prepared_product, GemmRun::launch);
     let error = refused.expect_err("no GPU").to_string();

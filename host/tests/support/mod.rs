@@ -104,15 +104,15 @@ pub fn kernels_dir() -> PathBuf {
 
 /// The emulated machines that kernels are compiled for, with their architectures.
 ///
-/// Kernels that are missing are a failure where `NVFP4_KERNELS_DIR` promises them, else a note on
-/// stderr: a test without them has tested nothing.
+/// Kernels that are missing are a failure where `NVFP4_KERNELS_DIR` promises them, else the test
+/// leaves them out.
 pub fn compiled() -> Vec<(&'static str, Arch)> {
     let compiled = MACHINES.into_iter().filter(|(device, arch)| {
         match KernelFiles::find(*arch, Some(&kernels_dir())) {
             Ok(_) => true,
             Err(error) if std::env::var_os(DIR_VARIABLE).is_some() => panic!("{error}"),
             Err(error) => {
-                eprintln!("skipped on {device}: {error}");
+                skipped::part(device, error);
                 false
             }
         }

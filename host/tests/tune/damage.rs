@@ -4,7 +4,7 @@ use fp4_formats::gemm::Split;
 use nvfp4::tune::{Table, TuneError};
 use proptest::prelude::*;
 
-use crate::{key, measured, nvfp4, tables};
+use super::{key, measured, nvfp4, tables};
 
 fn text() -> String {
     let mut table = Table::new(key());

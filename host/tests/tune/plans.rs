@@ -14,8 +14,8 @@ use nvfp4::tune::{
 };
 use proptest::prelude::*;
 
+use super::{MACHINES, floats, kernels, measured, nvfp4, problems, splits};
 use crate::support::{Folder, no_kernels};
-use crate::{MACHINES, floats, kernels, measured, nvfp4, problems, splits};
 
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };

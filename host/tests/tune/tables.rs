@@ -5,8 +5,8 @@ use nvfp4::error::Error;
 use nvfp4::tune::{self, DeviceKey, MAX_BYTES, Table, TuneError, TuneProblem};
 use proptest::prelude::*;
 
+use super::{grouped, key, measured, nvfp4, tables};
 use crate::support::Folder;
-use crate::{grouped, key, measured, nvfp4, tables};
 
 #[test]
 fn the_text_of_a_table() {

@@ -1,9 +1,6 @@
 //! Tuning tables: text, files, merging, damage, and what planning makes of them. Nothing here is
 //! measured, and no kernel runs: modules without kernels are planned for.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod damage;
 mod plans;
 mod tables;
@@ -14,10 +11,10 @@ use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneGroups, TuneProblem, Tuning};
 
+use crate::support::{Folder, MACHINES, no_kernels};
 use fp4_formats::gemm::Split;
 use fp4_formats::{Arch, FloatType, HalfType, ScaleLayout};
 use proptest::prelude::*;
-use support::{Folder, MACHINES, no_kernels};
 
 /// Kernels of an emulated machine, of a module that has none.
 fn kernels(folder: &Folder, machine: (&str, Arch)) -> Kernels {

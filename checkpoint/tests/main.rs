@@ -1,0 +1,10 @@
+//! Checkpoints: layouts, conversions, what exporters write, damage.
+
+mod damage;
+mod exporters;
+mod files;
+mod fuzz;
+mod golden;
+mod layouts;
+mod shared;
+mod support;
