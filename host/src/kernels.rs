@@ -6,7 +6,10 @@
 //! looked at only where they are named, or are beside the program. Every module says with which
 //! version of the contract crate it was compiled, and is refused if that is not this program's.
 
+mod compile;
 mod given;
+
+pub use compile::COMPILER_VARIABLE;
 
 use std::env;
 use std::fmt;
@@ -53,9 +56,7 @@ pub enum KernelsError {
         actual: Arch,
     },
     /// A family without a module.
-    #[error(
-        "{place}: there is no module of {family}: `cargo xtask build-kernels --arch {arch}` makes it"
-    )]
+    #[error("{place}: there is no module of {family}{}", remedy(place, *arch, *family))]
     NoFamily {
         /// The family.
         family: Family,
@@ -63,6 +64,18 @@ pub enum KernelsError {
         arch: Arch,
         /// The place of the kernels.
         place: Place,
+    },
+    /// A module that the compiler that this program was told of did not compile.
+    #[error("{place}: the module of {family} for {arch} cannot be compiled: {reason}")]
+    NotCompiled {
+        /// The family.
+        family: Family,
+        /// The architecture.
+        arch: Arch,
+        /// Where the kernels are.
+        place: Place,
+        /// The compiler's reason.
+        reason: String,
     },
     /// A module that is older than this program: it lacks a kernel of its family.
     #[error(
@@ -141,6 +154,16 @@ pub enum KernelsError {
         /// The error of the system.
         source: std::io::Error,
     },
+}
+
+/// Says how a module that is missing is had.
+fn remedy(place: &Place, arch: Arch, family: Family) -> String {
+    match place {
+        Place::Folder(_) => {
+            format!(": `cargo xtask build-kernels --arch {arch} --only {family}` compiles it")
+        }
+        Place::Program | Place::Given(_) => String::new(),
+    }
 }
 
 struct Paths<'a>(&'a [PathBuf]);
@@ -277,27 +300,64 @@ impl KernelFiles {
     /// The module that has the kernel `entry`.
     ///
     /// # Errors
-    /// [`KernelsError::NoFamily`] or [`KernelsError::Stale`] for a kernel that should be there,
-    /// [`KernelsError::NoKernel`] for any other.
-    pub fn module_of(&self, entry: &str) -> Result<&Module, KernelsError> {
-        let has = |module: &&Module| module.kernels.iter().any(|kernel| kernel.name == entry);
-        if let Some(module) = self.manifest.modules.iter().find(has) {
-            return Ok(module);
+    /// [`KernelsError::NoFamily`], [`KernelsError::NotCompiled`] or [`KernelsError::Stale`] for a kernel
+    /// that should be there, [`KernelsError::NoKernel`] for any other.
+    pub fn module_of(&self, entry: &str) -> Result<Module, KernelsError> {
+        let has = |module: &Module| module.kernels.iter().any(|kernel| kernel.name == entry);
+        if let Some(module) = self.manifest.modules.iter().find(|module| has(module)) {
+            return Ok(module.clone());
         }
         let (kernel, place) = (entry.to_owned(), self.place.clone());
         let Some(family) = Family::of_kernel(self.manifest.arch, entry) else {
             return Err(KernelsError::NoKernel { kernel, place });
         };
-        self.module(family)?;
-        Err(KernelsError::Stale { family, kernel, place })
+        let module = self.module(family)?;
+        if has(&module) { Ok(module) } else { Err(KernelsError::Stale { family, kernel, place }) }
     }
 
-    fn module(&self, family: Family) -> Result<&Module, KernelsError> {
-        self.manifest.module(family).ok_or_else(|| KernelsError::NoFamily {
-            family,
-            arch: self.manifest.arch,
-            place: self.place.clone(),
-        })
+    /// Finds the module of a family. One that is not there is compiled if the program was told of a
+    /// compiler, see [`COMPILER_VARIABLE`], and the folder is the one that the build of this program named.
+    ///
+    /// # Errors
+    /// [`KernelsError::NoFamily`], [`KernelsError::NotCompiled`], [`KernelsError::OtherStamp`].
+    pub fn module(&self, family: Family) -> Result<Module, KernelsError> {
+        if let Some(module) = self.manifest.module(family) {
+            return Ok(module.clone());
+        }
+        let (arch, place) = (self.manifest.arch, self.place.clone());
+        let Place::Folder(folder) = &self.place else {
+            return Err(KernelsError::NoFamily { family, arch, place });
+        };
+        match compile::compile(folder, built_with(), arch, family) {
+            Ok(true) => {}
+            Ok(false) => return Err(KernelsError::NoFamily { family, arch, place }),
+            Err(reason) => return Err(KernelsError::NotCompiled { family, arch, place, reason }),
+        }
+        let manifest: Manifest = Manifest::read(&folder.join(FILE_NAME))?;
+        let required = nvfp4_manifest::stamp(Some(stamp::STAMP));
+        match manifest.module(family) {
+            Some(module) if module.stamp == required => Ok(module.clone()),
+            Some(Module { stamp: actual, .. }) => {
+                let actual = actual.clone();
+                Err(KernelsError::OtherStamp { family, place, required, actual })
+            }
+            None => Err(KernelsError::NoFamily { family, arch, place }),
+        }
+    }
+
+    /// Finds the modules of all families of the architecture.
+    ///
+    /// # Errors
+    /// As [`module`](Self::module).
+    pub fn modules(&self) -> Result<Vec<Module>, KernelsError> {
+        Family::of(self.manifest.arch).map(|family| self.module(family)).collect()
+    }
+
+    /// Lists the families of the architecture that have no module here.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Family> {
+        let is_missing = |family: &Family| self.manifest.module(*family).is_none();
+        Family::of(self.manifest.arch).filter(is_missing).collect()
     }
 
     /// The PTX of a module.
@@ -356,14 +416,15 @@ impl KernelFiles {
         Err(KernelsError::Changed { family, path, required, actual })
     }
 
-    /// Checks all families of the architecture: every kernel is in its module, and the files are
-    /// those that the manifest describes.
+    /// Checks the modules that are here: every kernel is in its family's, and the files are those that the
+    /// manifest describes. [`missing`](Self::missing) lists the others.
     ///
     /// # Errors
     /// The first of [`KernelsError`].
     pub fn check(&self) -> Result<(), KernelsError> {
         for (family, entry) in Family::kernels(self.manifest.arch) {
-            if self.module_of(entry)?.family != family {
+            let Some(module) = self.manifest.module(family) else { continue };
+            if module.kernels.iter().all(|kernel| kernel.name != entry) {
                 let (kernel, place) = (entry.to_owned(), self.place.clone());
                 return Err(KernelsError::Stale { family, kernel, place });
             }
@@ -375,10 +436,17 @@ impl KernelFiles {
         Ok(())
     }
 
-    /// A fingerprint of all modules: of their machine code where `machine_code` says so and there
-    /// is some, else of their PTX.
+    /// Computes a fingerprint of all kernels: of their sources, which are the same whatever of them is
+    /// compiled, and whether `machine_code` is loaded where there is some; for modules of unknown
+    /// sources that of their machine code or PTX.
     #[must_use]
     pub fn fingerprint(&self, machine_code: bool) -> String {
+        if !self.manifest.sources.is_empty() {
+            let code = if machine_code { "machine code" } else { "PTX" };
+            return nvfp4_manifest::fingerprint(
+                format!("{code} of {}", self.manifest.sources).as_bytes(),
+            );
+        }
         let all = self.manifest.modules.iter().map(|module| {
             let cubin = module.cubin.as_ref().filter(|_| machine_code);
             let file = cubin.map_or(&module.ptx, |cubin| &cubin.file);

@@ -169,7 +169,7 @@ impl Modules {
             Some(module) => module.clone(),
             None => {
                 let start = Instant::now();
-                let (module, code, reason) = load(listed)?;
+                let (module, code, reason) = load(&listed)?;
                 let milliseconds = start.elapsed().as_secs_f64() * 1e3;
                 let how = LoadedModule { family: listed.family, code, reason, milliseconds };
                 lock(&self.loaded).push(how);

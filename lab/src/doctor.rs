@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use fp4_formats::{Arch, ceiling};
+use fp4_formats::{Arch, Family, ceiling};
 use serde::Serialize;
 
 use nvfp4::cuda::{self, DriverInfo};
@@ -26,14 +26,23 @@ pub struct KernelsStatus {
     pub machine_code: usize,
     /// The assembler that made the machine code.
     pub assembler: Option<String>,
-    /// The fault of the kernels: there are none, or some are stale or missing.
+    /// Families whose modules are not there.
+    pub missing: Vec<Family>,
+    /// The fault of the kernels: there are none, or some are stale or damaged.
     pub error: Option<String>,
 }
 
 impl KernelsStatus {
     fn of(arch: Arch, dir: Option<&Path>) -> Self {
-        let nothing =
-            Self { arch, path: None, modules: 0, machine_code: 0, assembler: None, error: None };
+        let nothing = Self {
+            arch,
+            path: None,
+            modules: 0,
+            machine_code: 0,
+            assembler: None,
+            missing: Vec::new(),
+            error: None,
+        };
         match KernelFiles::find(arch, dir) {
             Ok(files) => {
                 let modules = &files.manifest().modules;
@@ -43,6 +52,7 @@ impl KernelsStatus {
                     modules: modules.len(),
                     machine_code: cubins().count(),
                     assembler: cubins().next().map(|cubin| cubin.assembler.clone()),
+                    missing: files.missing(),
                     error: files.check().err().map(|error| error.to_string()),
                     ..nothing
                 }
@@ -54,12 +64,16 @@ impl KernelsStatus {
 
 impl fmt::Display for KernelsStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { arch, path, modules, machine_code, assembler, error } = self;
+        let Self { arch, path, modules, machine_code, assembler, missing, error } = self;
         if let Some(path) = path {
             write!(f, "{arch}: {modules} modules, {path}")?;
             match assembler {
                 Some(assembler) => write!(f, ", {machine_code} with machine code by {assembler}")?,
                 None => write!(f, ", PTX only")?,
+            }
+            if !missing.is_empty() {
+                let names: Vec<&str> = missing.iter().map(|family| family.name()).collect();
+                write!(f, "; not compiled: {}", names.join(", "))?;
             }
         }
         match error {
@@ -108,8 +122,12 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
     let device = Device::open(&DeviceRequest::Auto)?;
     let kernels = device.kernels(dir).and_then(|kernels| {
         kernels.files().check()?;
-        // The smallest module tells whether the device takes machine code.
-        kernels.load([ceiling::NAME])?;
+        // The smallest module tells whether the device takes machine code. With none there, one that the
+        // program was told how to compile tells whether it can be.
+        let modules = kernels.files().manifest().modules.iter();
+        let smallest = modules.min_by_key(|module| module.ptx.bytes);
+        let entry = smallest.and_then(|module| module.kernels.first());
+        kernels.load([entry.map_or(ceiling::NAME, |kernel| kernel.name.as_str())])?;
         Ok(kernels)
     });
     let (mut choice, mut target, mut tune_key, mut tuning, mut code) =

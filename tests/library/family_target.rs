@@ -36,7 +36,7 @@ fn products_are_the_same() {
 fn only_the_family_target_runs_on_a_b300() {
     let modules = |arch| {
         let files = KernelFiles::find(arch, Some(&kernels_dir())).expect("kernels are built");
-        let modules = files.manifest().modules.clone();
+        let modules = files.modules().expect("all are compiled");
         modules.into_iter().map(move |m| (m.family, files.ptx(&m).expect("PTX")))
     };
     for (family, text) in modules(Arch::Sm100f) {

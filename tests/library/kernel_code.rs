@@ -10,7 +10,7 @@ use nvfp4_tests::kernels_dir;
 fn modules() -> Vec<(Arch, Family, String)> {
     let of = |arch: Arch| {
         let files = KernelFiles::find(arch, Some(&kernels_dir())).expect("kernels are built");
-        let modules = files.manifest().modules.clone();
+        let modules = files.modules().expect("all are compiled");
         modules.into_iter().map(move |module| {
             let text = files.ptx(&module).expect("the file is there");
             (arch, module.family, text)

@@ -67,7 +67,7 @@ pub const REAL_LAYERS: [(&str, usize, usize); 6] = [
 /// If there is none.
 pub fn ptx(arch: Arch, entry: &str) -> String {
     let files = KernelFiles::find(arch, Some(&kernels_dir()));
-    let ptx = files.and_then(|files| files.ptx(files.module_of(entry)?));
+    let ptx = files.and_then(|files| files.ptx(&files.module_of(entry)?));
     ptx.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         (false, false) => Assembler::find(&run::tools())?,
         (false, true) => Some(Assembler::find_or_install(&run::tools())?),
     };
-    if assembler.is_none() && !options.ptx_only {
+    if assembler.is_none() && !options.ptx_only && options.only.is_empty() {
         note!("ptxas is not here: no machine code beside the PTX (`--check` installs it)");
     }
     let families = named(&options.only)?;
@@ -125,6 +125,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 pub fn refresh() -> Result<()> {
     let assembler = Assembler::find(&run::tools())?;
     workshop().build(&Arch::ALL, &Family::ALL, false, assembler.as_ref()).map(drop)
+}
+
+/// Prepares what a program may ask for: none of the modules that are there is stale. Those that are
+/// missing are compiled when the program asks for them, see [`run::on_demand`].
+pub fn sweep() -> Result<()> {
+    workshop().sweep(&Arch::ALL)
 }
 
 /// Lists which modules are compiled.

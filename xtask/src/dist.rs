@@ -21,6 +21,9 @@ beside it; NVFP4_CUBLAS_PATH names it elsewhere.
 
 /// Builds and collects.
 pub fn run() -> Result<ExitCode> {
+    for line in build_kernels::inventory()?.iter().filter_map(build_kernels::missing) {
+        say!("{line}: compiling all");
+    }
     build_kernels::refresh()?;
     let dist = run::root().join("target/dist");
     let program = run::Program::Nvfp4.build()?;

@@ -42,7 +42,7 @@ enum Command {
     ///
     /// Modules are PTX and, where ptxas is found, machine code beside it.
     BuildKernels(build_kernels::Options),
-    /// Build what is stale, then run, verify and time (or count) a shape
+    /// Run, verify and time (or count) a shape; kernels are compiled when they are first used
     ///
     /// Everything after `bench` goes to `nvfp4 bench`; see `cargo xtask bench --help`.
     #[command(disable_help_flag = true)]
@@ -117,10 +117,6 @@ fn main() -> ExitCode {
 }
 
 fn bench(arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let asks_for_help = arguments.iter().any(|a| a == "--help" || a == "-h");
-    if !asks_for_help {
-        build_kernels::refresh()?;
-    }
     let mut all = vec!["bench"];
     all.extend(arguments.iter().map(String::as_str));
     run::nvfp4(&all)

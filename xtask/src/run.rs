@@ -1,5 +1,6 @@
 //! Paths of the project, and how other programs are run.
 
+use crate::build_kernels;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -137,11 +138,23 @@ impl Program {
     }
 }
 
+/// Tells the library which program compiles a module of this checkout.
+const COMPILER_VARIABLE: &str = "NVFP4_KERNELS_COMPILER";
+
+/// Has a program use this checkout's kernels, and this program compile those that are missing when they are
+/// asked for.
+pub fn on_demand(command: &mut Command) {
+    command.env("NVFP4_KERNELS_DIR", kernels());
+    // Without it, the error of a missing module says which command compiles it.
+    if let Ok(compiler) = std::env::current_exe() {
+        command.env(COMPILER_VARIABLE, compiler);
+    }
+}
+
 /// Runs `nvfp4` with this checkout's kernels; its exit code is ours.
 pub fn nvfp4(arguments: &[&str]) -> Result<ExitCode> {
-    Program::Nvfp4.run(|command| {
-        command.args(arguments).env("NVFP4_KERNELS_DIR", kernels());
-    })
+    build_kernels::sweep()?;
+    Program::Nvfp4.run(|command| on_demand(command.args(arguments)))
 }
 
 #[cfg(test)]

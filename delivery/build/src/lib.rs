@@ -215,6 +215,7 @@ impl Workshop {
         also: impl Fn(Family) -> bool,
     ) -> Result<Manifest> {
         self.update(arch, |manifest| {
+            manifest.sources.clone_from(&shared.all);
             manifest.modules.retain(|m| !also(m.family) && self.is_fresh(arch, m, shared));
             Ok(())
         })
@@ -328,6 +329,7 @@ impl Workshop {
         let _lock = Lock::of_manifest(self, respelling.of)?;
         let of = self.manifest(respelling.of)?;
         self.update(arch, |manifest| {
+            manifest.sources.clone_from(&of.sources);
             let mut old = std::mem::take(&mut manifest.modules);
             for module in &of.modules {
                 let at = old.iter().position(|old| old.family == module.family);
@@ -397,9 +399,12 @@ impl Workshop {
     ) -> Result<Manifest> {
         let _lock = Lock::of_manifest(self, arch)?;
         let ptx_version = format!("{}.{}", build::PTX_VERSION.0, build::PTX_VERSION.1);
-        let mut manifest = Manifest { arch, ptx_version, modules: Vec::new() };
         // One that cannot be read is written anew.
-        manifest.modules = self.manifest(arch).map_or_else(|_| Vec::new(), |old| old.modules);
+        let (sources, modules) = match self.manifest(arch) {
+            Ok(Manifest { sources, modules, .. }) => (sources, modules),
+            Err(_) => (String::new(), Vec::new()),
+        };
+        let mut manifest = Manifest { arch, ptx_version, sources, modules };
         change(&mut manifest)?;
         manifest.modules.sort_by_key(|module| module.family);
         let folder = self.folder(arch);

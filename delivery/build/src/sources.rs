@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Folders that every module depends on.
 const SHARED: [&str; 3] = ["cuda_std", "cuda_builder", "formats"];
+/// The folder of the kernels, of which a module is made of a part.
+const KERNELS: &str = "kernels-gpu/src";
 /// Files that every module depends on.
 const SHARED_FILES: [&str; 2] = ["kernels-gpu/Cargo.toml", "kernels-gpu/Cargo.lock"];
 
@@ -15,6 +17,8 @@ const SHARED_FILES: [&str; 2] = ["kernels-gpu/Cargo.toml", "kernels-gpu/Cargo.lo
 pub struct Shared {
     root: PathBuf,
     hasher: std::hash::DefaultHasher,
+    /// A digest of them and of all that any module is made of.
+    pub all: String,
 }
 
 impl Shared {
@@ -27,7 +31,12 @@ impl Shared {
         files.sort();
         let mut hasher = std::hash::DefaultHasher::new();
         add(root, &files, &mut hasher)?;
-        Ok(Self { root: root.to_owned(), hasher })
+        let mut shared = Self { root: root.to_owned(), hasher, all: String::new() };
+        let mut kernels = Vec::new();
+        collect(root, Path::new(KERNELS), &mut kernels)?;
+        kernels.sort();
+        shared.all = shared.digest_with(&kernels)?;
+        Ok(shared)
     }
 
     /// The digest of a module that is also made of `files`, from the root.

@@ -46,7 +46,10 @@ pub struct Manifest<K = Callable> {
     pub arch: Arch,
     /// PTX ISA version of the modules.
     pub ptx_version: String,
-    /// The modules, one for each family.
+    /// A digest of the sources of all families, whether their modules are here or not.
+    #[serde(default)]
+    pub sources: String,
+    /// The modules, one for each family that is compiled.
     pub modules: Vec<Module<K>>,
 }
 

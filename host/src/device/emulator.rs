@@ -210,7 +210,7 @@ impl Kernels {
             Err(_) => return result,
         };
         let files = self.modules.files();
-        let ptx = files.ptx(files.module_of(spec.entry)?)?;
+        let ptx = files.ptx(&files.module_of(spec.entry)?)?;
         let memory = self.device.emulated_memory();
         capture.after(memory.as_deref(), ptx, spec, before, launched)?;
         result

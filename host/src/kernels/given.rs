@@ -21,7 +21,7 @@ pub(super) fn target(text: &str) -> Result<Arch, KernelsError> {
 
 /// A manifest without modules.
 pub(super) fn empty(arch: Arch) -> Manifest {
-    Manifest { arch, ptx_version: String::new(), modules: Vec::new() }
+    Manifest { arch, ptx_version: String::new(), sources: String::new(), modules: Vec::new() }
 }
 
 /// The text that a file of such a manifest stands for.

@@ -48,6 +48,7 @@ fn folder() -> PathBuf {
     let manifest = Manifest {
         arch: Arch::Sm90a,
         ptx_version: "9.0".into(),
+        sources: String::new(),
         modules: vec![
             module(Family::Ceiling, "first", Some(b"\x7fELF...")),
             module(Family::Gemv, "second", None),

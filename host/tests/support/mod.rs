@@ -73,7 +73,8 @@ pub fn write_kernels(
             kernels: kernels.collect(),
         }
     });
-    let manifest = Manifest { arch, ptx_version: "9.0".into(), modules: modules.collect() };
+    let (ptx_version, sources) = ("9.0".into(), String::new());
+    let manifest = Manifest { arch, ptx_version, sources, modules: modules.collect() };
     let text = serde_json::to_string(&manifest).expect("JSON");
     std::fs::write(folder.join(FILE_NAME), text).expect("written");
 }

@@ -35,9 +35,9 @@ impl Cargo {
     /// `cargo test` with its environment.
     fn command(&self) -> Command {
         let mut tests = run::cargo();
+        run::on_demand(&mut tests);
         tests
             .args(["test", "--release"])
-            .env("NVFP4_KERNELS_DIR", run::kernels())
             // A tuning table of this machine is no part of the test.
             .env("NVFP4_TUNE", "off");
         for (name, folder) in &self.variables {

@@ -255,7 +255,7 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo, record: &mut Record) -> R
     }
     if filter == candle::NAME {
         let mut tally = Tally::default();
-        build_kernels::refresh()?;
+        build_kernels::sweep()?;
         let cargo = Cargo { model: model(&mut tally, offline), ..cargo };
         record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
         return Ok(tally);
@@ -273,7 +273,7 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo, record: &mut Record) -> R
     }
     let launches = |need: &&Needed| WITH_KERNELS.contains(&need.target.package.as_str());
     if needed.iter().any(|need| launches(&need)) {
-        build_kernels::refresh()?;
+        build_kernels::sweep()?;
     }
     let with_model = needed.iter().filter(launches).any(|need| need.mentions(MODEL_VARIABLE));
     let with_nvcc = needed.iter().any(|need| need.mentions(nvcc::VARIABLE));
