@@ -162,7 +162,15 @@ fn remedy(place: &Place, arch: Arch, family: Family) -> String {
         Place::Folder(_) => {
             format!(": `cargo xtask build-kernels --arch {arch} --only {family}` compiles it")
         }
-        Place::Program | Place::Given(_) => String::new(),
+        #[cfg(feature = "embed")]
+        Place::Program => match nvfp4_kernels::part(family) {
+            nvfp4_kernels::Part::Vectors => String::new(),
+            nvfp4_kernels::Part::Gemm => ": the feature `embed-gemm` puts it there".into(),
+            nvfp4_kernels::Part::Moe => ": the feature `embed-moe` puts it there".into(),
+        },
+        #[cfg(not(feature = "embed"))]
+        Place::Program => String::new(),
+        Place::Given(_) => String::new(),
     }
 }
 

@@ -29,7 +29,9 @@
 //! | --- | --- | --- |
 //! | `emulator` | yes | devices without a GPU, [`observe`] |
 //! | `capture` | no | [`capture`]: launches as bundles that the program `ptx-emu` replays |
-//! | `embed` | yes | the compiled kernels in the program; without it they are read from a folder |
+//! | `embed` | yes | compiled kernels in the program, of [`mod@gemv`] and [`quantize`]; without it all are read from a folder |
+//! | `embed-gemm` | no | those of [`gemm`], too |
+//! | `embed-moe` | no | those of [`moe`] and grouped products, too |
 //! | `cudarc` | no | devices from streams of the crate `cudarc`, operands from its slices |
 //! | `nccl` | no | NCCL's all-reduce through `cudarc` |
 //! | `cust` | no | contexts, streams and memory through the crate `cust`, whose build needs a variable |

@@ -1,7 +1,7 @@
 //! The program: bad input gives exit code 2, a message that says what and why, and no output.
 
 use crate::support;
-use fp4_formats::Arch;
+use fp4_formats::{Arch, Family};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -313,6 +313,25 @@ fn doctor_says_what_will_be_used() {
     assert_eq!(json["ready"], false);
     assert!(json["choice"]["reason"].is_string(), "{json}");
     assert_eq!(json["driver"].is_null(), json["driver_error"].is_string(), "{json}");
+}
+
+#[test]
+fn doctor_names_modules_that_are_not_compiled() {
+    let folder = Folder::new("doctor-missing");
+    let entries: Vec<&str> = Family::Gemv.entries(Arch::Sm90a).collect();
+    let text = ".version 9.0\n.target sm_90a\n.address_size 64\n";
+    support::write_kernels(&folder.0, Arch::Sm90a, &[(Family::Gemv, text, &entries)], 1);
+    let kernels = folder.0.display().to_string();
+    let output = nvfp4(&["doctor", "--json", "--kernels", &kernels]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let missing = Family::of(Arch::Sm90a).filter(|family| *family != Family::Gemv);
+    let missing: Vec<&str> = missing.map(Family::name).collect();
+    let status = &json["kernels"][0];
+    assert_eq!(status["missing"], serde_json::json!(missing));
+    assert!(status["error"].is_null(), "{status}");
+    let output = nvfp4(&["doctor", "--kernels", &kernels]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("not compiled: ceiling, quantize_nvfp4"), "{text}");
 }
 
 /// `bench --layout 128x4` times linear order, unless the stored one is asked for.

@@ -109,9 +109,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             clean &= is_clean;
         }
     }
-    for inventory in workshop.inventory(&options.arch, &Family::ALL)? {
-        if let Some(line) = missing(&inventory) {
-            say!("{line}");
+    for Inventory { arch, compiled, missing } in workshop.inventory(&options.arch, &Family::ALL)? {
+        if !missing.is_empty() {
+            let all = compiled.len() + missing.len();
+            say!("{arch}: {} of {all} modules are not compiled", missing.len());
         }
     }
     if !clean {

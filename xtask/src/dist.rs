@@ -26,7 +26,7 @@ pub fn run() -> Result<ExitCode> {
     }
     build_kernels::refresh()?;
     let dist = run::root().join("target/dist");
-    let program = run::Program::Nvfp4.build()?;
+    let program = run::Program::Nvfp4.build(run::Profile::Release)?;
     let status = run::cargo()
         .args(["build", "--release", "--quiet", "--package", "nvfp4", "--example", "cuda_selftest"])
         .args(["--features", "cust"])

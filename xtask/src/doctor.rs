@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// Prints the toolchain's side, then the host library's.
 pub fn run(json: bool) -> Result<ExitCode> {
     if json {
-        return run::nvfp4(&["doctor", "--json"]);
+        return run::nvfp4(&["doctor", "--json"], false);
     }
     say!("toolchain");
     match Compiler::find(Fetch::Never) {
@@ -36,5 +36,5 @@ pub fn run(json: bool) -> Result<ExitCode> {
     say!("  tools     cargo xtask mutate BUNDLE_DIR: would a lost synchronisation be noticed?");
     say!("            ptx-emu run|replay --explore N, --trace out.json: see ptx-emu run --help");
     say!("host");
-    run::nvfp4(&["doctor"])
+    run::nvfp4(&["doctor"], false)
 }

@@ -44,7 +44,8 @@ enum Command {
     BuildKernels(build_kernels::Options),
     /// Run, verify and time (or count) a shape; kernels are compiled when they are first used
     ///
-    /// Everything after `bench` goes to `nvfp4 bench`; see `cargo xtask bench --help`.
+    /// Everything after `bench` goes to `nvfp4 bench`; see `cargo xtask bench --help`. Only `--release` does
+    /// not: the program is then optimised, as it is with a GPU and once it has been built so.
     #[command(disable_help_flag = true)]
     Bench {
         /// Arguments of `nvfp4 bench`
@@ -117,7 +118,7 @@ fn main() -> ExitCode {
 }
 
 fn bench(arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let mut all = vec!["bench"];
-    all.extend(arguments.iter().map(String::as_str));
-    run::nvfp4(&all)
+    let (ours, theirs): (Vec<&str>, Vec<&str>) =
+        arguments.iter().map(String::as_str).partition(|argument| *argument == "--release");
+    run::nvfp4(&[&["bench"], theirs.as_slice()].concat(), !ours.is_empty())
 }

@@ -1,7 +1,7 @@
 //! `mutate`: which lost or weakened synchronisations would be noticed. The
 //! program `ptx-emu` does it.
 
-use crate::run::{self, Program};
+use crate::run::{self, Profile, Program};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ pub const EQUIVALENTS: &str = "kernels-gpu/equivalent-mutants.txt";
 pub fn run(arguments: &[String]) -> Result<ExitCode> {
     let named = arguments.iter().any(|a| a == "--equivalents" || a.starts_with("--equivalents="));
     let list = run::root().join(EQUIVALENTS);
-    Program::PtxEmu.run(|command| {
+    Program::PtxEmu.run(Profile::Release, |command| {
         command.arg("mutate").args(arguments);
         if !named && list.is_file() {
             command.arg("--equivalents").arg(list);

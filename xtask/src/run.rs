@@ -77,6 +77,35 @@ fn commit_of(root: &Path) -> Option<String> {
     Some(if changed.is_empty() { commit } else { format!("{commit} with changes") })
 }
 
+/// A profile that programs are built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// For a first result: without optimisation, in a fraction of the time.
+    First,
+    /// As tests are built and as measurements need it.
+    Release,
+}
+
+impl Profile {
+    /// The profile's name, which is also that of its folder.
+    fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Release => "release",
+        }
+    }
+
+    /// Chooses for `program`: `release` where it is asked for, where the program has been built that way,
+    /// and where there is a GPU, whose times an unoptimised program would lengthen.
+    fn choose(asked: bool, program: Program) -> Self {
+        let gpu = Path::new("/dev/nvidiactl").exists();
+        match asked || gpu || program.path(Self::Release).is_file() {
+            true => Self::Release,
+            false => Self::First,
+        }
+    }
+}
+
 /// A program of the workspace.
 #[derive(Clone, Copy)]
 pub enum Program {
@@ -95,20 +124,23 @@ impl Program {
     }
 
     /// The package, and the features that the program is built with.
-    fn package(self) -> [&'static str; 2] {
-        match self {
-            Self::Nvfp4 => ["nvfp4-lab", "cust"],
-            Self::PtxEmu => ["ptx-emu", "cli,cust"],
+    fn package(self, profile: Profile) -> [&'static str; 2] {
+        match (self, profile) {
+            (Self::Nvfp4, Profile::Release) => ["nvfp4-lab", "cust"],
+            // The crate cust takes time to compile and is of no use without a GPU.
+            (Self::Nvfp4, Profile::First) => ["nvfp4-lab", ""],
+            (Self::PtxEmu, Profile::Release) => ["ptx-emu", "cli,cust"],
+            (Self::PtxEmu, Profile::First) => ["ptx-emu", "cli"],
         }
     }
 
-    /// Builds it and returns its path.
-    pub fn build(self) -> Result<PathBuf> {
-        let (name, [package, features]) = (self.name(), self.package());
+    /// Builds it with that profile and returns its path.
+    pub fn build(self, profile: Profile) -> Result<PathBuf> {
+        let (name, [package, features]) = (self.name(), self.package(profile));
         let mut build = cargo();
         build
-            .args(["build", "--release", "--quiet", "--package", package, "--bin", name])
-            .args(["--features", features]);
+            .args(["build", "--profile", profile.name(), "--quiet"])
+            .args(["--package", package, "--bin", name, "--features", features]);
         // A value that the caller sets goes before.
         if std::env::var_os(COMMIT_VARIABLE).is_none()
             && let Some(commit) = commit_of(&root())
@@ -119,12 +151,16 @@ impl Program {
         if !status.success() {
             bail!("building {name} failed ({status})");
         }
-        Ok(target().join("release").join(name))
+        Ok(self.path(profile))
     }
 
-    /// Builds it and runs it as `prepare` says; its exit code is ours.
-    pub fn run(self, prepare: impl FnOnce(&mut Command)) -> Result<ExitCode> {
-        let program = self.build()?;
+    fn path(self, profile: Profile) -> PathBuf {
+        target().join(profile.name()).join(self.name())
+    }
+
+    /// Builds it with that profile and runs it as `prepare` says; its exit code is ours.
+    pub fn run(self, profile: Profile, prepare: impl FnOnce(&mut Command)) -> Result<ExitCode> {
+        let program = self.build(profile)?;
         let mut command = Command::new(&program);
         prepare(&mut command);
         let status = command.status().with_context(|| format!("running {}", program.display()))?;
@@ -151,10 +187,18 @@ pub fn on_demand(command: &mut Command) {
     }
 }
 
-/// Runs `nvfp4` with this checkout's kernels; its exit code is ours.
-pub fn nvfp4(arguments: &[&str]) -> Result<ExitCode> {
+/// Runs `nvfp4` with this checkout's kernels, built with the profile `release` if that is asked for; its exit
+/// code is ours.
+pub fn nvfp4(arguments: &[&str], release: bool) -> Result<ExitCode> {
+    let profile = Profile::choose(release, Program::Nvfp4);
+    if profile == Profile::First && arguments.first() == Some(&"bench") {
+        note!(
+            "built for a quick first result; `cargo xtask bench --release` builds the program that \
+             runs kernels several times as fast"
+        );
+    }
     build_kernels::sweep()?;
-    Program::Nvfp4.run(|command| on_demand(command.args(arguments)))
+    Program::Nvfp4.run(profile, |command| on_demand(command.args(arguments)))
 }
 
 #[cfg(test)]

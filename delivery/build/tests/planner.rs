@@ -56,7 +56,8 @@ fn modules(workshop: &Workshop, arch: Arch) -> Result<()> {
     };
     fs::create_dir_all(workshop.folder(arch))?;
     let modules = Family::of(arch).map(module).collect::<Result<_>>()?;
-    let manifest = Manifest { arch, ptx_version: "9.0".into(), modules };
+    let sources = workshop.digest(&[])?;
+    let manifest = Manifest { arch, ptx_version: "9.0".into(), sources, modules };
     let text = serde_json::to_string(&manifest)?;
     Ok(fs::write(workshop.folder(arch).join(FILE_NAME), text)?)
 }

@@ -1,5 +1,8 @@
 //! The compiled kernels of `nvfp4`, compressed, in the program that depends on this crate.
 //!
+//! Every program with this crate has products with vectors and quantising; the features `gemm` and `moe` add
+//! products with matrices and mixtures of experts.
+//!
 //! The build script puts them here. In this order, it takes
 //!
 //! 1. nothing, where the variable `NVFP4_KERNELS_AT` is set: the program then looks in the folder
@@ -8,12 +11,16 @@
 //! 2. the modules in `compiled/` beside this crate's `Cargo.toml`, which `cargo xtask package`
 //!    makes for a crate that is published;
 //! 3. the modules in the checkout's `target/kernels`, if they are up to date;
-//! 4. modules that it compiles from the checkout, by rustc's own NVPTX back end. That takes a
-//!    minute or two, and the source of `core` (`rustup component add rust-src`).
+//! 4. modules that it compiles from the checkout, by rustc's own NVPTX back end. That takes less than a
+//!    minute of processor time without and several with the features, and the source of `core`
+//!    (`rustup component add rust-src`).
 
-use fp4_formats::Arch;
+mod parts;
+
+use fp4_formats::{Arch, Family};
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
 use nvfp4_manifest::{File, Manifest};
+pub use parts::Part;
 use thiserror::Error;
 
 /// The folder of kernels that this build was told to use instead of embedding them.
@@ -60,6 +67,12 @@ pub fn embedded(arch: Arch) -> Option<&'static Embedded> {
     EMBEDDED.iter().find(|embedded| embedded.arch == arch.name())
 }
 
+/// The part of the kernels that a family is in, for kernels in two the first.
+#[must_use]
+pub const fn part(family: Family) -> Part {
+    parts::parts(family)[0]
+}
+
 impl Embedded {
     /// Returns the manifest of the embedded kernels.
     ///
@@ -99,6 +112,13 @@ mod tests {
             };
             let manifest = embedded.manifest().expect("a manifest");
             assert_eq!(manifest.arch, arch);
+            let has = |family| manifest.module(family).is_some();
+            assert!(has(Family::Gemv) && has(Family::Dequantize));
+            assert_eq!(has(Family::Moe), cfg!(feature = "moe"));
+            assert_eq!(
+                manifest.modules.iter().any(|m| m.family.name().starts_with("gemm_nvfp4")),
+                cfg!(feature = "gemm")
+            );
             let files = manifest.modules.iter().map(|module| &module.ptx);
             let files =
                 files.chain(manifest.modules.iter().filter_map(|m| Some(&m.cubin.as_ref()?.file)));

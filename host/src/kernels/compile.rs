@@ -5,6 +5,7 @@
 //! checkout that both were built in.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,11 +27,15 @@ pub(super) fn compile(
     arch: Arch,
     family: Family,
 ) -> Result<bool, String> {
-    let Some(compiler) = env::var_os(COMPILER_VARIABLE) else { return Ok(false) };
-    if !is_below(folder, built_with) {
-        return Ok(false);
+    match env::var_os(COMPILER_VARIABLE) {
+        Some(compiler) if is_below(folder, built_with) => run(&compiler, folder, arch, family),
+        _ => Ok(false),
     }
-    let mut command = Command::new(&compiler);
+}
+
+/// Runs the compiler for a module of the checkout around `folder`.
+fn run(compiler: &OsStr, folder: &Path, arch: Arch, family: Family) -> Result<bool, String> {
+    let mut command = Command::new(compiler);
     command.args(["build-kernels", "--arch", arch.name(), "--only", family.name()]);
     // It works on the checkout around the folder, whichever package cargo runs this program for.
     command.current_dir(folder).env_remove("CARGO_MANIFEST_DIR").stdin(Stdio::null());
@@ -57,6 +62,21 @@ fn is_below(folder: &Path, built_with: Option<&Path>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_compiler_that_fails_is_named_with_its_reason() {
+        let run = |compiler: &str| {
+            run(OsStr::new(compiler), &env::temp_dir(), Arch::Sm90a, Family::Ceiling)
+        };
+        assert_eq!(run("true"), Ok(true));
+        let reason = run("false").expect_err("it fails");
+        for part in ["false", "build-kernels", "sm_90a", "ceiling", "exit status: 1"] {
+            assert!(reason.contains(part), "{part} in {reason}");
+        }
+        let reason = run("/nowhere/xtask").expect_err("it is not there");
+        assert!(reason.contains("/nowhere/xtask"), "{reason}");
+    }
 
     #[test]
     fn only_the_folder_of_the_build_is_compiled_into() {

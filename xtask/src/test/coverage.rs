@@ -1,7 +1,7 @@
 //! `test --coverage`: how many of our kernels' instructions the tests reach on the emulator.
 
 use super::cargo::Cargo;
-use crate::run::{self, Program};
+use crate::run::{self, Profile, Program};
 use anyhow::{Context, Result, bail};
 use fp4_formats::Arch;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub fn begin(cargo: &mut Cargo) -> Result<()> {
 /// # Errors
 /// If, of all tests, too little is reached, or the list is wrong.
 pub fn report(whole: bool) -> Result<()> {
-    let program = Program::PtxEmu.build()?;
+    let program = Program::PtxEmu.build(Profile::Release)?;
     let mut command = Command::new(program);
     command.arg("coverage").arg(folder()).arg("--explained").arg(run::root().join(EXPLAINED));
     match whole {

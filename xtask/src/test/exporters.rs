@@ -2,7 +2,7 @@
 //! written here is read by their loaders. `tests/exporters` has the suite, in Python.
 
 use super::Tally;
-use crate::run::{self, Program};
+use crate::run::{self, Profile, Program};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -31,7 +31,7 @@ fn work() -> PathBuf {
 
 /// Runs the suite, or says why not.
 pub fn run(tally: &mut Tally, offline: bool) -> Result<()> {
-    let program = Program::Nvfp4.build()?;
+    let program = Program::Nvfp4.build(Profile::Release)?;
     let environments = match environments(offline) {
         Ok(environments) => environments,
         Err(why) => {
