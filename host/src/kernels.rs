@@ -72,7 +72,7 @@ pub enum KernelsError {
         family: Family,
         /// The architecture.
         arch: Arch,
-        /// Where the kernels are.
+        /// The place of the kernels.
         place: Place,
         /// The compiler's reason.
         reason: String,

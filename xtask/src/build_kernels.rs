@@ -128,8 +128,8 @@ pub fn refresh() -> Result<()> {
     workshop().build(&Arch::ALL, &Family::ALL, false, assembler.as_ref()).map(drop)
 }
 
-/// Prepares what a program may ask for: none of the modules that are there is stale. Those that are
-/// missing are compiled when the program asks for them, see [`run::on_demand`].
+/// Prepares what a program may ask for: none of the modules that are there is stale. Missing ones
+/// are compiled when the program asks for them, see [`run::on_demand`].
 pub fn sweep() -> Result<()> {
     workshop().sweep(&Arch::ALL)
 }

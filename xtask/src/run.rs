@@ -80,9 +80,9 @@ fn commit_of(root: &Path) -> Option<String> {
 /// A profile that programs are built with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// For a first result: without optimisation, in a fraction of the time.
+    /// For a first result: without optimisation, which compiles in a fraction of the time.
     First,
-    /// As tests are built and as measurements need it.
+    /// For tests and measurements.
     Release,
 }
 
@@ -177,8 +177,8 @@ impl Program {
 /// Tells the library which program compiles a module of this checkout.
 const COMPILER_VARIABLE: &str = "NVFP4_KERNELS_COMPILER";
 
-/// Has a program use this checkout's kernels, and this program compile those that are missing when they are
-/// asked for.
+/// Makes a program use this checkout's kernels, and this program compile missing ones when they are asked
+/// for.
 pub fn on_demand(command: &mut Command) {
     command.env("NVFP4_KERNELS_DIR", kernels());
     // Without it, the error of a missing module says which command compiles it.

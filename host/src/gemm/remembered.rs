@@ -26,7 +26,7 @@ impl Plans {
     /// The remembered plan for `problem`, or a new one from `make`.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn plan(
         &self,
         problem: TuneProblem,

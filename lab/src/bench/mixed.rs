@@ -17,7 +17,7 @@ use nvfp4::gemm::{
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 
-/// What a launch of several products came to.
+/// The result of a launch of several products.
 #[derive(Clone, Debug)]
 pub struct MixedReport {
     /// The kernel of each product's plan; all run in one.

@@ -144,7 +144,7 @@ pub enum Bringing {
 /// The ways in which launches of a configuration may divide K.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dividing {
-    /// As the tile says: among the CTAs that split it, or not at all.
+    /// The tile decides: among the CTAs that split it, or not at all.
     Tile,
     /// So, or into an even run of all tiles' K steps for each cluster ([`Split::StreamK`]).
     StreamK,
