@@ -6,8 +6,8 @@ use fp4_formats::gemm::Mixed;
 use fp4_formats::gemm::sm90::config::{Sm90Config, THREADS, named};
 use fp4_formats::gemm::sm90::params::{Sm90GroupedParams, Sm90Params};
 
-use super::decode::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
 use super::folded_rows::{Mxfp4E4m3, Nvfp4E4m3};
+use super::operands::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
 use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;

@@ -19,10 +19,11 @@ use fp4_formats::gemm::sm90::config::{BOX_BYTES, Sm90Config};
 use fp4_formats::gemm::sm90::repack::WGMMA_BYTES;
 
 use super::Kernel;
-use super::consumer::{Consumer, descriptor, sixteens};
-use super::decode::MainLoop;
+use super::consumer::Consumer;
 use super::folded_rows::{Folded, Mxfp4E4m3, Nvfp4E4m3, PRODUCTS, RowPlaces, Rows};
+use super::main_loop::MainLoop;
 use super::multicast::release;
+use super::stage::{descriptor, sixteens};
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
@@ -86,7 +87,7 @@ macro_rules! main_loops {
         $($(
             impl<const BLOCKS: usize> MainLoop<$sums, BLOCKS> for $weights {
                 #[inline(always)]
-                unsafe fn multiply<K: Kernel>(
+                unsafe fn sum_item<K: Kernel>(
                     consumer: &mut Consumer<Self, $sums, BLOCKS>,
                     config: &Sm90Config,
                     width: u32,
@@ -99,11 +100,11 @@ macro_rules! main_loops {
                     // SAFETY: the caller's.
                     unsafe {
                         if const { K::CONFIG.narrows() } && width <= 96 {
-                            steps.multiply::<_, $sums, BLOCKS, 1, 48>(consumer, count, cursor);
+                            steps.sum_steps::<_, $sums, BLOCKS, 1, 48>(consumer, count, cursor);
                         } else if const { K::CONFIG.narrows() } && width <= 112 {
-                            steps.multiply::<_, $sums, BLOCKS, 1, 56>(consumer, count, cursor);
+                            steps.sum_steps::<_, $sums, BLOCKS, 1, 56>(consumer, count, cursor);
                         } else {
-                            steps.multiply::<_, $sums, BLOCKS, $panels, $panel>(
+                            steps.sum_steps::<_, $sums, BLOCKS, $panels, $panel>(
                                 consumer, count, cursor,
                             );
                         }
@@ -136,7 +137,7 @@ impl Steps<'_> {
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     #[inline(always)]
-    unsafe fn multiply<
+    unsafe fn sum_steps<
         W: Folded,
         const SUMS: usize,
         const BLOCKS: usize,

@@ -6,8 +6,8 @@ use cuda_std::warp;
 use fp4_formats::gemm::sm90::config::Sm90Config;
 use fp4_formats::gemm::sm90::{Scheme, fold};
 
-use super::consumer::{Places, first_block, lane};
-use super::decode::Weights;
+use super::operands::Weights;
+use super::stage::{Places, first_block, lane};
 
 /// Products of a block column: 64 columns.
 pub const PRODUCTS: usize = 2;

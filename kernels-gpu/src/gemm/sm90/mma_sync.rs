@@ -10,9 +10,10 @@ use fp4_formats::gemm::sm90::config::{BOX_BYTES, Sm90Config};
 use fp4_formats::gemm::sm90::repack::CHUNK_BLOCKS;
 use fp4_formats::gemm::sm90::word::Multipliers;
 
-use super::consumer::{self, Consumer};
-use super::decode::{Decoded, Narrow, STEPS};
+use super::consumer::Consumer;
 use super::multicast::release;
+use super::operands::{Decoded, Narrow, STEPS};
+use super::stage;
 use super::tile::Memory;
 use crate::pipeline::{Cursor, Ring};
 
@@ -30,12 +31,12 @@ const SUMS_EACH: usize = 4;
 type Tokens = [[[u32; 2]; STEPS]; COLUMNS];
 
 impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
-    /// As [`multiply`](Self::multiply), for one block of rows and few tokens.
+    /// As [`sum_steps`](Self::sum_steps), for one block of rows and few tokens.
     ///
     /// # Safety
-    /// As [`multiply`](Self::multiply).
+    /// As [`sum_steps`](Self::sum_steps).
     #[inline(always)]
-    pub unsafe fn multiply_mma_sync(
+    pub unsafe fn sum_by_mma_sync(
         &mut self,
         config: &Sm90Config,
         count: u32,
@@ -148,7 +149,7 @@ impl Steps<'_> {
 /// Where a thread's operands are in a stage, in registers from before the main loop.
 #[derive(Clone, Copy)]
 struct Places {
-    weights: consumer::Places,
+    weights: stage::Places,
     /// Bytes from the stage's activations to the lane's row of a matrix, of either half of a box's
     /// columns.
     rows: [u32; 2],
@@ -159,7 +160,7 @@ impl Places {
     fn new(config: &Sm90Config) -> Self {
         let (matrix, row) = (warp::lane_id() / 8, warp::lane_id() % 8);
         Self {
-            weights: consumer::Places::new::<1>(config),
+            weights: stage::Places::new::<1>(config),
             rows: [0, 4].map(|half| marker::pin(row * ROW + ((half + matrix) ^ row) * PIECE)),
         }
     }

@@ -26,7 +26,7 @@
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`], for few tokens [`mma_sync`], for e4m3 [`folded`]): decode weights, multiply, exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
+//! | 0..4, 4..8 | consumers ([`consumer`]): decode weights and multiply ([`main_loop`], for few tokens [`mma_sync`], for e4m3 [`folded`]), exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
 //! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`place`]); the warp makes the table of groups |
 //! | 9 | hands over a grouped product's first tile ([`place`]) |
 //! | 10, 11 | only release registers, as 8 and 9 do |
@@ -75,38 +75,39 @@
 //! the end of this kernel implies the end of those before.
 //!
 //! # Arithmetic
-//! 16-bit operands are exact (see [`decode`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
+//! 16-bit operands are exact (see [`operands`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
 //! parts of a tile are added in the order of their CTAs, so that results do not depend on timing.
 //!
 //! [`Schedule`]: fp4_formats::gemm::Schedule
 //! [`Mixed`]: fp4_formats::gemm::Mixed
 
 mod consumer;
-mod decode;
 mod entries;
 mod fix_up;
 mod folded;
 mod folded_rows;
+mod main_loop;
 mod mma_sync;
 mod multicast;
+mod operands;
 mod place;
 mod producer;
 mod split_k;
+mod stage;
 mod store;
 mod store_any;
 mod store_registers;
 mod strips;
 mod tile;
+mod widths;
 mod work;
 
-use consumer::Consumer;
 use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
-use decode::{MainLoop, Weights};
 use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
-use place::Part;
-use split_k::Part as Share;
+use main_loop::MainLoop;
+use operands::Weights;
 use tile::Memory;
 use work::Work;
 
@@ -248,145 +249,7 @@ unsafe fn gemm<
     // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
     unsafe { K::take_registers() };
     // SAFETY: the consumers, converged; the barriers are initialised.
-    unsafe { consume::<K, _, SUMS, BLOCKS>(work, config, p, memory, ring, sums_stored) };
-}
-
-/// The consumers' work: one item of the CTA's run after the other, the last one first.
-///
-/// # Safety
-/// All consumers, converged; the barriers are initialised and known to them.
-#[inline(always)]
-unsafe fn consume<
-    K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
-    W: Work,
-    const SUMS: usize,
-    const BLOCKS: usize,
->(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    ring: Ring,
-    sums_stored: u32,
-) {
-    let mut cursor = ring.consumer();
-    // Only the position in the run stays live across the main loop; the rest is computed again, or
-    // read again from the place, to save registers.
-    let run = work.run(config, p);
-    if W::GROUPED {
-        // SAFETY: all consumers are here.
-        unsafe { work.refuse(config, p) };
-        if run.is_empty() {
-            return;
-        }
-        // SAFETY: the barrier is initialised and known to the consumers.
-        unsafe { mbarrier::wait_parity(memory.base + config.first_place_offset(), 0) };
-    }
-    let mut at = place::start::<W>(&run);
-    loop {
-        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(p.one);
-        // SAFETY: the consumers are converged, and the ring is known to them; there is an item.
-        unsafe {
-            let Part { item, .. } = place::part(work, config, p, memory, at);
-            let (width, count) = (place::width(config, memory, &item), item.count());
-            let (consumer, cursor) = (&mut consumer, &mut cursor);
-            K::Weights::multiply::<K>(consumer, config, width, count, memory, ring, cursor);
-        }
-        // SAFETY: as before the main loop.
-        let part = unsafe { place::part(work, config, p, memory, marker::pin(at)) };
-        let Part { item, owned, last, next } = part;
-        let multicast = const { K::CONFIG.multicast > 1 };
-        if !multicast && !W::GROUPED && p.schedule.is_split() {
-            let tile = tile::find(work, config, p, item.tile);
-            let part = Share::of_cluster(p.schedule.cluster(), tile.tokens());
-            let received = memory.base + config.sums_received_offset();
-            // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
-            unsafe {
-                sync_consumers();
-                split_k::release_stages(config, &part, received);
-                consumer.put_sums(config, config.tokens, memory);
-                split_k::exchange(config, &part, memory, received);
-                let alphas = work.alphas(&p.epilogue, tile.problem);
-                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
-                split_k::finish(config);
-            }
-            return;
-        }
-        let copies = const { K::CONFIG.copies_partials() };
-        // A fix-up of copied sums arrives at the peer's barriers, too: this arrival then follows it.
-        if multicast && last && !(copies && owned && item.first > 0) {
-            // SAFETY: all consumers of both CTAs arrive.
-            unsafe { multicast::arrive_last() };
-        }
-        let from_registers = store_registers::applies::<W>(config, p);
-        // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
-        // producer waits for `sums_stored` before it begins another.
-        unsafe {
-            if owned {
-                if item.first > 0 {
-                    let first = place::first_cta(work, config, p, memory, &item);
-                    if copies {
-                        let sums = consumer.sums_mut();
-                        fix_up::add_copied(config, memory, (ring, &mut cursor), first, sums);
-                        if multicast && last {
-                            multicast::arrive_last();
-                        }
-                    } else {
-                        let width = place::width(config, memory, &item);
-                        fix_up::add_partials(config, p, first, width, consumer.sums_mut());
-                    }
-                }
-                if from_registers {
-                    let tile = place::tile(work, config, p, memory, &item);
-                    store_registers::store_tile::<K::Weights, W, SUMS, BLOCKS>(
-                        work,
-                        config,
-                        p,
-                        (&tile, place::alphas(work, config, p, memory, (&item, &tile))),
-                        memory,
-                        consumer.sums(),
-                    );
-                } else {
-                    sync_consumers();
-                    consumer.put_sums(config, place::width(config, memory, &item), memory);
-                    sync_consumers();
-                    // Here, and not above: the fix-up has no register left.
-                    let tile = place::tile(work, config, p, memory, &item);
-                    let part = Share::whole(tile.tokens());
-                    let alphas = place::alphas(work, config, p, memory, (&item, &tile));
-                    let p = work.params(p, tile.problem);
-                    store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
-                }
-            } else {
-                let width = place::width(config, memory, &item);
-                fix_up::send(config, p, width, consumer.sums());
-            }
-        }
-        if last {
-            if multicast {
-                // SAFETY: all consumers of both CTAs have arrived above, or will; the other
-                // threads have arrived by ending.
-                unsafe {
-                    warp::sync();
-                    clusters::barrier_cluster_wait_acquire_aligned();
-                }
-            }
-            return;
-        }
-        if owned && !config.sums_apart() && !from_registers {
-            // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
-            unsafe { multicast::release_sums(config, sums_stored) };
-        }
-        if W::GROUPED {
-            // With the stage comes the tile's place.
-            // SAFETY: the barriers are initialised and known to this thread.
-            unsafe { ring.wait_full(&cursor) };
-        }
-        // All lanes have the same value. ptxas knows it only from a shuffle: without it, the addresses
-        // of the main loop of a multicast kernel are not in uniform registers.
-        // SAFETY: the warp is converged.
-        at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
-    }
+    unsafe { consumer::run::<K, _, SUMS, BLOCKS>(work, config, p, memory, ring, sums_stored) };
 }
 
 /// Waits for all consumers of the CTA.

@@ -21,7 +21,7 @@ use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::{Affine, Problem, Sink};
 
-use super::decode::Weights;
+use super::operands::Weights;
 use super::split_k::Part;
 use super::tile::{Memory, Tile};
 use super::work::Work;

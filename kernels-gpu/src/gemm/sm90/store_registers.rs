@@ -26,8 +26,8 @@ use fp4_formats::gemm::sm90::config::{
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::sm90::repack::{BLOCK_ROWS, WARPGROUP};
 
-use super::consumer::{first_block, lane};
-use super::decode::Weights;
+use super::operands::Weights;
+use super::stage::{first_block, lane};
 use super::strips::{BYTES, Gated, Own, Plain, STRIP_SUMS, Same, Strip};
 use super::tile::{Memory, Tile};
 use super::work::Work;

@@ -6,14 +6,9 @@
 
 use cuda_std::ptx::{convert, half, integer, memory as words, mma, wgmma};
 use fp4_formats::HalfType;
+use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::sm90::repack::{BLOCK_COLUMNS, WGMMA_K};
 use fp4_formats::gemm::sm90::word::Multipliers;
-use fp4_formats::gemm::sm90::{Scheme, Sm90Config};
-
-use super::Kernel;
-use super::consumer::Consumer;
-use super::tile::Memory;
-use crate::pipeline::{Cursor, Ring};
 
 /// `wgmma`s that a thread's 16 bytes of codes are for.
 pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
@@ -22,24 +17,6 @@ pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
 pub trait Weights: Sized {
     /// The scheme.
     const SCHEME: Scheme;
-}
-
-/// A main loop with `SUMS` sums per thread for each of `BLOCKS` blocks of rows.
-pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
-    /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
-    /// the narrowest product that has room for them, if the tiles of `K` may be narrower.
-    ///
-    /// # Safety
-    /// All threads of the warpgroup, converged; the ring is initialised and known to them.
-    unsafe fn multiply<K: Kernel>(
-        consumer: &mut Consumer<Self, SUMS, BLOCKS>,
-        config: &Sm90Config,
-        width: u32,
-        count: u32,
-        memory: Memory,
-        ring: Ring,
-        cursor: &mut Cursor,
-    );
 }
 
 /// The decoding of a format's weights to 16-bit operands.
@@ -85,7 +62,7 @@ pub trait Product<const SUMS: usize>: Decoded {
     /// * `b` describes a tile of 16 columns by 2 `SUMS` tokens of a stage that has arrived.
     /// * Nothing accesses `sums`, and no copy overwrites the stage, until the group of this
     ///   product has been waited for.
-    unsafe fn multiply(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
+    unsafe fn add(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
 }
 
 /// Weights whose tiles may be of all widths from 48 to 256 tokens.
@@ -97,38 +74,12 @@ macro_rules! widths {
 }
 widths! { 16 20 24 32 40 48 56 64 80 88 96 104 112 120 128 }
 
-impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop<SUMS, BLOCKS>
-    for W
-{
-    #[inline(always)]
-    unsafe fn multiply<K: Kernel>(
-        consumer: &mut Consumer<Self, SUMS, BLOCKS>,
-        config: &Sm90Config,
-        width: u32,
-        count: u32,
-        memory: Memory,
-        ring: Ring,
-        cursor: &mut Cursor,
-    ) {
-        // SAFETY: the caller's.
-        unsafe {
-            if const { K::CONFIG.uses_mma_sync() } {
-                consumer.multiply_mma_sync(config, count, memory, ring, cursor);
-            } else if const { K::CONFIG.has_widths() } {
-                consumer.multiply_width(config, width, count, memory, ring, cursor);
-            } else {
-                consumer.multiply::<SUMS>(config, count, memory, ring, cursor);
-            }
-        }
-    }
-}
-
 macro_rules! products {
     ($weights:ty: $($sums:literal = $multiply:ident),*) => {
         $(
             impl Product<$sums> for $weights {
                 #[inline(always)]
-                unsafe fn multiply(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
+                unsafe fn add(sums: &mut [f32; $sums], a: [u32; 4], b: u64) {
                     // SAFETY: the warpgroup is converged, the tile has arrived, and nothing accesses
                     // the sums or the tile until the product has been waited for.
                     unsafe { wgmma::$multiply(sums, a, b) }
