@@ -138,9 +138,8 @@ impl Program {
     pub fn build(self, profile: Profile) -> Result<PathBuf> {
         let (name, [package, features]) = (self.name(), self.package(profile));
         let mut build = cargo();
-        build
-            .args(["build", "--profile", profile.name(), "--quiet"])
-            .args(["--package", package, "--bin", name, "--features", features]);
+        build.args(["build", "--quiet", "--profile", profile.name(), "--package", package]);
+        build.args(["--bin", name, "--features", features]);
         // A value that the caller sets goes before.
         if std::env::var_os(COMMIT_VARIABLE).is_none()
             && let Some(commit) = commit_of(&root())
