@@ -1,8 +1,6 @@
 //! The library: devices, buffers, plans, quantising, tuning tables, refusals.
 
 mod buffer;
-#[path = "../../checkpoint/tests/support/mod.rs"]
-mod checkpoint_support;
 mod device;
 mod gemm_refused;
 mod modules;
@@ -11,6 +9,7 @@ mod parallel;
 mod plan;
 mod quantize;
 mod quantize_device;
+#[path = "../../checkpoint/tests/support/mod.rs"]
 mod support;
 mod tensor;
 mod threads;

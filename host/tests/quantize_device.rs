@@ -1,11 +1,11 @@
 //! Quantising and dequantising on the emulator of both architectures: the CPU's bytes.
 //!
-//! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
-//! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test
+//! leaves them out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 use std::process::Command;
 
-use crate::checkpoint_support::*;
+use crate::support::*;
 use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;

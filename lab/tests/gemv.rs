@@ -1,7 +1,7 @@
 //! GEMV on the emulator of both architectures, against the f64 oracle.
 //!
-//! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test says
-//! on stderr that it was skipped, or fails if `NVFP4_KERNELS_DIR` promises them.
+//! Needs the compiled kernels (`cargo xtask build-kernels`); where there are none, each test
+//! leaves them out, or fails if `NVFP4_KERNELS_DIR` promises them.
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@ use skipped::{Notes, Skip};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A runner that starts each test program in an environment where it takes the flags of [`TIMED`]:
 /// the time of a test is an unstable feature of the test harness. Cargo compiles the same with it.
@@ -64,8 +64,24 @@ impl Cargo {
         targets: &[T],
         filters: &[String],
     ) -> Result<bool> {
-        let targets: Vec<&str> = targets.iter().map(AsRef::as_ref).collect();
         let before = tally.outcomes();
+        let mut command = self.programs(targets);
+        command.arg("--").args(TIMED).args(filters);
+        outcome(tally, command)?;
+        Ok(tally.outcomes() > before)
+    }
+
+    /// Builds the test programs that `targets` say. A program that does not compile fails when it is run.
+    pub fn build<T: AsRef<str>>(&self, targets: &[T]) -> Result<()> {
+        let mut command = self.programs(targets);
+        command.args(["--no-run", "--quiet"]).stdout(Stdio::null());
+        command.stderr(Stdio::null()).status().context("running cargo test")?;
+        Ok(())
+    }
+
+    /// `cargo test` of the programs that `targets` say.
+    fn programs<T: AsRef<str>>(&self, targets: &[T]) -> Command {
+        let targets: Vec<&str> = targets.iter().map(AsRef::as_ref).collect();
         let mut command = self.command();
         command.args(["--config", RUNNER, "--no-fail-fast"]).args(&targets);
         // Without a kind of target, cargo would run examples in documentation, too, whose harness
@@ -73,9 +89,7 @@ impl Cargo {
         if !targets.iter().any(|of| KINDS.contains(of)) {
             command.args(["--lib", "--bins", "--tests", "--examples"]);
         }
-        command.arg("--").args(TIMED).args(filters);
-        outcome(tally, command)?;
-        Ok(tally.outcomes() > before)
+        command
     }
 
     /// Runs all tests of a package outside the workspace.

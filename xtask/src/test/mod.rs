@@ -200,12 +200,21 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
     build_kernels::refresh()?;
     compilers(&mut tally, &compiler, record)?;
     machine_code(&mut tally, options);
-    let cargo = Cargo {
-        model: model(&mut tally, options.offline),
-        nvcc: nvcc::find(&mut tally, options.offline),
-        chromium: browser::find(&mut tally, options.offline),
-        ..cargo
-    };
+    // Downloads take no processor: tests are compiled meanwhile.
+    let (cargo, skipped) = std::thread::scope(|scope| {
+        let found = scope.spawn(|| {
+            let mut tally = Tally::default();
+            let model = model(&mut tally, options.offline);
+            let nvcc = nvcc::find(&mut tally, options.offline);
+            let chromium = browser::find(&mut tally, options.offline);
+            (model, nvcc, chromium, tally.skipped)
+        });
+        let built = cargo.build(&["--workspace"]);
+        let (model, nvcc, chromium, skipped) =
+            found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        built.map(|()| (Cargo { model, nvcc, chromium, ..cargo }, skipped))
+    })?;
+    tally.skipped.extend(skipped);
     cargo.run(&mut tally, &["--workspace"], &[])?;
     cargo.run_documentation(&mut tally)?;
     record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
