@@ -33,6 +33,7 @@ pub enum ActivationBuffers<'a> {
 }
 
 /// [`ActivationBuffers`] of the kind and sizes that a plan is for.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum CheckedActivations {
     /// Address of 16-bit elements that are multiplied.
     Halves(u64),

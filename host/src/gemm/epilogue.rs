@@ -306,3 +306,13 @@ pub fn scale_options(options: &mut [GemmOptions], factors: &[f32]) {
         }
     }
 }
+
+impl GemmOptions {
+    /// Checks the choices that do not depend on the operands.
+    ///
+    /// # Errors
+    /// [`Error::Scalar`](crate::error::Error::Scalar).
+    pub fn check(&self) -> Result<()> {
+        Steps::new(self).map(|_| ())
+    }
+}

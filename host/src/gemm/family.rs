@@ -4,19 +4,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::sm90::fold::Lost;
-use fp4_formats::gemm::{Epilogue, EvenRuns, Groups, NextWeights, Problem, ResultType};
-use fp4_formats::moe::Chosen;
+use fp4_formats::gemm::{Epilogue, Groups, NextWeights, Problem, ResultType};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, Divisor, ScaleLayout, TensorFamily};
 
-use super::plan::{Candidate, Reads, Request};
-use super::strides::Entries;
-use super::weights::BlockRows;
-use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, Grouping, WeightForm, Workspace, sm90,
-    sm100,
-};
+use super::buffers::CheckedActivations;
+use super::candidate::Request;
+use super::form::{BlockRows, PlacedWeights};
+use super::groups::GroupRequest;
+use super::strides::{Entries, Strides};
+use super::{ActivationKind, Candidate, Output, Reads, WeightForm};
+use crate::device::{FoundKernel, Kernels};
 use crate::error::Result;
 use crate::quantize::device::Step;
 
@@ -68,62 +67,7 @@ pub(super) trait Family: Sync {
     fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost>;
 
     /// Returns the part of `weights` that a launch before a product with them brings to L2.
-    fn next_weights(&self, weights: &DeviceWeights) -> NextWeights;
-}
-
-/// The family of a target.
-pub(super) fn family(arch: Arch) -> &'static dyn Family {
-    of_tensor(arch.tensor())
-}
-
-/// The family of the targets with these tensor cores.
-pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
-    match tensor {
-        TensorFamily::Wgmma => &sm90::Sm90,
-        TensorFamily::Tcgen05 => &sm100::Sm100,
-    }
-}
-
-/// The problems of a grouped product, as far as the host knows them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GroupRequest {
-    /// The number of problems.
-    pub problems: u32,
-    /// The order of their tokens.
-    pub grouping: Grouping,
-    /// The number of problems that are expected to have tokens, and the tokens of each.
-    pub expected: [u32; 2],
-}
-
-impl GroupRequest {
-    /// The most token tiles of all problems; `matrix` are the sizes of a matrix.
-    pub fn most_token_tiles(&self, matrix: &Problem, tile_tokens: u32) -> u64 {
-        self.memory(matrix).most_token_tiles(tile_tokens)
-    }
-
-    /// The kernels' parameters, of which row tiles and runs are not set, with nothing in memory.
-    pub fn memory(&self, matrix: &Problem) -> Groups {
-        let (slot, bound) = match self.grouping {
-            Grouping::Contiguous { .. } => (0, matrix.m),
-            Grouping::Slots { .. } | Grouping::Chosen(_) => {
-                (matrix.m, matrix.m.saturating_mul(matrix.l))
-            }
-        };
-        Groups {
-            counts: 0,
-            status: 0,
-            factors: [[0; 2]; 2],
-            next: NextWeights::NONE,
-            problems: self.problems,
-            slot,
-            bound,
-            vector_stride: 0,
-            settled: 0,
-            chosen: Chosen::NONE,
-            row_tiles: Divisor::ONE,
-            runs: EvenRuns { ctas: Divisor::ONE, tile: Divisor::ONE, least: 1, slack: 0 },
-        }
-    }
+    fn next_weights(&self, weights: PlacedWeights) -> NextWeights;
 }
 
 /// Grid and resources of a launch.
@@ -142,6 +86,9 @@ pub(super) struct LaunchShape {
 pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// Its name and its estimated cost.
     fn candidate(&self) -> Candidate;
+
+    /// The sizes, checked; of a grouped product, those of its matrices.
+    fn problem(&self) -> &Problem;
 
     /// Its launch.
     fn shape(&self) -> LaunchShape;
@@ -177,7 +124,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String>;
 
     /// Returns the path of results to memory, if it depends on the result's place.
-    fn store_path(&self, gemm: &Gemm) -> Option<&'static str>;
+    fn store_path(&self, stored: Stored) -> Option<&'static str>;
 
     /// Tiles of the product; of a cluster, those that its CTAs compute together count as one. Not of
     /// grouped ones.
@@ -186,33 +133,61 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// Queues the launches of a product.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
+    /// The errors of the device; [`Error::Shape`](crate::error::Error::Shape) for factors that the kernel does
+    /// not take.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// Queues the launches before a product, [`before`](Self::before)'s. `workspace` is the address of
-    /// one that is large enough.
+    /// Queues the launches before a product, [`before`](Self::before)'s.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
-    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()>;
+    /// The same as [`launch`](Self::launch).
+    fn prepare(&self, launch: &Launch<'_>) -> Result<()>;
 
     /// The parameter block that the product itself is launched with.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
-    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>>;
+    /// The same as [`launch`](Self::launch).
+    fn block(&self, launch: &Launch<'_>) -> Result<Vec<u8>>;
 }
 
-/// The arguments of a product's launch. Sizes of weights, result and vectors are checked; those of the
-/// activations and the workspace are not.
+/// The result of a product, as far as it decides how a kernel stores it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    pub output: Output,
+    /// Whether two sums make one value.
+    pub gated: bool,
+    /// [`Strides::out_stride`] of the result.
+    pub stride: u64,
+}
+
+/// The arguments of a product's launch. All are checked: buffers are on the kernels' device and have the sizes
+/// that the kernel was planned for.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Launch<'a> {
-    pub gemm: &'a Gemm,
-    pub activations: ActivationBuffers<'a>,
-    pub weights: &'a DeviceWeights,
-    pub workspace: Option<&'a Workspace>,
+    pub kernels: &'a Kernels,
+    /// The product's own kernel.
+    pub kernel: &'a FoundKernel,
+    /// The launches before the product.
+    pub before: &'a [Step],
+    /// Their kernels.
+    pub before_kernels: &'a [FoundKernel],
+    pub kind: ActivationKind,
+    pub strides: &'a Strides,
+    pub activations: CheckedActivations,
+    pub weights: PlacedWeights,
+    /// Address of the workspace; 0 where none is needed.
+    pub workspace: u64,
     pub epilogue: Epilogue,
-    /// The problems of a grouped product, in memory. Row tiles and runs are not set.
+    pub stored: Stored,
+    /// Of a grouped product: what is in memory of its problems. Row tiles and runs are not set.
     pub groups: Option<Groups>,
+}
+
+impl<'a> Launch<'a> {
+    /// The launches before the product with their kernels, in order.
+    pub fn steps(&self) -> impl Iterator<Item = (&'a Step, &'a FoundKernel)> + use<'a> {
+        self.before.iter().zip(self.before_kernels)
+    }
 }
 
 /// Rows that one launch before the product takes, and how many launches there are: one for all

@@ -5,7 +5,6 @@ use fp4_formats::gemm::{Epilogue, Problem};
 use fp4_formats::quantize::tokens::{TokensConfig, TokensParams, tokens_config};
 use fp4_formats::{Divisor, HalfType, Operand, ScaleLayout};
 
-use super::buffers::CheckedActivations;
 use super::family::{Launch, launches};
 use super::strides::Entries;
 use crate::error::{Error, Result};
@@ -69,7 +68,7 @@ impl PlacedBytes {
             let required = "absent: the tokens' scales take their place";
             return Err(Error::shape("row factors", required, "there"));
         }
-        let strides = &launch.gemm.strides;
+        let strides = &launch.strides;
         let scale_stride = strides.activation_scales.stride / size_of::<f32>();
         let scale_stride = u32::try_from(scale_stride).map_err(|_| {
             let what = "batch stride of the tokens' scales";
@@ -80,7 +79,7 @@ impl PlacedBytes {
 
     /// Activations that [`quantize`] makes at these addresses.
     pub fn made(launch: &Launch<'_>, problem: &Problem, [elements, scales]: [u64; 2]) -> Self {
-        let shared = launch.gemm.strides.activations.stride == 0;
+        let shared = launch.strides.activations.stride == 0;
         let (stride, scale_stride) =
             if shared { (0, 0) } else { (matrix_bytes(problem, Operand::E4m3), problem.m) };
         Self { elements, stride, scales, scale_stride }
@@ -105,12 +104,11 @@ pub(super) fn quantize(
     input: u64,
     [elements, scales]: [u64; 2],
 ) -> Result<()> {
-    let gemm = launch.gemm;
     let &Problem { m, k, l, .. } = problem;
     let matrix = matrix_bytes(problem, Operand::E4m3);
-    for (index, step) in (0u64..).zip(gemm.before()) {
+    for (index, step) in (0u64..).zip(launch.steps()) {
         let params = TokensParams {
-            input: input + index * gemm.strides.activations.stride as u64,
+            input: input + index * launch.strides.activations.stride as u64,
             factors: launch.epilogue.affine.row_factors,
             codes: elements + index * matrix,
             scales: scales + index * u64::from(m) * size_of::<f32>() as u64,
@@ -123,7 +121,7 @@ pub(super) fn quantize(
         };
         // SAFETY: the input has the planned sizes, as checked by the caller, and so have the row
         // factors; elements and scales are in the workspace, which is large enough.
-        unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
+        unsafe { launch_step(launch.kernels, step, true, bytes(&params))? };
     }
     Ok(())
 }
@@ -134,13 +132,4 @@ pub(super) fn why(input: HalfType) -> String {
     format!(
         "activations are quantised from {from} to e4m3 with a scale for each token, by a launch before"
     )
-}
-
-/// The activations of a launch, checked once for all that is done with them.
-///
-/// # Errors
-/// The same as [`Gemm::launch`](super::Gemm::launch).
-pub(super) fn check(launch: &Launch<'_>) -> Result<CheckedActivations> {
-    let gemm = launch.gemm;
-    launch.activations.check(gemm.kind, &gemm.strides, gemm.kernels.device())
 }

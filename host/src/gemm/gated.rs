@@ -4,8 +4,7 @@ use fp4_formats::gemm::{Half, PairedRows};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, ScaleLayout};
 
-use super::format_of;
-use super::weights::BlockRows;
+use super::form::{BlockRows, format_of};
 use crate::error::{Error, Result, filled};
 use crate::tensor::{BlockScaled, Dims, byte_counts};
 

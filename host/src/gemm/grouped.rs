@@ -3,79 +3,23 @@
 
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::gemm::{Groups, NextWeights};
-use fp4_formats::moe::{Chosen, Experts};
+use fp4_formats::moe::Chosen;
 
 use super::check::{check_gated, size};
 use super::epilogue::Steps;
-use super::family::{GroupRequest, Launch};
-use super::fp8;
+use super::family::Launch;
+use super::groups::{GroupRequest, PlannedGroups};
 use super::product::check_kind;
 use super::tuned::plan_problem;
 use super::{
-    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, ResultBuffers, Vectors,
-    Workspace,
+    ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, Gemm, GemmOptions, Grouping,
+    ResultBuffers, Vectors, Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{Device, Kernels};
 use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
 use crate::tune::{TuneGroups, TuneProblem};
-
-/// Tokens of a group from which on one more tile costs less than a wider one.
-const SCATTERED: u32 = 64;
-
-/// The order of a grouped product's tokens in the activations, and of their results in the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grouping {
-    /// One matrix of `bound` tokens; group `g` has the tokens from `offsets[g]` up to
-    /// `offsets[g + 1]`, for `[G + 1]` offsets. No group needs padding, and a group may be empty.
-    Contiguous {
-        /// Tokens that the matrices have room for.
-        bound: usize,
-    },
-    /// A matrix of `tokens` tokens for each group, whose first `counts[g]` tokens are the group's,
-    /// for `[G]` counts.
-    Slots {
-        /// Tokens of a matrix.
-        tokens: usize,
-    },
-    /// A matrix of one token for each choice of an expert, for `[rows]` ids in place of counts: the form of a
-    /// layer of experts with one token, whose choices need no order.
-    Chosen(ChosenRows),
-}
-
-/// Rows that each have an expert, the one with its id. The weights are the experts' of this device, `first` and
-/// the ones behind it; factors, column factors and biases belong to them, too. Rows with other ids have no
-/// product, and their part of the result is left alone.
-///
-/// Activations are 16-bit floats, and rows have no factors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChosenRows {
-    /// The number of rows, at most 1024.
-    pub rows: usize,
-    /// Whether all rows are products of one token, `[1, K]`, and not of one each, `[rows, K]`. The
-    /// strides of [`Gemm::with_strides`] replace that.
-    pub shared: bool,
-    /// Experts of all devices: ids are below it.
-    pub experts: usize,
-    /// The expert that the first matrix of weights belongs to.
-    pub first: usize,
-}
-
-impl ChosenRows {
-    /// Returns the device's experts, `count` of them.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for more than there are.
-    fn experts(&self, count: usize) -> Result<Experts> {
-        let all = size("experts", self.experts, i32::MAX as u64)?;
-        if self.first.saturating_add(count) > self.experts {
-            let found = format!("{count} from {} on", self.first);
-            return Err(Error::shape("experts of this device", format!("within {all}"), found));
-        }
-        Ok(Experts { all, first: self.first as u32, count: count as u32 })
-    }
-}
 
 /// The buffers of a launch's groups, on the device. The kernel looks at the counts: whatever comes
 /// before in the stream may make them, and nobody on the host reads them.
@@ -159,16 +103,6 @@ pub fn group_offsets(counts: &[usize]) -> Result<Vec<i32>> {
             })
         })
         .collect()
-}
-
-/// The groups of a plan.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PlannedGroups {
-    pub request: GroupRequest,
-    /// Matrices of weights.
-    pub matrices: u32,
-    /// Whether ids say which of them problems have.
-    pub chosen: Chosen,
 }
 
 impl Gemm {
@@ -315,20 +249,19 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<()> {
-        let launch = self.grouped_arguments(groups, a, weights, out, workspace, vectors)?;
-        Workspace::place(workspace, self.workspace_bytes(), self.kernels.device())?;
-        fp8::check(&launch).map(drop)
+        self.grouped_arguments(groups, a, weights, out, workspace, vectors).map(drop)
     }
 
-    fn grouped_arguments<'a>(
-        &'a self,
+    /// The arguments of a launch, all checked.
+    fn grouped_arguments(
+        &self,
         groups: GroupBuffers<'_>,
-        a: ActivationBuffers<'a>,
-        weights: &'a DeviceWeights,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
         out: ResultBuffers<'_>,
-        workspace: Option<&'a Workspace>,
+        workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
-    ) -> Result<Launch<'a>> {
+    ) -> Result<Launch<'_>> {
         let Some(planned) = self.groups else {
             return Err(not_grouped());
         };
@@ -353,7 +286,7 @@ impl Gemm {
         let place = |what: &str, buffer: Option<&DeviceBuffer>, bytes: usize| {
             buffer.map_or(Ok(0), |buffer| buffer.checked(what, bytes, device))
         };
-        let placed = Groups { chosen, ..request.memory(&self.plan.problem) };
+        let placed = Groups { chosen, ..request.memory(self.plan.problem()) };
         let counts = placed.counts_len() as usize * word;
         let is_gated = self.epilogue.is_gated();
         if let (false, Some(factors)) = (is_gated, groups.up_factors) {
@@ -382,29 +315,4 @@ impl Gemm {
 /// Returns the error of a product that has no groups.
 fn not_grouped() -> Error {
     Error::shape("product", "grouped", "not grouped")
-}
-
-impl GroupRequest {
-    /// The groups of a problem, if it has any.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for more groups, or more tokens, than can be numbered.
-    pub fn of(asked: &TuneProblem) -> Result<Option<Self>> {
-        let Some(TuneGroups { count, slots }) = asked.groups else { return Ok(None) };
-        let problems = size("groups", count, MAX_PROBLEMS.into())?;
-        // Token counts and their sum are i32.
-        let GemmShape { m, l, .. } = asked.shape;
-        size("tokens", l.saturating_mul(m), MAX_DIM)?;
-        if slots {
-            let grouping = Grouping::Slots { tokens: m };
-            return Ok(Some(Self { problems, grouping, expected: [problems, m as u32] }));
-        }
-        let used = count.min(m);
-        // Counts scatter around their mean: if few tokens just fill a tile, many groups would take
-        // two.
-        let mean = m.div_ceil(used.max(1)) as u32;
-        let scattered = used > 1 && mean < SCATTERED;
-        let expected = [used as u32, mean + if scattered { mean.isqrt() } else { 0 }];
-        Ok(Some(Self { problems, grouping: Grouping::Contiguous { bound: m }, expected }))
-    }
 }

@@ -1,14 +1,16 @@
 //! Mixed products: several of different sizes in one launch.
 
 use fp4_formats::Divisor;
+use fp4_formats::gemm::Epilogue;
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::gemm::mixed::{BLOCK_ALIGN, Mixed};
-use fp4_formats::gemm::{Epilogue, Groups};
 
+use super::candidate::Request;
 use super::check::{self, check_gated};
 use super::epilogue::Steps;
-use super::family::{Launch, LaunchShape, family};
-use super::plan::{Request, Source, finish};
+use super::families::family;
+use super::family::{Launch, LaunchShape};
+use super::plan::{Source, finish};
 use super::product::check_kind;
 use super::{
     ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GemmPlan, ResultBuffers,
@@ -116,11 +118,10 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    fn launch(&self) -> Launch<'_> {
+    /// The arguments of its part of the launch; the workspaces of all products are behind `base`.
+    fn launch(&self, base: u64) -> Result<Launch<'_>> {
         let MixedProduct { activations, weights, .. } = self.product;
-        let groups = None::<Groups>;
-        let (gemm, epilogue) = (&self.gemm, self.epilogue);
-        Launch { gemm, activations, weights, workspace: None, epilogue, groups }
+        self.gemm.checked(activations, weights, self.epilogue, base + self.at as u64, None)
     }
 }
 
@@ -195,8 +196,7 @@ impl<'a> MixedGemm<'a> {
         };
         let base = address(self.workspace.as_ref(), self.kernels.device())?;
         for part in self.parts.iter().flatten() {
-            let workspace = base + part.at as u64;
-            part.gemm.kernel().prepare(&part.launch(), workspace)?;
+            part.gemm.kernel().prepare(&part.launch(base)?)?;
         }
         let spec = LaunchSpec {
             entry: kernel.name(),
@@ -301,13 +301,13 @@ fn place(kernels: &Kernels, parts: &[Option<Part<'_>>], base: u64) -> Result<Opt
     let Some(first) = parts.first() else { return Ok(None) };
     let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.found.clone());
     // The products with the longest tiles have the highest numbers and are begun first.
-    parts.sort_by_key(|part| part.gemm.plan.problem.k);
+    parts.sort_by_key(|part| part.gemm.plan.problem().k);
     let clusters = shape.ctas / u64::from(shape.cluster);
     let (mut tiles, mut firsts, mut blocks) = (0u64, Vec::new(), Vec::new());
     for part in &parts {
         firsts.extend((tiles as u32).to_le_bytes());
         tiles = tiles.saturating_add(part.gemm.kernel().tiles());
-        blocks.extend(part.gemm.kernel().block(&part.launch(), base + part.at as u64)?);
+        blocks.extend(part.gemm.kernel().block(&part.launch(base)?)?);
         blocks.resize(blocks.len().next_multiple_of(BLOCK_ALIGN), 0);
     }
     let most = u64::from(Divisor::DIVIDENDS) - clusters;

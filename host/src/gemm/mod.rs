@@ -50,14 +50,20 @@
 
 mod activations;
 mod buffers;
+mod candidate;
 mod check;
 mod epilogue;
+mod families;
 mod family;
+mod form;
 mod fp8;
 mod gated;
 mod grouped;
 mod grouped_run;
+mod groups;
 mod mixed;
+mod options;
+mod output;
 mod plan;
 mod product;
 mod remembered;
@@ -72,147 +78,26 @@ mod weights;
 
 pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix};
 pub use buffers::{ActivationBuffers, Workspace};
+pub use candidate::{Candidate, Reads};
 pub use check::{check_gated, check_operands};
 pub use epilogue::{Vectors, check_vectors, group_options, scale_options};
+pub use form::{WeightForm, folded_row, format_of};
 pub use fp4_formats::gemm::Activation;
 pub use gated::{GatedWeights, Weights};
-pub use grouped::{ChosenRows, GroupBuffers, Grouping, SettledCounts, group_offsets};
+pub use grouped::{GroupBuffers, SettledCounts, group_offsets};
 pub use grouped_run::GroupedRun;
+pub use groups::{ChosenRows, Grouping};
 pub use mixed::{MixedGemm, MixedProduct};
-pub use plan::{Candidate, GemmOverrides, GemmPlan, Reads, Source, plan};
+pub use options::{GemmOptions, GemmOverrides, UpOptions};
+pub use output::Output;
+pub use plan::{GemmPlan, Source, plan};
 pub use product::Gemm;
-pub use result::{GemmResult, Output, ResultBuffers};
+pub use result::{GemmResult, ResultBuffers};
 pub use run::{GemmRun, gemm, gemm_gated};
 pub(crate) use sm100::{VectorOperands, VectorProduct, rates};
 pub use strides::BatchStrides;
 pub(crate) use tokens::TokenBuffers;
 pub use tuned::{check_table, plan_for};
-pub use weights::{DeviceWeights, Repacked, WeightForm, folded_row};
+pub use weights::{DeviceWeights, Repacked};
 
-use fp4_formats::BlockFormat;
-use fp4_formats::quantize::Format;
-
-use crate::error::Result;
 pub use crate::plan::{ActivationInput, ActivationKind};
-use crate::setters::setters;
-
-/// Choices of a GEMM besides its operands.
-///
-/// ```
-/// use nvfp4::FloatType;
-/// use nvfp4::gemm::{Activation, GemmOptions};
-///
-/// let options = GemmOptions::new().output(FloatType::Bf16).activation(Activation::Silu).alpha(0.5);
-/// assert_eq!(options.alpha, 0.5);
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct GemmOptions {
-    /// Factor of the sums; of a gated product, of the gate's.
-    pub alpha: f32,
-    /// Scale of the whole tensor of activations, of both halves' sums; 1 where the activations are a
-    /// tensor of this crate's, which has its own.
-    pub activation_scale: f32,
-    /// Type of the result.
-    pub output: Output,
-    /// A factor for each row of `A`, `[M]`.
-    pub row_factors: Option<Vec<f32>>,
-    /// A factor for each row of `B`, `[N]`; of a gated product, of the gate.
-    pub column_factors: Option<Vec<f32>>,
-    /// The bias: added to each column, `[N]`; of a gated product, of the gate.
-    pub bias: Option<Vec<f32>>,
-    /// Activation function of the values; of a gated product, of the gate's.
-    pub activation: Activation,
-    /// Options of the other half, for gated weights.
-    pub up: Option<UpOptions>,
-    /// Whether a [`GemmRun`] or [`GroupedRun`] finds the [largest magnitude](GemmResult::magnitude) of
-    /// the results. Launches on buffers of the caller's name its place, [`Vectors::magnitude`].
-    pub magnitude: bool,
-    /// Choices that override the plan's.
-    pub overrides: GemmOverrides,
-}
-
-impl Default for GemmOptions {
-    fn default() -> Self {
-        Self {
-            alpha: 1.0,
-            activation_scale: 1.0,
-            output: Output::default(),
-            row_factors: None,
-            column_factors: None,
-            bias: None,
-            activation: Activation::default(),
-            up: None,
-            magnitude: false,
-            overrides: GemmOverrides::default(),
-        }
-    }
-}
-
-/// Choices for the half of a gated product that the gate is multiplied with. Row factors are those
-/// of [`GemmOptions`].
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct UpOptions {
-    /// Factor of its sums.
-    pub alpha: f32,
-    /// A factor for each of its rows, `[N]`.
-    pub column_factors: Option<Vec<f32>>,
-    /// The bias: added to each column, `[N]`.
-    pub bias: Option<Vec<f32>>,
-}
-
-impl Default for UpOptions {
-    fn default() -> Self {
-        Self { alpha: 1.0, column_factors: None, bias: None }
-    }
-}
-
-impl GemmOptions {
-    /// The usual choices: f16, and nothing but the product.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Checks the choices that do not depend on the operands.
-    ///
-    /// # Errors
-    /// [`Error::Scalar`](crate::error::Error::Scalar).
-    pub fn check(&self) -> Result<()> {
-        epilogue::Steps::new(self).map(|_| ())
-    }
-}
-
-impl UpOptions {
-    /// The usual choices: nothing but the product.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-setters!(GemmOptions {
-    alpha: f32,
-    activation_scale: f32,
-    output: impl Into<Output>,
-    row_factors: impl Into<Option<Vec<f32>>>,
-    column_factors: impl Into<Option<Vec<f32>>>,
-    bias: impl Into<Option<Vec<f32>>>,
-    activation: Activation,
-    up: impl Into<Option<UpOptions>>,
-    magnitude: bool,
-    overrides: GemmOverrides,
-});
-
-setters!(UpOptions {
-    alpha: f32,
-    column_factors: impl Into<Option<Vec<f32>>>,
-    bias: impl Into<Option<Vec<f32>>>,
-});
-
-/// The value that names a format's type.
-#[must_use]
-pub fn format_of<F: BlockFormat>() -> Format {
-    if F::NAME == Format::Nvfp4.name() { Format::Nvfp4 } else { Format::Mxfp4 }
-}

@@ -6,46 +6,24 @@ use std::sync::Arc;
 use fp4_formats::gemm::{Problem, ResultType, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use super::candidate::{Request, display};
 use super::check::problem;
-use super::family::{GroupRequest, Kernel, LaunchShape, family};
+use super::families::family;
+use super::family::{Kernel, LaunchShape};
+use super::groups::GroupRequest;
 use super::strides::Entries;
-use super::{ActivationKind, Output};
+use super::{ActivationKind, Candidate, GemmOverrides, Output, Reads};
 use crate::device::DeviceProperties;
 use crate::error::{Error, Result};
 use crate::quantize::device::Step;
-use crate::setters::setters;
 use crate::shape::GemmShape;
 use crate::tensor::Dims;
 use crate::tune::{ResultKind, TuneProblem};
 
 /// The result type that results in NVFP4 are compared with.
 pub(super) const FLOATS: ResultType = ResultType::Floats(FloatType::F16);
-
-/// Choices that override the plan's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GemmOverrides {
-    /// Kernel by name.
-    pub kernel: Option<String>,
-    /// The split of K. Kernels of sm_100a that do not split it in clusters take `none` and, but for the widest
-    /// and those with multicast, `stream-k`; multicast kernels of sm_90a take both.
-    pub split: Option<Split>,
-}
-
-impl GemmOverrides {
-    /// None.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-setters!(GemmOverrides {
-    kernel: impl Into<Option<String>>,
-    split: impl Into<Option<Split>>,
-});
 
 /// The source of a plan's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -70,31 +48,6 @@ impl Source {
             Self::Asked => "asked for".into(),
             Self::Table { m } => format!("the fastest of those measured with M = {m}"),
         }
-    }
-}
-
-/// The number of times that a product copies its operands, from L2 or from memory. The launches
-/// before it do not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Reads {
-    /// Times that each matrix of activations is read.
-    pub activation_passes: u64,
-    /// Times that the weights of a batch entry are read; where entries share weights, by each.
-    pub weight_passes: u64,
-    /// Bytes of all copies of operands: whole stages, including elements beyond the edges. Data of few tokens
-    /// that a kernel loads besides do not count.
-    pub bytes: u64,
-}
-
-impl Reads {
-    /// Returns the reason in words.
-    pub(super) fn reason(&self) -> String {
-        let times = |count: u64| if count == 1 { "once".into() } else { format!("{count} times") };
-        let (activations, weights) = (times(self.activation_passes), times(self.weight_passes));
-        let bytes = self.bytes;
-        format!(
-            "activations are read {activations}, weights {weights}: {bytes} bytes in whole stages"
-        )
     }
 }
 
@@ -141,9 +94,6 @@ pub struct GemmPlan {
     /// The candidates with their expected cost, the best first; with overrides, only those that the
     /// overrides allow.
     pub candidates: Vec<Candidate>,
-    /// The sizes, checked.
-    #[serde(skip)]
-    pub(super) problem: Problem,
     /// N of the result: half the weights' rows where the product is gated.
     #[serde(skip)]
     pub(super) columns: u32,
@@ -155,50 +105,14 @@ pub struct GemmPlan {
 #[derive(Clone, Debug)]
 pub(super) struct Chosen(pub Arc<dyn Kernel>);
 
-/// The plan's other fields distinguish kernels.
+/// The plan's other fields distinguish kernels that take the same problem.
 impl PartialEq for Chosen {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        self.0.problem() == other.0.problem()
     }
 }
 
 impl Eq for Chosen {}
-
-/// Serialises a value as its `Display` text.
-fn display<T: fmt::Display, S: Serializer>(
-    value: &T,
-    serializer: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}
-
-/// One candidate of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Candidate {
-    /// Kernel name.
-    pub kernel: &'static str,
-    /// The split of K among CTAs.
-    #[serde(serialize_with = "display")]
-    pub split: Split,
-    /// CTAs of the launch.
-    pub ctas: u64,
-    /// Times that the machine is filled with them.
-    pub waves: u64,
-    /// Cycles of the comparator's model; for ranking, not a prediction.
-    pub cycles: u64,
-    /// The limit of the main loop by the model.
-    pub bound: &'static str,
-}
-
-impl fmt::Display for Candidate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, split, ctas, waves, cycles, bound } = self;
-        write!(
-            f,
-            "{cycles:>9} cycles: {kernel}, split {split}, {ctas} CTAs in {waves} waves, {bound}"
-        )
-    }
-}
 
 impl GemmPlan {
     /// Batch, M and N of the result.
@@ -206,7 +120,13 @@ impl GemmPlan {
     /// # Errors
     /// [`Error::Overflow`].
     pub(super) fn result_dims(&self) -> Result<Dims> {
-        Dims::new(self.problem.l as usize, self.problem.m as usize, self.columns as usize)
+        let &Problem { m, l, .. } = self.problem();
+        Dims::new(l as usize, m as usize, self.columns as usize)
+    }
+
+    /// The sizes, checked; of a grouped product, those of its matrices.
+    pub(super) fn problem(&self) -> &Problem {
+        self.chosen.0.problem()
     }
 
     /// Explains the choice: its source, the cost of a result in NVFP4, and the candidates, one per
@@ -289,36 +209,6 @@ pub fn plan(
     plan_from(&problem, arch, machine, overrides, source)
 }
 
-/// A request for candidates.
-pub(super) struct Request<'a> {
-    /// The sizes, checked.
-    pub problem: Problem,
-    /// Types, formats and sizes.
-    pub asked: &'a TuneProblem,
-    pub machine: DeviceProperties,
-    pub overrides: &'a GemmOverrides,
-}
-
-impl Request<'_> {
-    /// Checks that the kernel that is asked for, if one is, is one of `suitable`.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] with their names.
-    pub fn check_kernel(&self, suitable: impl Iterator<Item = &'static str>) -> Result<()> {
-        let Some(name) = &self.overrides.kernel else { return Ok(()) };
-        let names: Vec<&str> = suitable.collect();
-        if names.contains(&name.as_str()) {
-            return Ok(());
-        }
-        Err(Error::shape("kernel", format!("one of {}", names.join(", ")), name))
-    }
-
-    /// Whether `kernel` is not ruled out by what is asked for.
-    pub fn may_be(&self, kernel: &str) -> bool {
-        self.overrides.kernel.as_ref().is_none_or(|name| name == kernel)
-    }
-}
-
 /// [`plan`] for any result, where `source` is who made the overrides.
 pub(super) fn plan_from(
     asked: &TuneProblem,
@@ -386,7 +276,6 @@ pub(super) fn finish(
         source,
         why,
         candidates,
-        problem,
         columns: n as u32,
         chosen: Chosen(kernel.clone()),
     })

@@ -5,8 +5,8 @@ use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
 
 use super::check::{check_gated, formats};
 use super::epilogue::Steps;
-use super::family::{Kernel, Launch};
-use super::grouped::PlannedGroups;
+use super::family::{Kernel, Launch, Stored};
+use super::groups::PlannedGroups;
 use super::strides::Strides;
 use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
@@ -14,7 +14,6 @@ use super::{
 };
 use crate::device::{FoundKernel, Kernels};
 use crate::error::{Error, Result};
-use crate::quantize::device::Step;
 use crate::shape::GemmShape;
 use crate::tensor::{Dims, combined_scale};
 
@@ -123,7 +122,7 @@ impl Gemm {
         let result = plan.result_dims()?;
         epilogue.output.bytes(result)?;
         let strides =
-            Strides::new(BatchStrides::default(), &plan.problem, result, kind, epilogue.output)?;
+            Strides::new(BatchStrides::default(), plan.problem(), result, kind, epilogue.output)?;
         let found = kernels.find(plan.kernel)?;
         let found_before = kernels.find_all(plan.before.iter().map(|step| step.kernel))?;
         let kernels = kernels.clone();
@@ -190,7 +189,7 @@ impl Gemm {
     /// [`Error::Overflow`].
     pub fn with_strides(mut self, strides: BatchStrides) -> Result<Self> {
         let before = self.store_path();
-        let (problem, result) = (&self.plan.problem, self.plan.result_dims()?);
+        let (problem, result) = (self.plan.problem(), self.plan.result_dims()?);
         self.strides = Strides::new(strides, problem, result, self.kind, self.epilogue.output)?;
         self.plan.before = self.kernel().before(self.kind, self.strides.entries())?;
         let names = self.plan.before.iter().map(|step| step.kernel);
@@ -207,14 +206,15 @@ impl Gemm {
         &*self.plan.chosen.0
     }
 
-    /// The launches before the product, in order.
-    pub(super) fn before(&self) -> impl Iterator<Item = (&Step, &FoundKernel)> {
-        self.plan.before.iter().zip(&self.found_before)
-    }
-
     /// Returns the path of results to memory, if plans name it.
     fn store_path(&self) -> Option<&'static str> {
-        self.kernel().store_path(self)
+        self.kernel().store_path(self.stored())
+    }
+
+    /// The result, as far as it decides how the kernel stores it.
+    fn stored(&self) -> Stored {
+        let (output, gated) = (self.epilogue.output, self.epilogue.is_gated());
+        Stored { output, gated, stride: self.strides.out_stride(output) }
     }
 
     /// Factors of the kernels' sums, of both halves.
@@ -299,20 +299,50 @@ impl Gemm {
     /// biases are each group's own.
     ///
     /// # Errors
-    /// The same as [`launch`](Self::launch), for what [`Launch`] says is checked.
-    pub(super) fn arguments<'a>(
-        &'a self,
-        activations: ActivationBuffers<'a>,
-        weights: &'a DeviceWeights,
+    /// As [`launch`](Self::launch).
+    pub(super) fn arguments(
+        &self,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
         out: ResultBuffers<'_>,
-        workspace: Option<&'a Workspace>,
+        workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
         groups: Option<(Groups, Option<usize>)>,
-    ) -> Result<Launch<'a>> {
+    ) -> Result<Launch<'_>> {
         self.check_weights(weights)?;
         let epilogue = self.epilogue(weights, out, vectors, groups.map(|(_, own)| own))?;
         let groups = groups.map(|(groups, _)| groups);
-        Ok(Launch { gemm: self, activations, weights, workspace, epilogue, groups })
+        let workspace = Workspace::place(workspace, self.workspace_bytes(), self.kernels.device())?;
+        self.checked(a, weights, epilogue, workspace, groups)
+    }
+
+    /// The arguments of a launch of which all but the activations are checked.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for activations of other sizes or kinds than planned, or on another device.
+    pub(super) fn checked(
+        &self,
+        a: ActivationBuffers<'_>,
+        weights: &DeviceWeights,
+        epilogue: Epilogue,
+        workspace: u64,
+        groups: Option<Groups>,
+    ) -> Result<Launch<'_>> {
+        let Self { kernels, found, found_before, kind, strides, .. } = self;
+        Ok(Launch {
+            kernels,
+            kernel: found,
+            before: &self.plan.before,
+            before_kernels: found_before,
+            kind: *kind,
+            strides,
+            activations: a.check(*kind, strides, kernels.device())?,
+            weights: weights.placed(),
+            workspace,
+            epilogue,
+            stored: self.stored(),
+            groups,
+        })
     }
 
     /// Returns the epilogue of a launch, with buffers and weights checked but for the weights' sizes.
@@ -354,7 +384,7 @@ impl Gemm {
     /// [`Error::Shape`].
     pub(super) fn check_weights(&self, weights: &DeviceWeights) -> Result<()> {
         let form = weights.form();
-        let (Problem { k, l, .. }, columns) = (self.plan.problem, self.plan.columns);
+        let (Problem { k, l, .. }, columns) = (*self.plan.problem(), self.plan.columns);
         if form.is_gated() != self.epilogue.is_gated() {
             let name = |gated| if gated { "gated" } else { "not gated" };
             let required = format!("{}, as planned", name(self.epilogue.is_gated()));

@@ -7,7 +7,7 @@ use fp4_formats::Arch;
 use fp4_formats::quantize::Format;
 
 use super::epilogue::Steps;
-use super::family::family;
+use super::families::family;
 use super::plan::{Source, plan_from};
 use super::remembered::Plans;
 use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};

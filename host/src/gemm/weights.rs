@@ -2,139 +2,21 @@
 
 use std::borrow::Borrow;
 
-use fp4_formats::gemm::sm90::fold::{Folded, Lost};
-use fp4_formats::gemm::sm90::repack::CHUNK_COLUMNS;
+use fp4_formats::gemm::sm90::fold::Lost;
 use fp4_formats::gemm::{Half, NextWeights};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
+use fp4_formats::{Arch, BlockFormat};
 
 use super::check::{size, weight_rows};
-use super::family::{family, of_tensor};
+use super::families::{family, of_tensor};
+use super::form::{BlockRows, PlacedWeights, WeightForm};
 use super::gated::Paired;
-use super::{ActivationKind, GatedWeights, Weights, format_of};
+use super::{ActivationKind, GatedWeights, Weights};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result, filled};
 use crate::shape::MAX_DIM;
-use crate::tensor::{BlockScaled, Dims};
-
-/// The order of repacked weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WeightForm {
-    /// The tensor cores whose kernels read it.
-    pub tensor: TensorFamily,
-    /// Format that the weights were repacked from.
-    pub format: Format,
-    /// The type of activations that the order depends on: for `wgmma` the type that weights are
-    /// decoded to, and e4m3. `None` if all but e4m3 take the same order.
-    pub activations: Option<Operand>,
-    /// Rows of a matrix: N, or the rows of both halves of gated weights.
-    pub rows: u32,
-    /// Columns of a matrix, K.
-    pub columns: u32,
-    /// The result's N, for gated weights, whose gate and up rows alternate. `None` otherwise.
-    pub gated: Option<u32>,
-}
-
-impl WeightForm {
-    /// Whether two rows make a column of the result.
-    #[must_use]
-    pub fn is_gated(&self) -> bool {
-        self.gated.is_some()
-    }
-
-    /// N of the result.
-    #[must_use]
-    pub fn result_columns(&self) -> u32 {
-        self.gated.unwrap_or(self.rows)
-    }
-
-    /// The order, sizes left out.
-    pub(super) fn order(&self) -> String {
-        let Self { tensor, format, activations, .. } = self;
-        let activations = activations.map_or(String::new(), |activations| {
-            format!(" for {} activations", activations.name())
-        });
-        format!("{} in the order of {}{activations}", format.name(), tensor.name())
-    }
-
-    /// Whether it differs from `other` in sizes at most, and in whether it is gated.
-    pub(super) fn same_order(&self, other: &Self) -> bool {
-        let &Self { rows, columns, gated, .. } = other;
-        Self { rows, columns, gated, ..*self } == *other
-    }
-}
-
-/// A batch of block-scaled matrices, whatever their format.
-pub(super) trait BlockRows: Sync {
-    /// Format of codes and scales.
-    fn format(&self) -> Format;
-    /// Batch, rows, columns.
-    fn dims(&self) -> Dims;
-    /// Packed codes of a row.
-    fn row_codes(&self, batch: usize, row: usize) -> &[u8];
-    /// A scale byte.
-    fn scale_byte(&self, batch: usize, row: usize, block: usize) -> u8;
-    /// All scales in the 128x4 layout, zeros in the padding.
-    ///
-    /// # Errors
-    /// [`Error::Memory`].
-    fn blocked_scales(&self) -> Result<Vec<u8>>;
-}
-
-impl<F: BlockFormat> BlockRows for BlockScaled<F> {
-    fn format(&self) -> Format {
-        format_of::<F>()
-    }
-
-    fn dims(&self) -> Dims {
-        self.dims()
-    }
-
-    fn row_codes(&self, batch: usize, row: usize) -> &[u8] {
-        self.row_codes(batch, row)
-    }
-
-    fn scale_byte(&self, batch: usize, row: usize, block: usize) -> u8 {
-        self.scale_byte(batch, row, block)
-    }
-
-    fn blocked_scales(&self) -> Result<Vec<u8>> {
-        Ok(self.to_layout(ScaleLayout::Blocked128x4)?.scales().to_vec())
-    }
-}
-
-/// The columns from `first` on of a row of weights, folded to e4m3.
-pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usize) -> Folded {
-    let (dims, block) = (weights.dims(), weights.format().block() as usize);
-    let codes = weights.row_codes(batch, row);
-    Folded::new(
-        weights.format(),
-        &std::array::from_fn(|column| {
-            let column = first + column;
-            let pair = codes.get(column / 2).map_or((0, 0), |&byte| pack::unpair(byte));
-            if column.is_multiple_of(2) { pair.0 } else { pair.1 }
-        }),
-        |index| {
-            let index = first / block + index as usize;
-            if index < dims.cols() / block { weights.scale_byte(batch, row, index) } else { 0 }
-        },
-    )
-}
-
-/// Values of a row of weights [folded](fp4_formats::gemm::sm90::fold) to e4m3, without the tensor's
-/// scale: the operand of kernels that take activations in e4m3.
-#[must_use]
-pub fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
-    const CHUNK: usize = CHUNK_COLUMNS as usize;
-    let columns = x.dims().cols();
-    let chunks = (0..columns).step_by(CHUNK).flat_map(|first| {
-        let folded = fold(x, batch, row, first);
-        (0..CHUNK.min(columns - first))
-            .map(move |column| f64::from(folded.operand(column)) * f64::from(folded.factor()))
-    });
-    chunks.collect()
-}
+use crate::tensor::BlockScaled;
 
 /// Weights rearranged in host memory, once, at load.
 #[derive(Clone, Debug, PartialEq)]
@@ -458,6 +340,12 @@ impl DeviceWeights {
         }
     }
 
+    /// The matrices as a launch takes them.
+    pub(super) fn placed(&self) -> PlacedWeights {
+        // The batch was checked when the weights were repacked.
+        PlacedWeights { form: self.form(), batch: self.batch() as u32, address: self.address() }
+    }
+
     /// Returns the addresses of the factors of both halves of each matrix; 0 if all matrices have
     /// the same.
     pub(super) fn scale_addresses(&self) -> [u64; 2] {
@@ -491,7 +379,7 @@ impl DeviceWeights {
             return Err(Error::shape(what, problems.to_string(), self.batch));
         }
         self.buffer.require_on("the next product's weights", device)?;
-        Ok(of_tensor(self.form.tensor).next_weights(self))
+        Ok(of_tensor(self.form.tensor).next_weights(self.placed()))
     }
 
     /// The device address of the bytes. A kernel or a copy that writes them must have ended before

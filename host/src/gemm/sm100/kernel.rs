@@ -10,11 +10,11 @@ use super::prepare::Preparation;
 use super::workspace::Sm100Workspace;
 use crate::buffer::ALIGNMENT;
 use crate::error::{Error, Result};
-use crate::gemm::family::{GroupRequest, Kernel, Launch, LaunchShape};
+use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored};
 use crate::gemm::fp8;
-use crate::gemm::plan::{Candidate, Reads};
+use crate::gemm::groups::GroupRequest;
 use crate::gemm::strides::Entries;
-use crate::gemm::{ActivationKind, Gemm, WeightForm};
+use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm};
 use crate::plan::sm100::{self as estimate, Estimate, Limit};
 use crate::quantize::device::Step;
 
@@ -81,6 +81,10 @@ impl Kernel for Sm100Kernel {
                 Limit::Results => "quantising of results",
             },
         }
+    }
+
+    fn problem(&self) -> &Problem {
+        &self.problem
     }
 
     fn shape(&self) -> LaunchShape {
@@ -219,8 +223,8 @@ impl Kernel for Sm100Kernel {
         why
     }
 
-    fn store_path(&self, gemm: &Gemm) -> Option<&'static str> {
-        Some(launch::store_path(gemm, &self.choice))
+    fn store_path(&self, stored: Stored) -> Option<&'static str> {
+        Some(launch::store_path(self, stored))
     }
 
     fn tiles(&self) -> u64 {
@@ -231,12 +235,11 @@ impl Kernel for Sm100Kernel {
         launch::queue(self, launch)
     }
 
-    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
-        launch::lay_out(self, launch, &fp8::check(launch)?, workspace)
+    fn prepare(&self, launch: &Launch<'_>) -> Result<()> {
+        launch::lay_out(self, launch)
     }
 
-    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
-        let activations = fp8::check(launch)?;
-        Ok(launch::params(self, launch, &activations, workspace)?.to_bytes().to_vec())
+    fn block(&self, launch: &Launch<'_>) -> Result<Vec<u8>> {
+        Ok(launch::params(self, launch)?.to_bytes().to_vec())
     }
 }

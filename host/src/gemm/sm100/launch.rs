@@ -15,11 +15,11 @@ use super::kernel::Sm100Kernel;
 use super::prepared;
 use crate::device::{Device, LaunchSpec};
 use crate::error::{Error, Result};
+use crate::gemm::Output;
 use crate::gemm::buffers::CheckedActivations;
-use crate::gemm::family::Launch;
+use crate::gemm::family::{Launch, Stored};
 use crate::gemm::fp8::{self, PlacedBytes};
 use crate::gemm::strides::{Entries, Strides};
-use crate::gemm::{Gemm, Output, Workspace};
 use crate::params::bytes;
 use crate::plan::sm100::Estimate;
 use crate::quantize::device::launch_step;
@@ -76,13 +76,12 @@ impl Placed {
 
 /// The map by which the copy engine stores the result, if it can. Boxes hold a result for each
 /// column of a tile, and gated products have half as many.
-fn result_shape(gemm: &Gemm, choice: &Estimate) -> Option<TensorMapShape> {
-    let Output::Floats(output) = gemm.epilogue.output else { return None };
-    if gemm.epilogue.is_gated() {
+fn result_shape(kernel: &Sm100Kernel, stored: Stored) -> Option<TensorMapShape> {
+    let Stored { output: Output::Floats(output), gated: false, stride } = stored else {
         return None;
-    }
-    let stride = gemm.strides.out_stride(gemm.epilogue.output);
-    result_map(choice.config, choice.swapped, output, &gemm.plan.problem, stride)
+    };
+    let Estimate { config, swapped, .. } = kernel.choice;
+    result_map(config, swapped, output, &kernel.problem, stride)
 }
 
 /// The map of a result of this shape at `out`, where the copy engine can store it there.
@@ -99,16 +98,16 @@ pub(super) fn map_result(
 }
 
 /// Returns a sentence for the plan about the path of results to memory.
-pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
-    let is_boxed = result_shape(gemm, choice).is_some();
-    if is_boxed && gemm.groups.is_some() {
+pub(super) fn store_path(kernel: &Sm100Kernel, stored: Stored) -> &'static str {
+    let is_boxed = result_shape(kernel, stored).is_some();
+    if is_boxed && kernel.groups.is_some() {
         "results go through shared memory; the copy engine stores boxes of them that are inside a \
          group, threads the others"
     } else if is_boxed {
         "results go through shared memory; the copy engine stores boxes of them"
-    } else if gemm.epilogue.output.blocks().is_some() {
+    } else if stored.output.blocks().is_some() {
         "threads store the blocks of the result"
-    } else if gemm.epilogue.is_gated() {
+    } else if stored.gated {
         "two columns of a tile make one of the result: threads store it"
     } else {
         "rows or matrices of the result are not multiples of 16 bytes apart: threads store it"
@@ -118,20 +117,17 @@ pub(super) fn store_path(gemm: &Gemm, choice: &Estimate) -> &'static str {
 /// Queues the launches of a product.
 ///
 /// # Errors
-/// The same as [`Gemm::launch`].
+/// The errors of the device; [`Error::Shape`] for row factors beside tokens' scales.
 pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
-    let (gemm, choice) = (launch.gemm, &kernel.choice);
+    let choice = &kernel.choice;
     let config = choice.config;
-    let device = gemm.kernels.device();
-    let workspace = Workspace::place(launch.workspace, gemm.workspace_bytes(), device)?;
-    let activations = fp8::check(launch)?;
-    let params = params(kernel, launch, &activations, workspace)?;
-    lay_out(kernel, launch, &activations, workspace)?;
+    let params = params(kernel, launch)?;
+    lay_out(kernel, launch)?;
     let ctas = choice.clusters * config.cluster();
     let (uniform, grouped);
     let params: &[u8] = match launch.groups {
         Some(groups) => {
-            let row_tiles = gemm.plan.problem.n.div_ceil(config.work_shape(choice.swapped).rows);
+            let row_tiles = kernel.problem.n.div_ceil(config.work_shape(choice.swapped).rows);
             // The unit of work is a tile.
             let (ctas, tile) = (Divisor::nearest(ctas), Divisor::ONE);
             let runs = EvenRuns { ctas, tile, least: 1, slack: 0 };
@@ -145,7 +141,7 @@ pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
         }
     };
     let spec = LaunchSpec {
-        entry: gemm.found.name(),
+        entry: launch.kernel.name(),
         grid: [ctas, 1, 1],
         block: [config.threads(), 1, 1],
         cluster: None,
@@ -153,29 +149,23 @@ pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
         dynamic_shared: config.shared_bytes(),
         params,
     };
-    // SAFETY: the maps name the operands, whose sizes were checked here and at repacking; result
-    // and vectors were checked by `Gemm::launch`; all are alive, and freeing waits for launches.
-    unsafe { gemm.kernels.launch_found(&gemm.found, &spec) }
+    // SAFETY: the maps name the operands, whose sizes were checked when the arguments were made and
+    // at repacking, as were those of result and vectors; all are alive, and freeing waits for launches.
+    unsafe { launch.kernels.launch_found(launch.kernel, &spec) }
 }
 
-/// The parameters that all kernels take, with the workspace at this address.
+/// The parameters that all kernels take.
 ///
 /// # Errors
-/// The same as [`Gemm::launch`].
-pub(super) fn params(
-    kernel: &Sm100Kernel,
-    launch: &Launch<'_>,
-    activations: &CheckedActivations,
-    workspace: u64,
-) -> Result<Sm100Params> {
-    let &Launch { gemm, weights, mut epilogue, groups, .. } = launch;
+/// The errors of the device; [`Error::Shape`] for row factors beside tokens' scales.
+pub(super) fn params(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<Sm100Params> {
+    let &Launch { weights, mut epilogue, workspace, groups, .. } = launch;
     let choice = &kernel.choice;
-    let (config, problem) = (choice.config, gemm.plan.problem);
+    let (config, problem) = (choice.config, kernel.problem);
     let parts = kernel.workspace();
     let made_at = workspace + parts.activations;
-    // The batch was checked when the weights were repacked.
-    let blocks = prepared(&weights.form(), weights.batch() as u32);
-    let base = weights.address();
+    let blocks = prepared(&weights.form, weights.batch);
+    let base = weights.address;
     let weights = Placed {
         blocks,
         codes: base,
@@ -185,7 +175,7 @@ pub(super) fn params(
         scale_sizes: [blocks.rows, blocks.batch],
         loaded: None,
     };
-    let device = gemm.kernels.device();
+    let device = launch.kernels.device();
     let (side, other) = if choice.swapped { (Side::X, Side::Y) } else { (Side::Y, Side::X) };
     let weight_maps = weights.maps(device, choice, side)?;
     let elements = |address: u64, stride: u64| -> Result<[TensorMap; 2]> {
@@ -200,14 +190,14 @@ pub(super) fn params(
         elements(bytes.elements, bytes.stride)
     };
     let mut tokens = TokenBlocks::NONE;
-    let activation_maps = match *activations {
+    let activation_maps = match launch.activations {
         CheckedActivations::Blocks { codes, scales, .. } => {
             let placed = place_blocks(kernel, launch, [codes, scales], made_at)?;
             tokens = placed.tokens();
             placed.maps(device, choice, other)?
         }
         CheckedActivations::Halves(address) => {
-            elements(address, gemm.strides.activations.stride as u64)?
+            elements(address, launch.strides.activations.stride as u64)?
         }
         CheckedActivations::ToFp8(_) => {
             scaled(PlacedBytes::made(launch, &problem, made(kernel, made_at)))?
@@ -216,7 +206,7 @@ pub(super) fn params(
     };
     // Each problem of a grouped product has a matrix.
     let weights_shared = u32::from(groups.is_none() && blocks.batch != problem.l);
-    let activations_shared = u32::from(gemm.strides.entries() == Entries::Shared);
+    let activations_shared = u32::from(launch.strides.entries() == Entries::Shared);
     let (x_shared, y_shared) = if choice.swapped {
         (weights_shared, activations_shared)
     } else {
@@ -229,7 +219,7 @@ pub(super) fn params(
     } else {
         [activation_maps, weight_maps]
     };
-    let result = map_result(device, result_shape(gemm, choice), epilogue.sink.out)?;
+    let result = map_result(device, result_shape(kernel, launch.stored), epilogue.sink.out)?;
     // A mixed product's number is no matrix: the maps of its block have one each.
     let one_matrix = u32::from(kernel.mixed);
     Ok(Sm100Params {
@@ -271,12 +261,11 @@ fn place_blocks(
     [codes, scales]: [u64; 2],
     made_at: u64,
 ) -> Result<Placed> {
-    let gemm = launch.gemm;
-    let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
-        return Err(Error::shape("activations", gemm.kind.name(), "codes and scales"));
+    let Some(preparation) = kernel.preparation(launch.kind, launch.strides.entries()) else {
+        return Err(Error::shape("activations", launch.kind.name(), "codes and scales"));
     };
     let blocks = preparation.blocks;
-    let Strides { activations, activation_scales, .. } = &gemm.strides;
+    let Strides { activations, activation_scales, .. } = launch.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
     let scale_sizes = preparation.scale_sizes();
     let loaded = kernel.choice.config.loads_tokens().then_some(preparation.layout);
@@ -291,20 +280,14 @@ fn place_blocks(
     Ok(placed)
 }
 
-/// Queues laying out the activations in the workspace at this address, or quantising them to e4m3, where
+/// Queues laying out the activations in the workspace, or quantising them to e4m3, where
 /// that must be.
 ///
 /// # Errors
-/// The same as [`Gemm::launch`].
-pub(super) fn lay_out(
-    kernel: &Sm100Kernel,
-    launch: &Launch<'_>,
-    activations: &CheckedActivations,
-    workspace: u64,
-) -> Result<()> {
-    let gemm = launch.gemm;
-    let made_at = workspace + kernel.workspace().activations;
-    let (codes, scales) = match *activations {
+/// The errors of the device.
+pub(super) fn lay_out(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
+    let made_at = launch.workspace + kernel.workspace().activations;
+    let (codes, scales) = match launch.activations {
         CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
         CheckedActivations::ToFp8(input) => {
             let made = made(kernel, made_at);
@@ -312,19 +295,19 @@ pub(super) fn lay_out(
         }
         CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => return Ok(()),
     };
-    let Some(preparation) = kernel.preparation(gemm.kind, gemm.strides.entries()) else {
+    let Some(preparation) = kernel.preparation(launch.kind, launch.strides.entries()) else {
         return Ok(());
     };
-    let Strides { activations, activation_scales, .. } = &gemm.strides;
+    let Strides { activations, activation_scales, .. } = launch.strides;
     let (code_stride, scale_stride) = (activations.stride as u64, activation_scales.stride as u64);
     // The steps of the codes, then that of the scales.
-    let mut steps = gemm.before();
+    let mut steps = launch.steps();
     if let Some(at) = preparation.codes {
         for (index, step) in (0..preparation.code_launches()).zip(&mut steps) {
             let to = made_at + at;
             let params = preparation.code_params(index, codes, code_stride, to);
             // SAFETY: source and workspace have the sizes that the parameters state.
-            unsafe { launch_step(&gemm.kernels, step, true, bytes(&params))? };
+            unsafe { launch_step(launch.kernels, step, true, bytes(&params))? };
         }
     }
     if let (Some(at), Some(step)) = (preparation.scales, steps.next()) {
@@ -341,7 +324,7 @@ pub(super) fn lay_out(
             }
         };
         // SAFETY: as above.
-        unsafe { launch_step(&gemm.kernels, step, true, params)? };
+        unsafe { launch_step(launch.kernels, step, true, params)? };
     }
     Ok(())
 }

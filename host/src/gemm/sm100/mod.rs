@@ -23,11 +23,12 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, Operand, TensorFamily};
 use rayon::prelude::*;
 
+use super::candidate::Request;
 use super::check::{check_unsplit, formats};
-use super::family::{Family, GroupRequest, Kernel};
-use super::plan::Request;
-use super::weights::{BlockRows, fold};
-use super::{ActivationKind, DeviceWeights, WeightForm};
+use super::family::{Family, Kernel};
+use super::form::{BlockRows, PlacedWeights, fold};
+use super::groups::GroupRequest;
+use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
 use crate::plan::sm100::{self as estimate, Estimate};
 use kernel::Sm100Kernel;
@@ -224,7 +225,7 @@ impl Family for Sm100 {
         usize::try_from(prepared(form, u32::try_from(batch).ok()?).bytes()?).ok()
     }
 
-    fn next_weights(&self, _: &DeviceWeights) -> NextWeights {
+    fn next_weights(&self, _: PlacedWeights) -> NextWeights {
         NextWeights::NONE
     }
 

@@ -7,11 +7,10 @@ use fp4_formats::quantize::{Format, dequantize_config};
 use fp4_formats::{HalfType, Operand, TensorFamily};
 
 use crate::error::{Error, Result};
-use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
+use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored, launches};
 use crate::gemm::fp8::{self, matrix_bytes};
-use crate::gemm::plan::{Candidate, Reads};
 use crate::gemm::strides::Entries;
-use crate::gemm::{ActivationKind, Gemm, WeightForm};
+use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm};
 use crate::plan::sm90::{self as estimate, Estimate};
 use crate::quantize::device::Step;
 
@@ -112,6 +111,10 @@ impl Kernel for Sm90Kernel {
     fn candidate(&self) -> Candidate {
         let Estimate { config, split, ctas, waves, cycles, bound, .. } = self.estimate;
         Candidate { kernel: config.name, split, ctas, waves, cycles, bound }
+    }
+
+    fn problem(&self) -> &Problem {
+        &self.problem
     }
 
     fn shape(&self) -> LaunchShape {
@@ -250,7 +253,7 @@ impl Kernel for Sm90Kernel {
         why
     }
 
-    fn store_path(&self, _: &Gemm) -> Option<&'static str> {
+    fn store_path(&self, _: Stored) -> Option<&'static str> {
         None
     }
 
@@ -262,12 +265,12 @@ impl Kernel for Sm90Kernel {
         self.queue(launch)
     }
 
-    fn prepare(&self, launch: &Launch<'_>, workspace: u64) -> Result<()> {
-        self.make_before(launch, &self.place(launch, workspace)?)
+    fn prepare(&self, launch: &Launch<'_>) -> Result<()> {
+        self.make_before(launch)
     }
 
-    fn block(&self, launch: &Launch<'_>, workspace: u64) -> Result<Vec<u8>> {
-        Ok(self.params(launch, &self.place(launch, workspace)?)?.to_bytes().to_vec())
+    fn block(&self, launch: &Launch<'_>) -> Result<Vec<u8>> {
+        Ok(self.params(launch)?.to_bytes().to_vec())
     }
 }
 

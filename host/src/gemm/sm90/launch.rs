@@ -11,58 +11,40 @@ use super::layout;
 use crate::device::LaunchSpec;
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
-use crate::gemm::family::{Kernel, Launch, launches};
+use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
 use crate::gemm::fp8::{self, PlacedBytes, matrix_bytes};
 use crate::gemm::strides::Strides;
-use crate::gemm::{Gemm, Workspace};
 use crate::params::bytes;
 use crate::plan::sm90 as estimate;
 use crate::quantize::device::launch_step;
-
-/// The operands of a launch that depend on its activations.
-pub(super) struct Place {
-    parts: Sm90Workspace,
-    /// Address of the workspace.
-    workspace: u64,
-    activations: CheckedActivations,
-}
-
-impl Place {
-    /// Addresses of decoded or quantised activations, and of their tokens' scales.
-    fn made(&self) -> [u64; 2] {
-        [self.parts.activations, self.parts.scales].map(|at| self.workspace + at as u64)
-    }
-}
 
 impl Sm90Kernel {
     /// Queues the launches of a product.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
+    /// The errors of the device.
     pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
-        let gemm = launch.gemm;
-        let plan = &gemm.plan;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let device = gemm.kernels.device();
-        let workspace = Workspace::place(launch.workspace, gemm.workspace_bytes(), device)?;
-        let place = self.place(launch, workspace)?;
-        let params = self.params(launch, &place)?;
-        self.make_before(launch, &place)?;
+        let LaunchShape { ctas, cluster, threads, dynamic_shared, .. } = self.shape();
+        // The plan has checked that a launch has so many.
+        let ctas = ctas as u32;
+        let params = self.params(launch)?;
+        self.make_before(launch)?;
         let grouped;
         let params: &[u8] = match (launch.groups, self.groups) {
             (Some(groups), Some(GroupedRuns { least, .. })) => {
                 // CTAs of a multicast have a run together.
-                let ctas = Divisor::nearest(plan.grid[0] / config.multicast);
+                let runs = Divisor::nearest(ctas / config.multicast);
                 let tile = Divisor::nearest(schedule.steps());
                 let weight = config.tiling().most_weight();
                 let slack = estimate::whole_tile_slack(config) * weight;
                 let least = least * weight;
-                let runs = EvenRuns { ctas, tile, least, slack };
+                let runs = EvenRuns { ctas: runs, tile, least, slack };
                 let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.work_shape().rows));
                 // The kernel numbers the next product's tiles as its own.
                 let next = groups.next.row_tiles.value();
                 let tiles = groups.most_token_tiles(config.tokens).saturating_mul(next.into());
-                let numbered = tiles + u64::from(ctas.value()) < Divisor::DIVIDENDS.into();
+                let numbered = tiles + u64::from(runs.ctas.value()) < Divisor::DIVIDENDS.into();
                 let next = if numbered { groups.next } else { NextWeights::NONE };
                 let groups = Groups { row_tiles, runs, next, ..groups };
                 grouped = Sm90GroupedParams { gemm: params, groups };
@@ -71,64 +53,68 @@ impl Sm90Kernel {
             (Some(_), None) | (None, _) => bytes(&params),
         };
         let spec = LaunchSpec {
-            entry: gemm.found.name(),
-            grid: [plan.grid[0], plan.grid[1], 1],
-            block: [plan.threads, 1, 1],
-            cluster: (plan.cluster > 1).then_some([plan.cluster, 1, 1]),
-            dynamic_shared: plan.dynamic_shared,
+            entry: launch.kernel.name(),
+            grid: [ctas, 1, 1],
+            block: [threads, 1, 1],
+            cluster: (cluster > 1).then_some([cluster, 1, 1]),
+            dynamic_shared,
             overlaps: true,
             params,
         };
         // SAFETY: all buffers are of this device, alive, and have the sizes that the parameters
-        // state: those of the activations and the workspace were checked above, the others by
-        // `Gemm::launch` and when the weights were repacked. Freeing device memory waits for
-        // launches.
-        unsafe { gemm.kernels.launch_found(&gemm.found, &spec) }
+        // state: they were checked when the arguments were made, and when the weights were
+        // repacked. Freeing device memory waits for launches.
+        unsafe { launch.kernels.launch_found(launch.kernel, &spec) }
     }
 
-    /// The activations of a launch, with the workspace at this address.
+    /// Offsets in a workspace that is large enough.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
-    pub fn place(&self, launch: &Launch<'_>, workspace: u64) -> Result<Place> {
-        let parts = self.workspace(launch.gemm.kind)?;
-        Ok(Place { parts, workspace, activations: fp8::check(launch)? })
+    /// [`Error::Overflow`](crate::error::Error::Overflow), which planning would have met.
+    fn parts(&self, launch: &Launch<'_>) -> Result<Sm90Workspace> {
+        self.workspace(launch.kind)
+    }
+
+    /// Addresses of decoded or quantised activations, and of their tokens' scales.
+    fn made(&self, launch: &Launch<'_>) -> Result<[u64; 2]> {
+        let parts = self.parts(launch)?;
+        Ok([parts.activations, parts.scales].map(|at| launch.workspace + at as u64))
     }
 
     /// The parameters that all kernels take.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
-    pub fn params(&self, launch: &Launch<'_>, place: &Place) -> Result<Sm90Params> {
-        let &Launch { gemm, weights, mut epilogue, .. } = launch;
+    /// The errors of the device; [`Error::Shape`](crate::error::Error::Shape) for row factors beside
+    /// tokens' scales.
+    pub fn params(&self, launch: &Launch<'_>) -> Result<Sm90Params> {
+        let &Launch { weights, mut epilogue, workspace, .. } = launch;
+        let (parts, made) = (self.parts(launch)?, self.made(launch)?);
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let device = gemm.kernels.device();
-        let spacing = gemm.strides.activations;
+        let device = launch.kernels.device();
+        let spacing = launch.strides.activations;
         let mut row_factor_stride = 0;
         let mut scaled = |bytes: PlacedBytes| {
             epilogue = bytes.scaling(epilogue);
             row_factor_stride = bytes.scale_stride;
             (bytes.elements, bytes.stride)
         };
-        let (activations, stride) = match place.activations {
+        let (activations, stride) = match launch.activations {
             CheckedActivations::Halves(address) => (address, spacing.stride as u64),
             CheckedActivations::Blocks { .. } => {
                 let matrix = matrix_bytes(&self.problem, config.scheme.operand);
-                (place.made()[0], if spacing.stride == 0 { 0 } else { matrix })
+                (made[0], if spacing.stride == 0 { 0 } else { matrix })
             }
-            CheckedActivations::ToFp8(_) => {
-                scaled(PlacedBytes::made(launch, &self.problem, place.made()))
-            }
+            CheckedActivations::ToFp8(_) => scaled(PlacedBytes::made(launch, &self.problem, made)),
             CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?),
         };
         let map = activations_map(config, &self.problem, stride);
-        let matrix = layout(&weights.form()).bytes().unwrap_or(0);
+        let matrix = layout(&weights.form).bytes().unwrap_or(0);
         Ok(Sm90Params {
             activations: device.tensor_map(&map, activations)?,
-            weights: weights.address(),
-            weight_stride: if weights.batch() == 1 { 0 } else { matrix },
-            partials: place.workspace + place.parts.partials as u64,
-            flags: place.workspace,
+            weights: weights.address,
+            weight_stride: if weights.batch == 1 { 0 } else { matrix },
+            partials: workspace + parts.partials as u64,
+            flags: workspace,
             epilogue,
             problem: self.problem,
             schedule,
@@ -144,15 +130,15 @@ impl Sm90Kernel {
     /// for others.
     ///
     /// # Errors
-    /// The same as [`Gemm::launch`].
-    pub fn make_before(&self, launch: &Launch<'_>, place: &Place) -> Result<()> {
-        match place.activations {
+    /// The errors of the device.
+    pub fn make_before(&self, launch: &Launch<'_>) -> Result<()> {
+        match launch.activations {
             CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => Ok(()),
             CheckedActivations::ToFp8(input) => {
-                fp8::quantize(launch, &self.problem, input, place.made())
+                fp8::quantize(launch, &self.problem, input, self.made(launch)?)
             }
             CheckedActivations::Blocks { codes, scales, layout } => {
-                self.decode(launch.gemm, [codes, scales], layout, place.made()[0])
+                self.decode(launch, [codes, scales], layout, self.made(launch)?[0])
             }
         }
     }
@@ -161,29 +147,29 @@ impl Sm90Kernel {
     /// where entries share them.
     fn decode(
         &self,
-        gemm: &Gemm,
+        launch: &Launch<'_>,
         [codes, scales]: [u64; 2],
         layout: ScaleLayout,
         out: u64,
     ) -> Result<()> {
-        let Strides { activations, activation_scales, .. } = &gemm.strides;
+        let Strides { activations, activation_scales, .. } = launch.strides;
         // The rows fit: they were checked when the launches were planned.
-        let (_, rows) = launches(&self.problem, layout, gemm.strides.entries());
-        for (index, step) in (0u64..).zip(gemm.before()) {
+        let (_, rows) = launches(&self.problem, layout, launch.strides.entries());
+        for (index, step) in (0u64..).zip(launch.steps()) {
             let params = DequantizeParams {
                 codes: codes + index * activations.stride as u64,
                 scales: scales + index * activation_scales.stride as u64,
                 tensor: 0,
-                out: out + index * matrix_bytes(&self.problem, gemm.kind.operand()),
+                out: out + index * matrix_bytes(&self.problem, launch.kind.operand()),
                 m: rows as u32,
                 k: self.problem.k,
-                given: self.decoded_scale(gemm.kind),
+                given: self.decoded_scale(launch.kind),
                 source: ScaleSource::Given as u32,
                 blocked: u32::from(layout == ScaleLayout::Blocked128x4),
             };
             // SAFETY: codes and scales have the sizes that the parameters state, as checked by
             // the caller; `out` is the workspace, which is large enough.
-            unsafe { launch_step(&gemm.kernels, step, true, &params.to_bytes())? };
+            unsafe { launch_step(launch.kernels, step, true, &params.to_bytes())? };
         }
         Ok(())
     }

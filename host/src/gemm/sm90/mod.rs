@@ -15,11 +15,12 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
 use rayon::prelude::*;
 
+use super::candidate::Request;
 use super::check::{check_unsplit, formats};
-use super::family::{Family, GroupRequest, Kernel};
-use super::plan::Request;
-use super::weights::BlockRows;
-use super::{ActivationKind, DeviceWeights, WeightForm};
+use super::family::{Family, Kernel};
+use super::form::{BlockRows, PlacedWeights};
+use super::groups::GroupRequest;
+use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
 use crate::plan::sm90::{self as estimate, Estimate};
 use kernel::{GroupedRuns, Sm90Kernel};
@@ -158,14 +159,14 @@ impl Family for Sm90 {
         usize::try_from(layout(form).bytes()?).ok()?.checked_mul(batch)
     }
 
-    fn next_weights(&self, weights: &DeviceWeights) -> NextWeights {
-        let layout = layout(&weights.form());
+    fn next_weights(&self, weights: PlacedWeights) -> NextWeights {
+        let layout = layout(&weights.form);
         // Half of what the stages of a CTA hold. On an H200 a layer of one token then takes 0.9 us less, and 1.0 with
         // as much as they hold; of 64 tokens, 2.3 us less, and with as much as they hold as long as without.
         let most = MAX_STAGES / 2 * layout.scheme.chunk_bytes();
         let bytes = layout.row_bytes().min(u64::from(most));
         NextWeights {
-            weights: weights.address(),
+            weights: weights.address,
             problem_stride: layout.bytes().unwrap_or(0),
             row_stride: layout.row_bytes(),
             bytes: bytes as u32,
