@@ -80,9 +80,9 @@ fn commit_of(root: &Path) -> Option<String> {
 /// A profile that programs are built with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// For a first result: without optimisation, which compiles in a fraction of the time.
+    /// A build for a first result: without optimisation, which compiles in a fraction of the time.
     First,
-    /// For tests and measurements.
+    /// A build for tests and measurements.
     Release,
 }
 

@@ -75,7 +75,7 @@ pub enum Progress<'a> {
     Begin {
         /// The name of the stage.
         stage: &'a str,
-        /// How many there are.
+        /// The number of modules.
         modules: usize,
     },
     /// A module of the stage is ready, or has failed.

@@ -15,7 +15,7 @@ use thiserror::Error;
 /// Name of the manifest's file.
 pub const FILE_NAME: &str = "manifest.json";
 
-/// Why a manifest cannot be read.
+/// The reason why a manifest cannot be read.
 #[derive(Debug, Error)]
 pub enum ManifestError {
     /// A file that is not there or not text.
@@ -109,7 +109,7 @@ pub struct Sources {
 pub struct Callable {
     /// Its entry name.
     pub name: String,
-    /// How many parameters it has.
+    /// The number of its parameters.
     pub parameters: usize,
 }
 

@@ -21,7 +21,7 @@ impl Problems {
         self as u32 == other as u32
     }
 
-    /// Returns whether problems have token counts of their own.
+    /// Returns whether problems have their own token counts.
     pub const fn have_own_tokens(self) -> bool {
         match self {
             Self::Uniform => false,

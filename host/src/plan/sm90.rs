@@ -30,9 +30,9 @@ pub struct Estimate {
     pub bound: &'static str,
 }
 
-/// Cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; of narrowed tiles, those of
-/// the configuration's tokens. These constants reproduce launches that follow one another on an H200, where
-/// parts of one overlap the next. 0 for a tile that no configuration has.
+/// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
+/// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
+/// an H200, in which parts of one overlap the next. 0 for a tile that no configuration has.
 const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
     match (config.scheme.operand, config.rows, config.tokens) {
         (Operand::E4m3, 128, 32) => 400,
@@ -67,8 +67,8 @@ const _: () = {
     }
 };
 
-/// Steps that take as long as sending partial sums, waiting for them and adding them: runs of a
-/// grouped product may be so much longer where that spares the fix-up.
+/// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
+/// runs of a grouped product may be longer by as much if that spares the fix-up.
 pub const fn whole_tile_slack(config: &Sm90Config) -> u32 {
     let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
     (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1

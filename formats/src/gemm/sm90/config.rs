@@ -81,7 +81,7 @@ const TRIMMED_BOX: u32 = 16;
 
 const _: () = assert!(BOX_BYTES / HalfType::F16.float().bytes() == BLOCK_COLUMNS);
 
-/// How one kernel was compiled.
+/// The constants that one kernel was compiled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sm90Config {
     /// Entry name in the PTX module.
@@ -106,7 +106,7 @@ pub struct Sm90Config {
     pub multicast: u32,
     /// The instruction that multiplies.
     pub instruction: Instruction,
-    /// The way in which a problem's tokens fill tiles where problems have token counts of their own.
+    /// The way in which a problem's tokens fill tiles where problems have their own token counts.
     pub filling: Filling,
     /// The sizes that the problems of a launch share.
     pub problems: Problems,
@@ -188,13 +188,14 @@ impl Sm90Config {
         config
     }
 
-    /// Whether problems have token counts of their own.
+    /// Whether problems have their own token counts.
     #[inline(always)]
     pub const fn is_grouped(&self) -> bool {
         self.problems.have_own_tokens()
     }
 
-    /// Registers of a thread at launch: what lets [`min_blocks`](Self::min_blocks) CTAs fit.
+    /// Returns the registers of a thread at launch, with which [`min_blocks`](Self::min_blocks)
+    /// CTAs fit.
     pub const fn registers(&self) -> u32 {
         let warps = self.min_blocks * (THREADS / WARP).div_ceil(PARTITIONS);
         PARTITION_REGISTERS / (warps * WARP) / REGISTER_UNIT * REGISTER_UNIT
@@ -303,7 +304,7 @@ impl Sm90Config {
         self.multicast == 1 && self.rows == CHUNK_ROWS
     }
 
-    /// How the tokens of a grouped product's problems become tiles.
+    /// Returns the division of a grouped product's tokens into tiles.
     pub const fn tiling(&self) -> Tiling {
         let all = Tiling::of(self.tokens);
         let unit = NARROW_UNIT;
@@ -474,7 +475,7 @@ impl Sm90Config {
         self.table_offset() + self.table_bytes()
     }
 
-    /// How many there are.
+    /// Returns the number of places.
     #[inline(always)]
     pub const fn places(&self) -> u32 {
         self.stages() + MORE_PLACES
@@ -633,8 +634,9 @@ const fn in_steps(operand: Operand, steps: u32) -> u32 {
     }
 }
 
-/// Returns the Returns the [`additions`] of a grouped product in runs of at least `least` steps.
-/// The factors of a problem, which are multiplied on the device, count like additions.
+/// Returns the Returns the Returns the [`additions`] of a grouped product in runs of at least
+/// `least` steps. The factors of a problem, which are multiplied on the device, count like
+/// additions.
 pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 {
     const FACTORS: u32 = 4;
     in_steps(operand, steps) + (steps / least + 2) + FACTORS
@@ -652,7 +654,7 @@ pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 
 /// | 128 x 48, grouped | a few tens of tokens for each problem |
 /// | 128 x 128 | prompts of some hundred tokens; of grouped products one CTA per SM, whose threads have the registers for the store of groups |
 /// | 128 x 256, grouped, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
-/// | multicast | 65 and more tokens where reading activations from L2 is what takes longest |
+/// | multicast | 65 and more tokens, if reading activations from L2 takes longest |
 /// | 256 x 128 | many tokens, in the few cases in which multicast does not give the same: activations are read half as often |
 /// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
 /// | 128 x 64, mixed | all mixed products, so that the PTX stays small: it reads weights nearly as fast as memory gives them, and multiplies at four fifths of the rate of 128 tokens |

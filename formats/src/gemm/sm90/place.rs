@@ -38,7 +38,7 @@ pub struct Place {
     pub first_step: u32,
     /// The K step after the last.
     pub end_step: u32,
-    /// Flags of Flags of [`OWNED`] and [`LAST`].
+    /// Flags of Flags of Flags of [`OWNED`] and [`LAST`].
     pub flags: u32,
     /// The first CTA that computes steps of the tile.
     pub first_cta: u32,

@@ -23,9 +23,9 @@ pub const fn sixteens(bytes: u32) -> u32 {
     bytes >> 4
 }
 
-/// The descriptor of a tile that is `offset` times 16 bytes from the shared address `start`. Descriptors that
-/// differ in the offset differ by a sum in the low half only: what `start` gives is the same for all tiles
-/// of a CTA, and is computed once.
+/// Returns the descriptor of a tile that is `offset` times 16 bytes from the shared address `start`.
+/// Descriptors that differ in the offset differ by a sum in the low half only: the part of `start` is the
+/// same for all tiles of a CTA, and is computed once.
 #[inline(always)]
 pub fn descriptor(start: u32, offset: u32) -> u64 {
     let low = (sixteens(start & ADDRESS) | DESCRIPTOR as u32) + offset;
@@ -44,11 +44,11 @@ pub fn first_block<const BLOCKS: usize>() -> u32 {
     thread::thread_idx_x() / WARPGROUP * BLOCKS as u32
 }
 
-/// Where a thread's codes and scales are in a stage's weights. In registers from before the main loop:
-/// to compute them takes a tenth of a step's instructions, and the loads wait for it.
+/// The places of a thread's codes and scales in a stage's weights. In registers from before the main
+/// loop: to compute them takes a tenth of a step's instructions, and the loads wait for it.
 #[derive(Clone, Copy)]
 pub struct Places {
-    /// Bytes to the codes of the first of the warpgroup's blocks of rows, and to what stands for its
+    /// Bytes to the codes of the first of the warpgroup's blocks of rows, and to the tables of its
     /// scales.
     pub words: u32,
     pub scales: u32,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::document::{About, Source, date_of};
 use super::row::Row;
 
-/// How the text of a column stands for a value of the run's JSON.
+/// The meaning of a column's text for a value of the run's JSON.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// The text itself.

@@ -34,7 +34,7 @@ pub struct Run {
     pub bytes: Option<f64>,
     pub times: Option<Timing>,
     pub emulated: Option<Launches>,
-    /// Why there is no result.
+    /// The reason why there is no result.
     pub error: Option<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct Device {
     pub arch: String,
 }
 
-/// How it ran.
+/// The plan of a run.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Plan {

@@ -14,7 +14,7 @@ pub const READING: &str = "reading the bytes";
 pub const TENSOR: &str = "multiply-adds at the f16 rate";
 /// The floor of quantisers.
 pub const COPYING: &str = "copying the bytes";
-/// How launches are named that do not overlap.
+/// The name of launches that do not overlap.
 const ONE_BY_ONE: &str = "one by one";
 
 /// A run as tables and charts have it. Missing fields were not measured or not recorded; every number is
@@ -26,7 +26,7 @@ pub struct Row {
     pub shape: String,
     /// The differences from the operation's plain form.
     pub details: String,
-    /// How the inputs were made.
+    /// The generator of the inputs.
     pub inputs: Option<String>,
     /// Name of what it ran on.
     pub device: Option<String>,
@@ -42,7 +42,7 @@ pub struct Row {
     pub cold: Option<bool>,
     pub floor: Option<Limit>,
     pub peer: Option<Peer>,
-    /// Why there is no peer.
+    /// The reason why there is no peer.
     pub no_peer: Option<String>,
     /// The emulator's lower bound.
     pub bound: Option<Limit>,
