@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 
+use super::contents::Extras;
 use super::error::CheckpointError;
 use super::experts::Family;
-use super::layout::{Extras, Layout, Parts};
 use super::model::Model;
 use super::others::{self, OtherFormat};
+use super::parts::{Layout, Parts};
 use super::side;
 use super::split;
-use super::stated::{Inputs, KvCache};
-use super::torchao;
+use super::stated::{Inputs, KvCache, described};
 use super::weight::WeightSpec;
 use super::write::TensorSpec;
 use crate::error::Result;
@@ -72,7 +72,7 @@ pub(super) fn carry(
         let inputs = if verbatim { stated } else { carrier.inputs(stated, part, spec)? };
         extras.inputs.insert(spec.name.clone(), inputs);
         if from == Layout::TorchAo && to == Layout::TorchAo {
-            let text = torchao::described(model, &part.name).unwrap_or_default();
+            let text = described(model, &part.name).unwrap_or_default();
             if let Ok(stated) = serde_json::from_str(text) {
                 extras.stated.insert(spec.name.clone(), stated);
             }

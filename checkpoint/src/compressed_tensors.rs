@@ -15,10 +15,9 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
-use super::layout::{
-    Alike, Content, Contents, Description, Parts, Piece, format_of_scales, present,
-};
+use super::contents::{Alike, Contents, Description};
 use super::model::Model;
+use super::parts::{Content, Parts, Piece, format_of_scales, present};
 use super::stated::{Inputs, packed};
 use super::weight::{Order, WeightSpec, module};
 

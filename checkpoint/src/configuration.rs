@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use super::file::RawTensor;
 use super::groups;
-use super::layout::{Layout, Parts, modules_left};
 use super::load::outline;
 use super::model::{HF_QUANT_CONFIG, Model};
 use super::others::OtherLayer;
+use super::parts::{Layout, Parts, modules_left};
 use super::pattern;
 use super::report::{Finding, Severity};
 use super::weight::module;

@@ -18,8 +18,8 @@
 use serde_json::Value;
 
 use super::error::CheckpointError;
-use super::layout::{Extras, Layout};
 use super::model::Model;
+use super::parts::Layout;
 use super::weight::WeightSpec;
 use crate::error::Result;
 
@@ -109,15 +109,11 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Whether readers of the layout find these weights, which are all of an output's.
+/// Checks that readers of the layout find these weights, which are all of an output's, in a model of `family`.
 ///
 /// # Errors
 /// [`CheckpointError::Unsupported`] with the first of those that they do not find.
-pub(super) fn check(layout: Layout, weights: &[WeightSpec], extras: &Extras) -> Result<()> {
-    let family = extras.family;
-    if extras.verbatim {
-        return Ok(());
-    }
+pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> Result<()> {
     let matrix = |weight: &&WeightSpec| weight.shape.len() == 2;
     let expert = |weight: &&WeightSpec| matrix(weight) && Matrix::of(&weight.name).is_some();
     let doubtful =

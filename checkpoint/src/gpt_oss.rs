@@ -15,9 +15,10 @@ use fp4_formats::{BlockFormat, Mxfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 use serde_json::json;
 
-use super::layout::{Content, Contents, Description, Parts, Piece};
+use super::contents::{Contents, Description};
 use super::model::Model;
 use super::orientation::EXPERTS;
+use super::parts::{Content, Parts, Piece};
 use super::weight::{Order, WeightSpec};
 
 /// The separator between the name of a tensor and that of a piece.

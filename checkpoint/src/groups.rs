@@ -6,9 +6,9 @@
 
 use serde_json::Value;
 
-use super::layout::Parts;
 use super::model::Model;
 use super::others::{OtherFormat, OtherLayer};
+use super::parts::Parts;
 use super::pattern::Pattern;
 use super::report::{Finding, Severity};
 use super::stated::{Group, packed};

@@ -5,10 +5,10 @@ use std::fmt;
 use serde::Serialize;
 
 use super::file::TensorEntry;
-use super::layout::Layout;
 use super::load::outline;
 use super::model::Model;
 use super::others::{self, OtherLayer};
+use super::parts::Layout;
 use super::report::shown;
 use super::side;
 use super::stated::{Inputs, KvCache};

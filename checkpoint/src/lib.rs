@@ -6,7 +6,7 @@
 //! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
 //! | `write`, `plan`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
 //! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
-//! | `weight`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
+//! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
 //! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
@@ -70,6 +70,7 @@
 mod carry;
 mod compressed_tensors;
 mod configuration;
+mod contents;
 mod convert;
 mod counterpart;
 mod dequantize;
@@ -86,8 +87,10 @@ mod matrix;
 mod measured;
 mod model;
 mod modelopt;
+mod options;
 mod orientation;
 mod others;
+mod parts;
 pub mod pattern;
 mod plan;
 mod products;
@@ -113,16 +116,17 @@ pub use error::{CheckpointError, Result};
 pub use exact::to_nvfp4;
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
 pub use inspect::{Contents, WeightEntry, inspect};
-pub use layout::{Content, Layout, Parts, Piece};
 pub use load::{Outline, load, outline};
 pub use matrix::{Matrix, matrix};
 pub use measured::decibels;
 pub use model::Model;
+pub use options::{DEFAULT_EXCLUDES, ModelOptions, SHARD_BYTES, SaveOptions};
 pub use others::{OtherFormat, OtherLayer};
+pub use parts::{Content, Layout, Parts, Piece};
 pub use products::ProductNoise;
-pub use quantize::{DEFAULT_EXCLUDES, ModelOptions, QuantizeReport, Unquantized, quantize_model};
+pub use quantize::{QuantizeReport, Unquantized, quantize_model};
 pub use report::{Finding, Severity, VerifyReport, WeightCheck};
-pub use save::{Observer, SHARD_BYTES, SaveOptions, Saved};
+pub use save::{Observer, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
 pub use stated::Inputs;

@@ -6,9 +6,9 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
-use super::layout::{Layout, Parts};
 use super::model::Model;
 use super::orientation::transposed;
+use super::parts::{Layout, Parts};
 use super::weight::{Blocks, Convention, GlobalScale, Weight, WeightSpec};
 use crate::error::Result;
 use nvfp4::error::{Error, reserve};

@@ -4,9 +4,9 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{Nvfp4, ScaleLayout};
 
 use super::error::CheckpointError;
-use super::layout::{Layout, Parts};
 use super::load::load;
 use super::model::Model;
+use super::parts::{Layout, Parts};
 use super::side;
 use super::weight::{Blocks, Order};
 use crate::error::Result;

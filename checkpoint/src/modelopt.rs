@@ -26,9 +26,10 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
-use super::layout::{Content, Contents, Description, Parts, Piece, present};
+use super::contents::{Contents, Description};
 use super::model::Model;
 use super::orientation::{EXPERTS, Orientation};
+use super::parts::{Content, Parts, Piece, present};
 use super::stated::Inputs;
 use super::weight::{Order, WeightSpec, module};
 

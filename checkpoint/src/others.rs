@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
-use super::layout::Parts;
 use super::model::Model;
+use super::parts::Parts;
 use super::weight::module;
 
 /// A format by which other layers are known.

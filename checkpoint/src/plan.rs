@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::contents::{Contents, Extras};
 use super::error::CheckpointError;
 use super::experts;
-use super::layout::{Contents, Extras, Piece, modules_left};
-use super::save::SaveOptions;
+use super::options::SaveOptions;
+use super::parts::{Piece, modules_left};
 use super::split::{self, Slice};
 use super::weight::WeightSpec;
 use super::write::TensorSpec;
@@ -93,7 +94,10 @@ impl Plan {
                 }
             }
         }
-        experts::check(options.layout, &plan.contents.weights, &plan.contents.extras)?;
+        let Contents { weights, extras, .. } = &plan.contents;
+        if !extras.verbatim {
+            experts::check(options.layout, weights, extras.family)?;
+        }
         plan.contents.left = modules_left(
             left.iter().map(|spec| (spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
         );

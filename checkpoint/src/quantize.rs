@@ -9,16 +9,18 @@ use fp4_formats::recipe::Nvfp4Recipe;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
+use super::contents::Extras;
 use super::error::CheckpointError;
 use super::experts::Family;
-use super::layout::{Extras, Layout};
 use super::model::Model;
+use super::options::ModelOptions;
 use super::orientation::{EXPERTS, Orientation};
+use super::parts::Layout;
 use super::pattern;
 use super::plan::Item;
 use super::quantize_tensor::{amax, quantize_tensor, scale_for};
 use super::report::shown;
-use super::save::{Observer, Save, SaveOptions, Saved};
+use super::save::{Observer, Save, Saved};
 use super::shared;
 use super::split;
 use super::weight::{Order, WeightSpec};
@@ -26,49 +28,6 @@ use super::write::TensorSpec;
 use crate::error::Result;
 use nvfp4::device::Kernels;
 use nvfp4::quantize::TensorScale;
-
-/// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
-/// because it is no linear layer or costs too much accuracy.
-pub const DEFAULT_EXCLUDES: [&str; 5] =
-    ["*embed*", "*lm_head*", "*router*", "*.gate.weight", "*relative_attention_bias*"];
-
-/// Options of quantising a model.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ModelOptions {
-    /// The recipe whose arithmetic is used.
-    pub recipe: Recipe,
-    /// Tensor-level scale of NVFP4; rows cannot have their own scales in any layout.
-    pub scale: TensorScale,
-    /// Patterns of tensors to leave as they are; see [`pattern::matches`].
-    pub exclude: Vec<String>,
-    /// Whether only experts are quantised, `[experts, .., ..]`.
-    pub experts_only: bool,
-    /// Options of writing the result.
-    pub save: SaveOptions,
-}
-
-impl ModelOptions {
-    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`]; for [`Layout::GptOss`] experts only,
-    /// because its readers take every other weight for an unquantised one.
-    #[must_use]
-    pub fn new(recipe: Recipe, layout: Layout) -> Self {
-        Self {
-            recipe,
-            scale: TensorScale::FromAmax,
-            exclude: DEFAULT_EXCLUDES.map(str::to_owned).to_vec(),
-            experts_only: layout == Layout::GptOss,
-            save: SaveOptions::new(layout),
-        }
-    }
-}
-
-nvfp4::setters!(ModelOptions {
-    scale: TensorScale,
-    exclude: impl Into<Vec<String>>,
-    experts_only: bool,
-    save: SaveOptions,
-});
 
 /// A tensor that was left as it is, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

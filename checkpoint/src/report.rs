@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layout::Layout;
+use super::parts::Layout;
 use super::products::ProductNoise;
 
 /// The severity of a finding.

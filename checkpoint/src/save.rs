@@ -12,10 +12,12 @@ use fp4_formats::ScaleLayout;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::contents::{Contents, Description, Extras, config};
 use super::error::CheckpointError;
-use super::layout::{Content, Contents, Description, Extras, Layout, Piece, config};
 use super::model::{HF_QUANT_CONFIG, Model};
+use super::options::SaveOptions;
 use super::orientation::transposed;
+use super::parts::{Content, Piece};
 use super::plan::{Bias, Item, Plan, Shard};
 use super::split::Slice;
 use super::staging::{Replaced, Staging};
@@ -23,47 +25,6 @@ use super::weight::{Weight, WeightSpec};
 use super::write::TensorWriter;
 use crate::error::Result;
 use nvfp4::error::Error;
-
-/// Size of a shard, the same as in Hugging Face's tools.
-pub const SHARD_BYTES: u64 = 5_000_000_000;
-
-/// Options of writing a checkpoint.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct SaveOptions {
-    /// Names, types and conventions.
-    pub layout: Layout,
-    /// Layout of block scales; only TorchAO's layout has another than linear.
-    pub scales: ScaleLayout,
-    /// Whether an existing checkpoint at the output path is replaced.
-    pub force: bool,
-    /// Size of a shard.
-    pub shard_bytes: u64,
-    /// Whether stored weights that readers of the layout join get one tensor-level scale, even if
-    /// that changes values. Weights that are quantised get one anyway.
-    pub share_scales: bool,
-}
-
-impl SaveOptions {
-    /// Linear scales, shards of [`SHARD_BYTES`], and no replacement.
-    #[must_use]
-    pub fn new(layout: Layout) -> Self {
-        Self {
-            layout,
-            scales: ScaleLayout::Linear,
-            force: false,
-            shard_bytes: SHARD_BYTES,
-            share_scales: false,
-        }
-    }
-}
-
-nvfp4::setters!(SaveOptions {
-    scales: ScaleLayout,
-    force: bool,
-    shard_bytes: u64,
-    share_scales: bool,
-});
 
 /// Observes the progress of a long operation, and may stop it.
 pub trait Observer {

@@ -9,9 +9,10 @@
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
-use super::layout::{Extras, Layout};
+use super::contents::Extras;
 use super::model::Model;
 use super::orientation::EXPERTS;
+use super::parts::Layout;
 use super::weight::{Blocks, GlobalScale, Order, Weight, WeightSpec, module};
 use super::write::TensorSpec;
 use crate::error::Result;

@@ -5,10 +5,9 @@ use fp4_formats::quantize::Format;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::layout::{Layout, Parts};
 use super::model::Model;
+use super::parts::{Layout, Parts};
 use super::pattern::Pattern;
-use super::torchao;
 use super::weight::module;
 
 /// The quantisation of a layer's inputs when it is run.
@@ -48,7 +47,7 @@ impl Inputs {
                 }
             }
             Layout::TorchAo => {
-                let stated: Value = torchao::described(model, &part.name)
+                let stated: Value = described(model, &part.name)
                     .and_then(|text| serde_json::from_str(text).ok())
                     .unwrap_or_default();
                 let how = &stated["_data"]["act_quant_kwargs"];
@@ -170,4 +169,15 @@ pub(super) const fn packed(format: Format) -> &'static str {
         Format::Nvfp4 => "nvfp4-pack-quantized",
         Format::Mxfp4 => "mxfp4-pack-quantized",
     }
+}
+
+/// Returns TorchAO's description of a tensor, from the metadata of the files.
+pub(super) fn described<'a>(model: &'a Model, name: &str) -> Option<&'a str> {
+    model.metadata(name).or_else(|| model.metadata(&in_model(name)))
+}
+
+/// A tensor's name in transformers' model, by which it is looked for in the metadata. transformers
+/// renames Mixtral's experts while it saves them, and leaves the metadata as they are.
+pub(super) fn in_model(name: &str) -> String {
+    name.replace(".block_sparse_moe.experts.", ".mlp.experts.")
 }

@@ -21,11 +21,10 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
-use super::layout::{
-    Alike, Content, Contents, Description, Extras, Parts, Piece, format_of_scales, present,
-};
+use super::contents::{Alike, Contents, Description, Extras};
 use super::model::Model;
-use super::stated::Inputs;
+use super::parts::{Content, Parts, Piece, format_of_scales, present};
+use super::stated::{Inputs, described, in_model};
 use super::weight::{Order, WeightSpec};
 
 /// Ending of the tensor of codes.
@@ -45,17 +44,6 @@ fn dense_name(codes: &str) -> Option<String> {
 fn prefix(name: &str) -> Option<String> {
     let (module, tensor) = name.rsplit_once('.')?;
     Some(format!("{module}._{tensor}_"))
-}
-
-/// Returns the metadata of the files about a tensor.
-pub(super) fn described<'a>(model: &'a Model, name: &str) -> Option<&'a str> {
-    model.metadata(name).or_else(|| model.metadata(&in_model(name)))
-}
-
-/// A tensor's name in transformers' model, by which it is looked for in the metadata. transformers
-/// renames Mixtral's experts while it saves them, and leaves the metadata as they are.
-fn in_model(name: &str) -> String {
-    name.replace(".block_sparse_moe.experts.", ".mlp.experts.")
 }
 
 pub(super) fn find(model: &Model) -> Vec<Parts> {
