@@ -1,7 +1,7 @@
 //! Rules of the code base that the compiler does not know, as tests.
 
 use crate::run;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Every `.rs` file of the project with its text, path relative to the root.
@@ -444,6 +444,90 @@ fn own_dependencies(package: &str) -> Vec<String> {
     let own = |line: &&str| line.contains("path = ") || line.contains("workspace = true");
     let name = |line: &str| line.split([' ', '.', '=']).next().unwrap_or_default().to_owned();
     lines.filter(own).map(name).collect()
+}
+
+/// The modules of a crate that each module uses, by the paths from the root in its files; tests and names of the
+/// root that are no modules are left out.
+fn imports(folder: &str, root: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let folder = Path::new(folder);
+    let text = std::fs::read_to_string(run::root().join(folder).join(root)).expect("readable");
+    let modules: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'))
+        .collect();
+    // Names of the root that come from its modules.
+    let mut homes = BTreeMap::new();
+    for line in text.split("pub use ").skip(1) {
+        let (path, _) = line.split_once(';').expect("a whole item");
+        let home = path.split("::").next().expect("a name");
+        let names = path.split(|c: char| !c.is_alphanumeric() && c != '_').skip(1);
+        homes.extend(names.map(|name| (name.to_owned(), home.to_owned())));
+    }
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in sources() {
+        let Ok(inner) = path.strip_prefix(folder) else { continue };
+        let first = inner.components().next().expect("a name").as_os_str().to_string_lossy();
+        let own = first.trim_end_matches(".rs");
+        if !modules.contains(own) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        // The parent of a file beside the root is the root.
+        let code = match inner.components().count() {
+            1 => code.replace("super::", "crate::"),
+            _ => code.to_owned(),
+        };
+        let used = names_from_the_root(&code).into_iter();
+        let used = used.map(|name| homes.get(&name).cloned().unwrap_or(name));
+        let used = used.filter(|name| modules.contains(name.as_str()) && name != own);
+        imports.entry(own.to_owned()).or_default().extend(used);
+    }
+    assert_eq!(imports.len(), modules.len(), "modules of {}", folder.display());
+    imports
+}
+
+/// The modules that are left when those are taken away, again and again, that use none of the others: those in
+/// cycles, and those that use them.
+fn cyclic(mut imports: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    loop {
+        let free: Vec<String> = imports
+            .iter()
+            .filter(|(_, used)| !used.iter().any(|name| imports.contains_key(name)))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if free.is_empty() {
+            return imports.into_keys().collect();
+        }
+        imports.retain(|name, _| !free.contains(name));
+    }
+}
+
+#[test]
+fn cycles_are_found() {
+    let of = |all: &[(&str, &[&str])]| {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        cyclic(all.iter().map(|(name, used)| ((*name).to_owned(), own(used))).collect())
+    };
+    assert_eq!(of(&[("a", &["b", "c"]), ("b", &["c"]), ("c", &[])]), [""; 0]);
+    assert_eq!(of(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"]), ("d", &[])]), ["a", "b", "c"]);
+}
+
+/// An engine compiles the library alone, and checkpoints without the laboratory.
+#[test]
+fn the_library_depends_on_neither_checkpoints_nor_the_laboratory() {
+    for (package, above) in
+        [("host", ["nvfp4-checkpoint", "nvfp4-lab"]), ("checkpoint", ["nvfp4-lab", "clap"])]
+    {
+        let own = own_dependencies(package);
+        assert!(own.contains(&"fp4-formats".to_owned()), "{package}: {own:?}");
+        let found = own.into_iter().filter(|name| above.contains(&name.as_str())).collect();
+        none(package, found);
+    }
+    for (folder, root) in
+        [("checkpoint/src", "lib.rs"), ("lab/src", "lib.rs"), ("lab/src/bin/nvfp4", "main.rs")]
+    {
+        none("modules in a cycle of imports, or that use some", cyclic(imports(folder, root)));
+    }
 }
 
 /// Cost models and choices are the host's: a module's stamp and digest are made of the contract, so each of

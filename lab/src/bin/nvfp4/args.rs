@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
 use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, ScaleLayout};
-use nvfp4::device::DeviceRequest;
 use nvfp4::gemm::Activation;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::Layout;
 use nvfp4_lab::bench::{ActivationInput, Direction};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::operands;
-use ptx_emu_core::Schedule;
+
+use crate::common::Target;
 
 /// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
 ///
@@ -60,23 +60,6 @@ pub enum Run {
     Dual(Gemm),
     Grouped(Grouped),
     Moe(Moe),
-}
-
-/// The device, and how to run on it.
-#[derive(Clone, Debug, ClapArgs)]
-pub struct Target {
-    /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
-    #[arg(long, default_value = "auto")]
-    pub device: DeviceRequest,
-    /// Order in which the emulator interleaves: eager, lazy or random:SEED.
-    #[arg(long, default_value = "eager")]
-    pub schedule: Schedule,
-    /// Folder with <arch>/manifest.json [default: NVFP4_KERNELS_DIR, or near this program].
-    #[arg(long, value_name = "DIR")]
-    pub kernels: Option<PathBuf>,
-    /// Print JSON instead of text.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// One vector of activations times weights, both in NVFP4.

@@ -10,7 +10,7 @@ use nvfp4_checkpoint::{
 };
 
 use crate::args::{CheckpointOutput, Convert, Dequantize, Inspect, OutputFolder, Quantize, Verify};
-use crate::commands::{exit, print};
+use crate::common::{exit, print};
 use crate::progress::Bar;
 
 fn save_options(output: &CheckpointOutput) -> SaveOptions {

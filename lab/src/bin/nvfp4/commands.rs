@@ -1,7 +1,6 @@
 //! The implementation of each command.
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -22,8 +21,9 @@ use nvfp4_lab::{doctor, operands};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run, Target};
+use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run};
 use crate::checkpoints;
+use crate::common::{GATE, exit, gated, open, print};
 use crate::gemm;
 use crate::moe;
 use crate::progress::Progress;
@@ -31,10 +31,6 @@ use crate::report;
 use crate::selftest;
 use crate::tune;
 
-/// The activation of a gated product, where none is asked for.
-pub const GATE: Activation = Activation::Silu;
-/// The result is wrong.
-const WRONG: u8 = 1;
 /// There is nothing to run on.
 const NOTHING: u8 = 2;
 
@@ -61,52 +57,6 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Command::Selftest(args) => selftest::run(&args),
         Command::Report(args) => report::run(&args),
     }
-}
-
-pub fn open(
-    target: &Target,
-    capture: Option<&Path>,
-    progress: &Progress,
-) -> LibraryResult<Kernels> {
-    progress.step("opening the device and loading kernels");
-    let mut device = Device::open(&target.device)?.with_schedule(target.schedule);
-    if let Some(folder) = capture {
-        device = device.with_capture(folder);
-    }
-    device.kernels(target.kernels.as_deref())
-}
-
-pub fn print(report: &(impl Serialize + Display), json: bool) -> anyhow::Result<()> {
-    let mut out = io::stdout();
-    if json {
-        writeln!(out, "{}", serde_json::to_string_pretty(report)?)?;
-    } else {
-        write!(out, "{}", printable(&report.to_string()))?;
-    }
-    Ok(out.flush()?)
-}
-
-/// Writes text to standard output.
-pub fn write_out(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout();
-    write!(out, "{text}")?;
-    Ok(out.flush()?)
-}
-
-/// Text for a terminal: names from files may have characters that would control it.
-pub fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character.is_control() && character != '\n' {
-            true => printable.extend(character.escape_default()),
-            false => printable.push(character),
-        }
-    }
-    printable
-}
-
-pub fn exit(verified: bool) -> ExitCode {
-    if verified { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
 }
 
 fn run_checkpoint(args: &Gemv, model: &Model, tensor: &str) -> anyhow::Result<ExitCode> {
@@ -331,14 +281,6 @@ fn default_activations(args: &Bench) -> ActivationInput {
         Some("all") => ActivationInput::Halves(HalfType::F16),
         _ => ActivationInput::Fp4,
     }
-}
-
-/// The same of a gated product, by default with SiLU.
-pub fn gated(bench: &GemmBench, asked: Option<Activation>) -> GemmBench {
-    let up = Some(UpOptions::default());
-    let activation = asked.unwrap_or(GATE);
-    let options = bench.options.clone().up(up).activation(activation);
-    GemmBench { options, ..bench.clone() }
 }
 
 fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {

@@ -24,7 +24,7 @@ use nvfp4_lab::shape::{GemmShape, Shape};
 use serde::Serialize;
 
 use crate::args::{Gemm, Grouped, Product, ResultType};
-use crate::commands::{GATE, exit, open, print};
+use crate::common::{GATE, exit, open, print};
 use crate::progress::Progress;
 
 /// A run on given operands, as `--json` prints it.

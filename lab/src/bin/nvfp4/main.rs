@@ -9,6 +9,7 @@
 mod args;
 mod checkpoints;
 mod commands;
+mod common;
 mod gemm;
 mod moe;
 mod progress;
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         Ok(args) => commands::execute(args),
         Err(error) if error.use_stderr() => error.exit(),
         // Help, and the version: clap would not say that they could not be written.
-        Err(text) => commands::write_out(&text.render().to_string()).map(|()| ExitCode::SUCCESS),
+        Err(text) => common::write_out(&text.render().to_string()).map(|()| ExitCode::SUCCESS),
     };
     let error = match parsed {
         Ok(code) => return code,
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         return ExitCode::from(CLOSED_PIPE);
     }
     // Messages may have lost their reader, too.
-    let _ = writeln!(io::stderr(), "error: {}", commands::printable(&message(&error)));
+    let _ = writeln!(io::stderr(), "error: {}", common::printable(&message(&error)));
     let of_checkpoint = error.downcast_ref::<CheckpointError>();
     if let Some(CheckpointError::Interrupted { .. }) = of_checkpoint
         && let Some(code) = progress::signalled()

@@ -15,7 +15,7 @@ use nvfp4_lab::shape::MixtureShape;
 use serde::Serialize;
 
 use crate::args::Moe;
-use crate::commands::{exit, open, print};
+use crate::common::{exit, open, print};
 use crate::progress::Progress;
 
 /// A run on given operands, as `--json` prints it.

@@ -10,7 +10,7 @@ use nvfp4_lab::bench::{self, GemmBench, TuneSummary, TuneTarget};
 use nvfp4_lab::shape::Shape;
 
 use crate::args::Bench;
-use crate::commands::{gated, print};
+use crate::common::{gated, print};
 use crate::progress::{Progress, Steps};
 
 /// The table is written after each shape, so that measurements survive an interruption.

@@ -20,8 +20,7 @@ use nvfp4::error::Error;
 
 use self::report::Report;
 use self::worker::{DeviceSaid, Outcome, Said, StepReport};
-use crate::args::Target;
-use crate::commands::{exit, print};
+use crate::common::{Target, exit, print};
 use crate::progress::Steps;
 
 /// Run every operation and configuration, and say what is right, wrong or slow on this machine.

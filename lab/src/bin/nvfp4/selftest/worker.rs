@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use super::Options;
 use super::steps::{Step, Work, steps};
-use crate::commands::open;
+use crate::common::open;
 use crate::progress::Progress;
 
 /// Bytes that are copied to the device and back.
