@@ -164,7 +164,7 @@ impl Carrier<'_> {
                 let reason = format!(
                     "its inputs are quantised to {format} ({scale}), which the layout cannot say"
                 );
-                Err(self.refuse(&spec.name, reason).into())
+                Err(self.refuse(&spec.name, reason))
             }
         }
     }
@@ -182,7 +182,7 @@ impl Carrier<'_> {
                  and the layout has no place for it",
                 tensors.len()
             );
-            return Err(self.refuse(first, reason).into());
+            return Err(self.refuse(first, reason));
         }
         let transforms = side::transforms(self.model);
         if transforms.is_empty() {
@@ -192,7 +192,7 @@ impl Carrier<'_> {
             "the weights are rotated ({}), and readers of the output would not rotate inputs",
             transforms.join(", ")
         );
-        Err(self.refuse("transform_config", reason).into())
+        Err(self.refuse("transform_config", reason))
     }
 
     fn other_layers(&self, extras: &Extras) -> Result<()> {
@@ -205,7 +205,7 @@ impl Carrier<'_> {
                 "it is in {}, which the output's configuration cannot describe",
                 other.format.name()
             );
-            return Err(self.refuse(&other.weight, reason).into());
+            return Err(self.refuse(&other.weight, reason));
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Carrier<'_> {
         }
         let reason =
             format!("the KV cache is quantised ({}), which the layout cannot say", kv.name());
-        Err(self.refuse("KV cache", reason).into())
+        Err(self.refuse("KV cache", reason))
     }
 
     /// A tensor under the target's name, in the target's type.

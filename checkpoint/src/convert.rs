@@ -86,7 +86,7 @@ pub fn convert_model(
 ) -> Result<ConvertReport> {
     let Some(from) = Layout::detect(model) else {
         let what = "quantised weight in a known layout".to_owned();
-        return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
+        return Err(CheckpointError::Nothing { path: model.path().into(), what });
     };
     let to = options.layout;
     let parts = from.find(model);
@@ -109,8 +109,7 @@ pub fn convert_model(
                 layout: to.name(),
                 tensor: spec.name,
                 reason: "nvfp4 to mxfp4 is not exact; quantise the original instead".into(),
-            }
-            .into());
+            });
         }
         if spec.format != wanted {
             if spec.order == Order::AlongOutput {
@@ -118,8 +117,7 @@ pub fn convert_model(
                     layout: to.name(),
                     tensor: spec.name,
                     reason: "its blocks run along the output dimension".into(),
-                }
-                .into());
+                });
             }
             (spec.format, spec.global) = (wanted, true);
             spec.group = wanted.block() as usize;

@@ -116,7 +116,7 @@ impl Counterpart {
                         true => Ok(before.values),
                         false => {
                             let required = format!("{quantised:?}, that of the quantised weight");
-                            Err(file.wrong_shape(name, required, &before.shape).into())
+                            Err(file.wrong_shape(name, required, &before.shape))
                         }
                     };
                 }
@@ -128,7 +128,7 @@ impl Counterpart {
                     };
                     let shape = orientation.output_first(quantised);
                     let required = format!("{shape:?}, that of the quantised weight{order}");
-                    return Err(file.wrong_shape(name, required, &before.shape).into());
+                    return Err(file.wrong_shape(name, required, &before.shape));
                 }
                 output_first(name, before, orientation)
             }
@@ -145,7 +145,7 @@ impl Counterpart {
                 let fits = shape == whole && shape.first().is_some_and(|experts| expert < experts);
                 if !fits {
                     let required = format!("an expert {expert} of {quantised:?}");
-                    return Err(file.wrong_shape(tensor, required, &before.shape).into());
+                    return Err(file.wrong_shape(tensor, required, &before.shape));
                 }
                 let values = output_first(tensor, before, orientation)?;
                 let interleaved = split::interleaved(original, None).unwrap_or(false);
@@ -171,7 +171,7 @@ impl Counterpart {
                     return Ok(all);
                 }
                 let required = format!("as many values in all experts as in {quantised:?}");
-                Err(original.file(&names[0])?.wrong_shape(&names[0], required, &[all.len()]).into())
+                Err(original.file(&names[0])?.wrong_shape(&names[0], required, &[all.len()]))
             }
         }
     }

@@ -99,7 +99,7 @@ pub fn dequantize_model(
 ) -> Result<DequantizeReport> {
     let Some(layout) = Layout::detect(model) else {
         let what = "quantised weight in a known layout".to_owned();
-        return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
+        return Err(CheckpointError::Nothing { path: model.path().into(), what });
     };
     let parts = layout.find(model);
     let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
@@ -184,7 +184,7 @@ pub fn dequantize_model(
 fn refuse_others(model: &Model, parts: &[Parts]) -> Result<()> {
     let refuse = |tensor: &str, reason: String| {
         let (layout, tensor) = ("of floats", tensor.to_owned());
-        Err(CheckpointError::Unsupported { layout, tensor, reason }.into())
+        Err(CheckpointError::Unsupported { layout, tensor, reason })
     };
     if let Some(other) = others::find(model, parts).first() {
         return refuse(

@@ -152,7 +152,7 @@ fn tensor_exponent(weight: &Weight, blocks: &[Option<Room>]) -> Result<i32> {
             GREATEST - LEAST
         );
         let tensor = weight.spec.name.clone();
-        return Err(CheckpointError::Inexact { tensor, index: index(low_at), reason }.into());
+        return Err(CheckpointError::Inexact { tensor, index: index(low_at), reason });
     }
     let (from, to) = (from.max(*TENSOR.start()), to.min(*TENSOR.end()));
     let natural = rooms().map(|(at, _)| i32::from(weight.blocks.scales()[at / 2]) - 127).max();

@@ -156,7 +156,7 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
         others => format!("it and {others} more are each {reason}"),
     };
     let (layout, tensor) = (layout.name(), first.name.clone());
-    Err(CheckpointError::Unsupported { layout, tensor, reason }.into())
+    Err(CheckpointError::Unsupported { layout, tensor, reason })
 }
 
 #[cfg(test)]

@@ -106,11 +106,11 @@ impl Checkpoint {
         let malformed = |reason| CheckpointError::Malformed { path: path.clone(), reason };
         let (file, info) = open_at_once(&path).map_err(io)?;
         if !info.is_file() {
-            return Err(malformed("not a regular file".into()).into());
+            return Err(malformed("not a regular file".into()));
         }
         if info.len() < 8 {
             let reason = format!("{} bytes; the header's length alone takes 8", info.len());
-            return Err(malformed(reason).into());
+            return Err(malformed(reason));
         }
         let version = Version::of(&info);
         // SAFETY: the mapping is private to this value and read-only, and every byte pattern is a
@@ -124,7 +124,7 @@ impl Checkpoint {
             let (stated, present) = (metadata.data_len(), map.len() - data_start);
             let reason =
                 format!("the header describes {stated} bytes of data, {present} are there");
-            return Err(malformed(reason).into());
+            return Err(malformed(reason));
         }
         Ok(Self { path, map, metadata, data_start, version })
     }
@@ -140,7 +140,7 @@ impl Checkpoint {
         if Version::of(&info) == self.version {
             return Ok(());
         }
-        Err(CheckpointError::Changed { path: self.path.clone() }.into())
+        Err(CheckpointError::Changed { path: self.path.clone() })
     }
 
     /// Gives the memory back that holds pages of a tensor, which are read again from the file when
@@ -248,7 +248,7 @@ impl Checkpoint {
             Dtype::F32 => FloatType::F32,
             Dtype::F16 => FloatType::F16,
             Dtype::BF16 => FloatType::Bf16,
-            other => return Err(self.wrong_type(name, "F32, F16 or BF16", other).into()),
+            other => return Err(self.wrong_type(name, "F32, F16 or BF16", other)),
         };
         let source = Source::Bytes(dtype, tensor.data);
         let mut values = filled(name, source.len(), 0f32)?;
@@ -261,8 +261,7 @@ impl Checkpoint {
                 index,
                 byte: self.offset(name) + (index * (tensor.dtype.bitsize() / 8)) as u64,
                 value: values[index],
-            }
-            .into());
+            });
         }
         Ok(FloatTensor { shape: tensor.shape, values })
     }
@@ -276,7 +275,7 @@ impl Checkpoint {
         let shape = self.raw(name)?.shape;
         match *shape.as_slice() {
             [rows, cols] if rows > 0 && cols > 0 => Ok((rows, cols, self.floats(name)?.values)),
-            _ => Err(self.wrong_shape(name, "[rows, columns], none of them 0", &shape).into()),
+            _ => Err(self.wrong_shape(name, "[rows, columns], none of them 0", &shape)),
         }
     }
 
@@ -287,12 +286,12 @@ impl Checkpoint {
     pub fn scalar(&self, name: &str) -> Result<f32> {
         let shape = self.raw(name)?.shape;
         if shape.iter().any(|&n| n != 1) {
-            return Err(self.wrong_shape(name, "[] or [1]", &shape).into());
+            return Err(self.wrong_shape(name, "[] or [1]", &shape));
         }
         let tensor = self.floats(name)?;
         match *tensor.values.as_slice() {
             [value] => Ok(value),
-            _ => Err(self.wrong_shape(name, "[] or [1]", &shape).into()),
+            _ => Err(self.wrong_shape(name, "[] or [1]", &shape)),
         }
     }
 

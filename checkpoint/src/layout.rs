@@ -58,27 +58,27 @@ impl Layout {
             reason,
         };
         if !self.supports(weight.format) {
-            return Err(refuse(format!("it has no form of {}", weight.format.name())).into());
+            return Err(refuse(format!("it has no form of {}", weight.format.name())));
         }
         if scales != ScaleLayout::Linear && self != Self::TorchAo {
-            return Err(refuse(format!("its scales are linear, not {scales}")).into());
+            return Err(refuse(format!("its scales are linear, not {scales}")));
         }
         if weight.order == Order::AlongOutput && self != Self::ModelOpt {
-            return Err(refuse("its blocks run along the output dimension".into()).into());
+            return Err(refuse("its blocks run along the output dimension".into()));
         }
         if weight.expert_scales && self != Self::TorchAo {
             let reason = "each expert has a tensor-level scale of its own";
-            return Err(refuse(reason.into()).into());
+            return Err(refuse(reason.into()));
         }
         if weight.order == Order::InputFirst && self == Self::TorchAo {
             let reason = "the model has it as [experts, K, N], and it is quantised as \
                           [experts, N, K], which readers of this layout do not expect";
-            return Err(refuse(reason.into()).into());
+            return Err(refuse(reason.into()));
         }
         match self {
-            Self::ModelOpt => modelopt::pieces(weight).map_err(|why| refuse(why).into()),
+            Self::ModelOpt => modelopt::pieces(weight).map_err(refuse),
             Self::CompressedTensors => Ok(compressed_tensors::pieces(weight)),
-            Self::TorchAo => torchao::pieces(weight, scales).map_err(|why| refuse(why).into()),
+            Self::TorchAo => torchao::pieces(weight, scales).map_err(refuse),
             Self::GptOss => Ok(gpt_oss::pieces(weight)),
         }
     }

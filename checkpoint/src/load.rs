@@ -72,7 +72,7 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
         Format::Mxfp4 => (matches!(scales.dtype, Dtype::F8_E8M0 | Dtype::U8), "F8_E8M0 or U8"),
     };
     if !fits {
-        return Err(file.wrong_type(&parts.scales, required, scales.dtype).into());
+        return Err(file.wrong_type(&parts.scales, required, scales.dtype));
     }
     let mut linear = spec.scale_shape();
     if format == Format::Nvfp4 && cols.is_multiple_of(2 * block) {
@@ -95,7 +95,7 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
     match layout {
         ScaleLayout::Linear if scales.shape != linear => {
             let required = format!("{linear:?}: a scale for each {block} of `{}`", parts.codes);
-            Err(file.wrong_shape(&parts.scales, required, &scales.shape).into())
+            Err(file.wrong_shape(&parts.scales, required, &scales.shape))
         }
         // The tiles of one matrix end where those of the next begin only at whole tiles.
         ScaleLayout::Blocked128x4
@@ -104,7 +104,7 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
         {
             let required =
                 format!("{linear:?}, or {tiles} bytes in 128x4 tiles, to fit `{}`", parts.codes);
-            Err(file.wrong_shape(&parts.scales, required, &scales.shape).into())
+            Err(file.wrong_shape(&parts.scales, required, &scales.shape))
         }
         scales => Ok(Outline { spec, dims, scales }),
     }
@@ -127,14 +127,14 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
     let wrong = |required: String| file.wrong_shape(&parts.codes, required, &codes.shape);
     let shape = stored_shape(&codes.shape, parts.transposed);
     if !matches!(codes.dtype, Dtype::U8 | Dtype::F4) {
-        return Err(file.wrong_type(&parts.codes, "U8 or F4", codes.dtype).into());
+        return Err(file.wrong_type(&parts.codes, "U8 or F4", codes.dtype));
     }
     let (leading, cols) = match (shape.as_slice(), parts.codes_in_blocks) {
         ([leading @ .., blocks, bytes], true) if *bytes == block / 2 => {
             (leading, blocks.checked_mul(block))
         }
         (_, true) => {
-            return Err(wrong(format!("[.., rows, K/{block}, {}]", block / 2)).into());
+            return Err(wrong(format!("[.., rows, K/{block}, {}]", block / 2)));
         }
         // F4 counts elements, U8 pairs of them.
         ([leading @ .., cols], false) if codes.dtype == Dtype::F4 => (leading, Some(*cols)),
@@ -149,7 +149,7 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
         _ => {
             let required =
                 format!("[N, K] or [experts, N, K] before packing, K a multiple of {block}, no 0");
-            Err(wrong(required).into())
+            Err(wrong(required))
         }
     }
 }
@@ -219,10 +219,8 @@ fn global_scale(model: &Model, name: &str) -> Result<f32> {
     };
     match file.scalar(name) {
         Ok(value) if value > 0.0 => Ok(value),
-        Ok(value) => Err(bad(value.to_string(), file.offset(name)).into()),
-        Err(CheckpointError::NonFinite { value, byte, .. }) => {
-            Err(bad(value.to_string(), byte).into())
-        }
+        Ok(value) => Err(bad(value.to_string(), file.offset(name))),
+        Err(CheckpointError::NonFinite { value, byte, .. }) => Err(bad(value.to_string(), byte)),
         Err(error) => Err(error),
     }
 }
@@ -240,8 +238,7 @@ fn expert_scales(model: &Model, name: &str, convention: Convention) -> Result<Ve
             byte: file.offset(name) + (index * width) as u64,
             found: values[index].to_string(),
             required: "positive and finite",
-        }
-        .into());
+        });
     }
     Ok(values.into_iter().map(|value| GlobalScale::new(convention, value)).collect())
 }
@@ -272,6 +269,5 @@ fn check_scales(model: &Model, parts: &Parts, dims: Dims, order: ScaleLayout) ->
             Format::Nvfp4 => "an e4m3 number without a sign: 0x00 to 0x7e",
             Format::Mxfp4 => "a ue8m0 number: not 0xff, which is NaN",
         },
-    }
-    .into())
+    })
 }

@@ -47,12 +47,10 @@ pub fn matrix(model: &Model, tensor: &str, expert: Option<usize>) -> Result<Matr
             CheckpointError::Unsupported { layout, tensor, reason: reason.into() }
         };
         if weight.spec.order == Order::AlongOutput {
-            return Err(refuse("its blocks run along the output dimension").into());
+            return Err(refuse("its blocks run along the output dimension"));
         }
         if side::has(model, name) {
-            return Err(
-                refuse("other tensors change what it means, and products ignore them").into()
-            );
+            return Err(refuse("other tensors change what it means, and products ignore them"));
         }
         let (name, at) = choose(name, dims.batch(), weight.spec.shape.len(), expert)?;
         let blocks = weight.entry(at)?;
@@ -65,7 +63,7 @@ pub fn matrix(model: &Model, tensor: &str, expert: Option<usize>) -> Result<Matr
     let (batch, rows, cols) = match *shape.as_slice() {
         [rows, cols] => (1, rows, cols),
         [experts, rows, cols] => (experts, rows, cols),
-        _ => return Err(file.wrong_shape(name, "[N, K] or [experts, N, K]", &shape).into()),
+        _ => return Err(file.wrong_shape(name, "[N, K] or [experts, N, K]", &shape)),
     };
     let (label, at) = choose(name, batch, shape.len(), expert)?;
     let dims = Dims::new(1, rows, cols)?;

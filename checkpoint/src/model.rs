@@ -61,7 +61,7 @@ impl Model {
             let indices = files(&path, INDEX_ENDING)?;
             if let [first, second, ..] = indices.as_slice() {
                 let reason = format!("two indices, {} and {}", first.display(), second.display());
-                return Err(CheckpointError::Malformed { path, reason }.into());
+                return Err(CheckpointError::Malformed { path, reason });
             }
             (path.clone(), indices.into_iter().next())
         } else {
@@ -82,7 +82,7 @@ impl Model {
     fn from_files(path: &Path, files: Vec<PathBuf>) -> Result<Self> {
         if files.is_empty() {
             let what = "file that ends in .safetensors".to_owned();
-            return Err(CheckpointError::Nothing { path: path.into(), what }.into());
+            return Err(CheckpointError::Nothing { path: path.into(), what });
         }
         let shards = files.into_iter().map(Checkpoint::open).collect::<Result<Vec<_>>>()?;
         let mut tensors = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Model {
                     let reason =
                         format!("tensor `{}` is also in {}", entry.name, other.path().display());
                     let path = shard.path().to_path_buf();
-                    return Err(CheckpointError::Malformed { path, reason }.into());
+                    return Err(CheckpointError::Malformed { path, reason });
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Model {
             });
             let Some(file) = file else {
                 let reason = format!("tensor `{tensor}` is in {}, no file name", map[tensor]);
-                return Err(malformed(reason).into());
+                return Err(malformed(reason));
             };
             let at = *places.entry(file).or_insert_with(|| {
                 names.push(file);
@@ -126,7 +126,7 @@ impl Model {
         }
         if names.is_empty() {
             let what = "tensor".to_owned();
-            return Err(CheckpointError::Nothing { path: index.into(), what }.into());
+            return Err(CheckpointError::Nothing { path: index.into(), what });
         }
         let open = |(at, name): (usize, &&str)| {
             let path = folder.join(name);
@@ -139,7 +139,7 @@ impl Model {
                     let tensor = names.next().unwrap_or_default().to_owned();
                     let others = names.count();
                     let index = index.to_path_buf();
-                    CheckpointError::MissingShard { index, shard: path, tensor, others }.into()
+                    CheckpointError::MissingShard { index, shard: path, tensor, others }
                 }
                 error => error,
             })
@@ -325,12 +325,12 @@ fn json(path: &Path) -> Result<Option<Value>> {
     };
     if !info.is_file() || info.len() > MAX_JSON_BYTES {
         let reason = format!("no regular file of at most {MAX_JSON_BYTES} bytes");
-        return Err(malformed(reason).into());
+        return Err(malformed(reason));
     }
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(io)?;
     match serde_json::from_slice(&text) {
         Ok(value) => Ok(Some(value)),
-        Err(error) => Err(malformed(format!("no valid JSON: {error}")).into()),
+        Err(error) => Err(malformed(format!("no valid JSON: {error}"))),
     }
 }

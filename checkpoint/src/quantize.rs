@@ -126,8 +126,7 @@ fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision>
                  blocks transposed, [experts, N, K]",
                 raw.shape
             ),
-        }
-        .into());
+        });
     }
     Ok(Decision::Quantize(orientation, shape))
 }
@@ -205,7 +204,7 @@ pub fn quantize_model(
     }
     if quantized.is_empty() {
         let what = format!("tensor that can be quantised to {}{}", format.name(), reasons(&left));
-        return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
+        return Err(CheckpointError::Nothing { path: model.path().into(), what });
     }
 
     let bytes_before = model.entries().iter().map(|entry| entry.bytes as u64).sum();

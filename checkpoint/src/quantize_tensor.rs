@@ -89,7 +89,7 @@ pub(super) fn quantize_tensor(
 fn not_finite(name: &str, file: &Checkpoint) -> CheckpointError {
     match file.floats(name) {
         Err(error) => error,
-        Ok(_) => CheckpointError::Changed { path: file.path().into() }.into(),
+        Ok(_) => CheckpointError::Changed { path: file.path().into() },
     }
 }
 

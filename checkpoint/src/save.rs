@@ -118,7 +118,7 @@ impl Save {
             for spec in &shard.specs {
                 if self.places.insert(spec.name.clone(), at).is_some() {
                     let reason = format!("two tensors would have the name `{}`", spec.name);
-                    return Err(CheckpointError::Malformed { path, reason }.into());
+                    return Err(CheckpointError::Malformed { path, reason });
                 }
             }
             let weights: Vec<(WeightSpec, ScaleLayout)> =
@@ -272,7 +272,7 @@ impl Save {
     pub fn go_on(&self, observer: &dyn Observer) -> Result<()> {
         if observer.cancelled() {
             let path = self.staging.target().to_path_buf();
-            return Err(CheckpointError::Interrupted { path }.into());
+            return Err(CheckpointError::Interrupted { path });
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ fn refuse_source(target: &Path, source: &Model) -> Result<()> {
     };
     if source.starts_with(&target) {
         let advice = "it holds the input, which is never replaced";
-        return Err(CheckpointError::Exists { path: target, advice }.into());
+        return Err(CheckpointError::Exists { path: target, advice });
     }
     Ok(())
 }

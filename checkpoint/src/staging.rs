@@ -104,7 +104,7 @@ impl Staging {
                 Err(error) if is_taken(&error) => {
                     let advice = "it appeared while the output was written";
                     let path = self.target.clone();
-                    return Err(CheckpointError::Exists { path, advice }.into());
+                    return Err(CheckpointError::Exists { path, advice });
                 }
                 done => done.map_err(io)?,
             }
@@ -136,7 +136,7 @@ fn check_target(target: &Path, force: bool) -> Result<()> {
     let exists = |advice| CheckpointError::Exists { path: target.into(), advice };
     let Ok(info) = target.symlink_metadata() else { return Ok(()) };
     if !force {
-        return Err(exists("--force replaces a checkpoint").into());
+        return Err(exists("--force replaces a checkpoint"));
     }
     let is_checkpoint = info.is_dir() && {
         let io = |source| Error::Io { action: "read", path: target.into(), source };
@@ -147,7 +147,7 @@ fn check_target(target: &Path, force: bool) -> Result<()> {
     if is_checkpoint {
         Ok(())
     } else {
-        Err(exists("it is no folder with a checkpoint, which is all that is ever replaced").into())
+        Err(exists("it is no folder with a checkpoint, which is all that is ever replaced"))
     }
 }
 

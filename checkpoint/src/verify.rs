@@ -88,7 +88,7 @@ pub fn verify_with(
 ) -> Result<VerifyReport> {
     let Some(layout) = Layout::detect(model) else {
         let what = "quantised weight in a known layout".to_owned();
-        return Err(CheckpointError::Nothing { path: model.path().into(), what }.into());
+        return Err(CheckpointError::Nothing { path: model.path().into(), what });
     };
     let parts = layout.find(model);
     let others = others::find(model, &parts);
@@ -108,7 +108,7 @@ pub fn verify_with(
     };
     for (at, part) in parts.iter().enumerate() {
         if observer.cancelled() {
-            return Err(CheckpointError::Interrupted { path: model.path().into() }.into());
+            return Err(CheckpointError::Interrupted { path: model.path().into() });
         }
         observer.tensor(&part.name);
         if let Some(next) = parts.get(at + 1) {
@@ -256,7 +256,7 @@ impl Check<'_> {
         for name in names {
             let (Ok(before), after) = (original.raw(name), model.raw(name)) else { continue };
             match after {
-                Err(error) => self.unreadable(name, &error.into()),
+                Err(error) => self.unreadable(name, &error),
                 Ok(after) if (after.dtype, &after.shape) != (before.dtype, &before.shape) => {
                     let message = format!(
                         "it is {:?} {:?}, in the original {:?} {:?}",

@@ -131,7 +131,7 @@ impl<W: Write + Seek> TensorWriter<W> {
         for (name, Place { data_offsets: (start, end), .. }) in places {
             let place = ((data_start + start) as u64, end - start);
             if missing.insert(name.clone(), place).is_some() {
-                return Err(malformed(format!("two tensors have the name `{name}`")).into());
+                return Err(malformed(format!("two tensors have the name `{name}`")));
             }
         }
         Ok(Self { sink, path: path.into(), missing })
@@ -145,7 +145,7 @@ impl<W: Write + Seek> TensorWriter<W> {
     pub fn put(&mut self, name: &str, data: &[u8]) -> Result<()> {
         let Some((start, len)) = self.missing.remove(name) else {
             let reason = format!("tensor `{name}` is not in its header, or is there already");
-            return Err(CheckpointError::Malformed { path: self.path.clone(), reason }.into());
+            return Err(CheckpointError::Malformed { path: self.path.clone(), reason });
         };
         if data.len() != len {
             return Err(CheckpointError::shape(
@@ -166,7 +166,7 @@ impl<W: Write + Seek> TensorWriter<W> {
     pub fn finish(mut self) -> Result<W> {
         if let Some(name) = self.missing.keys().next() {
             let reason = format!("tensor `{name}` was not written");
-            return Err(CheckpointError::Malformed { path: self.path, reason }.into());
+            return Err(CheckpointError::Malformed { path: self.path, reason });
         }
         let io = |source| Error::Io { action: "write", path: self.path.clone(), source };
         self.sink.flush().map_err(io)?;
