@@ -4,6 +4,7 @@
 //! problems ([`groups`]), that of products of sizes of their own ([`mixed`]), the [`flags`] of stream-K and
 //! the epilogue are shared.
 
+pub mod cta;
 pub mod epilogue;
 pub mod flags;
 pub mod groups;

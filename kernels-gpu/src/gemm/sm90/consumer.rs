@@ -6,20 +6,18 @@ use core::marker::PhantomData;
 
 use cuda_std::ptx::{cluster, marker, mbarrier, memory as words};
 use cuda_std::warp;
-use fp4_formats::gemm::sm90::config::Sm90Config;
-use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::sm90::repack::BLOCK_ROWS;
 use fp4_formats::gemm::sm90::word::Multipliers;
 
 use super::main_loop::MainLoop;
+use super::memory::Memory;
 use super::operands::{Decoded, STEPS};
 use super::place::{self, Part};
-use super::split_k::{self, Part as Share};
+use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
-use super::tile::{self, Memory};
-use super::work::Work;
-use super::{Kernel, fix_up, multicast, store, store_registers, sync_consumers};
-use crate::pipeline::Ring;
+use super::tile;
+use super::work::WorkList;
+use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
 
 /// The consumers' work: one item of the CTA's run after the other, the last one first.
 ///
@@ -28,57 +26,52 @@ use crate::pipeline::Ring;
 #[inline(always)]
 pub unsafe fn run<
     K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
-    W: Work,
+    L: WorkList,
     const SUMS: usize,
     const BLOCKS: usize,
 >(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    ring: Ring,
-    sums_stored: u32,
+    cta: &Cta<'_, L>,
 ) {
+    let (memory, ring) = (cta.memory, cta.memory.ring());
     let mut cursor = ring.consumer();
     // Only the position in the run stays live across the main loop; the rest is computed again, or
     // read again from the place, to save registers.
-    let run = work.run(config, p);
-    if W::GROUPED {
+    let run = L::run(cta);
+    if L::GROUPED {
         // SAFETY: all consumers are here.
-        unsafe { work.refuse(config, p) };
+        unsafe { L::refuse(cta) };
         if run.is_empty() {
             return;
         }
         // SAFETY: the barrier is initialised and known to the consumers.
-        unsafe { mbarrier::wait_parity(memory.base + config.first_place_offset(), 0) };
+        unsafe { mbarrier::wait_parity(memory.first_place(), 0) };
     }
-    let mut at = place::start::<W>(&run);
+    let mut at = place::start::<L>(&run);
     loop {
-        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(p.one);
+        let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(cta.params.one);
         // SAFETY: the consumers are converged, and the ring is known to them; there is an item.
         unsafe {
-            let Part { item, .. } = place::part(work, config, p, memory, at);
-            let (width, count) = (place::width(config, memory, &item), item.count());
+            let Part { item, .. } = place::part(cta, at);
+            let (width, count) = (place::width(memory, &item), item.count());
             let (consumer, cursor) = (&mut consumer, &mut cursor);
-            K::Weights::sum_item::<K>(consumer, config, width, count, memory, ring, cursor);
+            K::Weights::sum_item::<K>(consumer, memory, width, count, cursor);
         }
         // SAFETY: as before the main loop.
-        let part = unsafe { place::part(work, config, p, memory, marker::pin(at)) };
+        let part = unsafe { place::part(cta, marker::pin(at)) };
         let Part { item, owned, last, next } = part;
         let multicast = const { K::CONFIG.multicast > 1 };
-        if !multicast && !W::GROUPED && p.schedule.is_split() {
-            let tile = tile::find(work, config, p, item.tile);
-            let part = Share::of_cluster(p.schedule.cluster(), tile.tokens());
-            let received = memory.base + config.sums_received_offset();
+        if !multicast && !L::GROUPED && cta.params.schedule.is_split() {
+            let tile = tile::find(cta, item.tile);
+            let part = Share::of_cluster(cta.params.schedule.cluster(), tile.tokens());
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
                 sync_consumers();
-                split_k::release_stages(config, &part, received);
-                consumer.put_sums(config, config.tokens, memory);
-                split_k::exchange(config, &part, memory, received);
-                let alphas = work.alphas(&p.epilogue, tile.problem);
-                store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
-                split_k::finish(config);
+                split_k::release_stages(memory, &part);
+                consumer.put_sums(memory, cta.config.tokens);
+                split_k::exchange(memory, &part);
+                let alphas = cta.alphas(tile.problem);
+                store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
+                split_k::finish(cta.config);
             }
             return;
         }
@@ -88,48 +81,45 @@ pub unsafe fn run<
             // SAFETY: all consumers of both CTAs arrive.
             unsafe { multicast::arrive_last() };
         }
-        let from_registers = store_registers::applies::<W>(config, p);
+        let from_registers = store_registers::applies(cta);
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
         // producer waits for `sums_stored` before it begins another.
         unsafe {
             if owned {
                 if item.first > 0 {
-                    let first = place::first_cta(work, config, p, memory, &item);
+                    let first = place::first_cta(cta, &item);
                     if copies {
                         let sums = consumer.sums_mut();
-                        fix_up::add_copied(config, memory, (ring, &mut cursor), first, sums);
+                        fix_up::add_copied(cta, &mut cursor, first, sums);
                         if multicast && last {
                             multicast::arrive_last();
                         }
                     } else {
-                        let width = place::width(config, memory, &item);
-                        fix_up::add_partials(config, p, first, width, consumer.sums_mut());
+                        let width = place::width(memory, &item);
+                        fix_up::add_partials(cta, first, width, consumer.sums_mut());
                     }
                 }
                 if from_registers {
-                    let tile = place::tile(work, config, p, memory, &item);
-                    store_registers::store_tile::<K::Weights, W, SUMS, BLOCKS>(
-                        work,
-                        config,
-                        p,
-                        (&tile, place::alphas(work, config, p, memory, (&item, &tile))),
-                        memory,
+                    let tile = place::tile(cta, &item);
+                    store_registers::store_tile::<K::Weights, L, SUMS, BLOCKS>(
+                        cta,
+                        (&tile, place::alphas(cta, &item, &tile)),
                         consumer.sums(),
                     );
                 } else {
                     sync_consumers();
-                    consumer.put_sums(config, place::width(config, memory, &item), memory);
+                    consumer.put_sums(memory, place::width(memory, &item));
                     sync_consumers();
                     // Here, and not above: the fix-up has no register left.
-                    let tile = place::tile(work, config, p, memory, &item);
+                    let tile = place::tile(cta, &item);
                     let part = Share::whole(tile.tokens());
-                    let alphas = place::alphas(work, config, p, memory, (&item, &tile));
-                    let p = work.params(p, tile.problem);
-                    store::store_tile::<K::Weights>(work, config, p, &tile, &part, memory, alphas);
+                    let alphas = place::alphas(cta, &item, &tile);
+                    let cta = &cta.at(tile.problem);
+                    store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
                 }
             } else {
-                let width = place::width(config, memory, &item);
-                fix_up::send(config, p, width, consumer.sums());
+                let width = place::width(memory, &item);
+                fix_up::send(cta, width, consumer.sums());
             }
         }
         if last {
@@ -143,11 +133,11 @@ pub unsafe fn run<
             }
             return;
         }
-        if owned && !config.sums_apart() && !from_registers {
+        if owned && !cta.config.sums_apart() && !from_registers {
             // SAFETY: the barrier is initialised; the peer CTA ends after this one's arrivals.
-            unsafe { multicast::release_sums(config, sums_stored) };
+            unsafe { multicast::release_sums(memory) };
         }
-        if W::GROUPED {
+        if L::GROUPED {
             // With the stage comes the tile's place.
             // SAFETY: the barriers are initialised and known to this thread.
             unsafe { ring.wait_full(&cursor) };
@@ -208,7 +198,8 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     /// # Safety
     /// The products are finished, and nobody uses the stages any more.
     #[inline(always)]
-    pub unsafe fn put_sums(&self, config: &Sm90Config, width: u32, memory: Memory) {
+    pub unsafe fn put_sums(&self, memory: Memory, width: u32) {
+        let config = memory.config;
         let lane = lane();
         let row = lane / warp::LANES * 16 + lane % warp::LANES / 4;
         let token = lane % 4 * 2;
@@ -225,7 +216,7 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
                 let at = (token * config.sum_pitch() + row) * size_of::<f32>() as u32;
                 let bits = self.sums[block][i as usize].to_bits();
                 // SAFETY: inside the sums.
-                unsafe { words::st_shared_b32(memory.sums(config, 0) + at, bits) };
+                unsafe { words::st_shared_b32(memory.sums(0) + at, bits) };
             }
         }
     }

@@ -91,11 +91,11 @@ macro_rules! entry {
             /// As the contract of [`sm90`](super).
             #[kernel(name = ($($name)+), threads = THREADS, max_registers = CONFIG.registers())]
             pub unsafe fn entry(params: parameters!($problems)) {
-                let (p, work) = arguments!($scheme $problems)(&CONFIG, &params);
+                let (params, list) = arguments!($scheme $problems)(&CONFIG, &params);
                 // SAFETY: the caller keeps the contract.
                 unsafe {
                     gemm::<Entry, _, { CONFIG.thread_sums() }, { CONFIG.row_blocks() as usize }>(
-                        p, work,
+                        params, list,
                     )
                 }
             }

@@ -15,12 +15,10 @@ use cuda_std::{thread, warp};
 use fp4_formats::gemm::sm90::config::{
     CONSUMER_THREADS, PARTIAL_BATCH, PARTIAL_VECTOR, Sm90Config,
 };
-use fp4_formats::gemm::sm90::params::Sm90Params;
 
-use super::tile::Memory;
-use super::{multicast, sync_consumers};
+use super::{Cta, multicast, sync_consumers};
 use crate::gemm::flags::{self, FLAG_BYTES};
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Cursor;
 
 /// Sums of a vector, and its bytes.
 const VECTOR: usize = PARTIAL_VECTOR as usize;
@@ -30,22 +28,22 @@ const BATCH: usize = PARTIAL_BATCH as usize;
 
 /// Address of the partial sums of `cta`.
 #[inline(always)]
-fn partials(config: &Sm90Config, p: &Sm90Params, cta: u32) -> u64 {
-    p.partials + u64::from(cta) * u64::from(config.partial_bytes())
+fn partials<L>(own: &Cta<'_, L>, cta: u32) -> u64 {
+    own.params.partials + u64::from(cta) * u64::from(own.config.partial_bytes())
 }
 
 /// Address of the flag of `cta`.
 #[inline(always)]
-fn flag(p: &Sm90Params, cta: u32) -> u64 {
-    p.flags + u64::from(cta) * FLAG_BYTES
+fn flag<L>(own: &Cta<'_, L>, cta: u32) -> u64 {
+    own.params.flags + u64::from(cta) * FLAG_BYTES
 }
 
 /// Address of this thread's first vector of the partial sums of `cta`.
 #[inline(always)]
-fn place(config: &Sm90Config, p: &Sm90Params, cta: u32) -> u64 {
+fn place<L>(own: &Cta<'_, L>, cta: u32) -> u64 {
     // Pinned, so that it takes no register during the main loop.
-    let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
-    partials(config, p, cta) + u64::from(own)
+    let offset = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
+    partials(own, cta) + u64::from(offset)
 }
 
 /// Tokens of a vector: a thread has two rows of two of eight tokens. And of the vectors that are in flight,
@@ -58,17 +56,16 @@ const BATCH_TOKENS: u32 = BATCH as u32 * VECTOR_TOKENS;
 /// # Safety
 /// All consumers call this; the preceding kernels of the stream have ended.
 #[inline(always)]
-pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
-    config: &Sm90Config,
-    p: &Sm90Params,
+pub unsafe fn send<L, const SUMS: usize, const BLOCKS: usize>(
+    own: &Cta<'_, L>,
     width: u32,
     sums: &[[f32; SUMS]; BLOCKS],
 ) {
     let cta = thread::block_idx_x();
-    let to = place(config, p, cta);
+    let to = place(own, cta);
     for block in 0..BLOCKS {
         for i in 0..SUMS / VECTOR {
-            if is_beyond(config, i, width) {
+            if is_beyond(own.config, i, width) {
                 continue;
             }
             let vector = core::array::from_fn(|j| sums[block][i * VECTOR + j].to_bits());
@@ -86,7 +83,7 @@ pub unsafe fn send<const SUMS: usize, const BLOCKS: usize>(
     unsafe {
         sync_consumers();
         if thread::thread_idx_x() == 0 {
-            flags::raise(flag(p, cta));
+            flags::raise(flag(own, cta));
         }
     }
 }
@@ -105,28 +102,24 @@ fn is_beyond(config: &Sm90Config, index: usize, width: u32) -> bool {
 /// The producer's thread; the configuration [copies them](Sm90Config::copies_partials); each of those
 /// CTAs sends its partial sums; the preceding kernels of the stream have ended.
 #[inline(always)]
-pub unsafe fn copy(
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    (ring, cursor): (Ring, &mut Cursor),
-    first: u32,
-) {
+pub unsafe fn copy<L>(own: &Cta<'_, L>, cursor: &mut Cursor, first: u32) {
+    let (config, memory) = (own.config, own.memory);
+    let ring = memory.ring();
     let bytes = config.partial_batch_bytes();
     let policy = bulk::createpolicy_fractional_l2_evict_first_b64();
     let end = multicast::run_of(config, thread::block_idx_x());
     let mut contributor = marker::pin(first);
     while contributor < end {
-        let cta = multicast::cta_of(config, contributor);
+        let cta = multicast::cta_of(config, contributor, own.rank);
         // SAFETY: the contributor's flag, for which this thread alone waits.
-        unsafe { flags::wait_for(flag(p, cta)) };
+        unsafe { flags::wait_for(flag(own, cta)) };
         // The copies read what the contributor's threads have stored.
         fence::fence_proxy_async_global();
-        let mut from = partials(config, p, cta);
+        let mut from = partials(own, cta);
         let mut batch = marker::pin(0);
         while batch < config.partial_bytes() / bytes {
             let full = ring.full(cursor.stage);
-            let to = memory.activations(config, cursor.stage);
+            let to = memory.activations(cursor.stage);
             // SAFETY: the stage is empty when the wait returns, and has room for a batch; the batch is
             // inside the contributor's place.
             unsafe {
@@ -148,15 +141,16 @@ pub unsafe fn copy(
 /// # Safety
 /// All consumers call this, warp by warp converged, with what the producer calls [`copy`] with.
 #[inline(always)]
-pub unsafe fn add_copied<const SUMS: usize, const BLOCKS: usize>(
-    config: &Sm90Config,
-    memory: Memory,
-    (ring, cursor): (Ring, &mut Cursor),
+pub unsafe fn add_copied<L, const SUMS: usize, const BLOCKS: usize>(
+    own: &Cta<'_, L>,
+    cursor: &mut Cursor,
     first: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
+    let (config, memory) = (own.config, own.memory);
+    let ring = memory.ring();
     let end = multicast::run_of(config, thread::block_idx_x());
-    let own = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
+    let offset = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
     let batches = const { BLOCKS * SUMS / VECTOR / BATCH };
     let mut contributor = first;
     while contributor < end {
@@ -164,7 +158,7 @@ pub unsafe fn add_copied<const SUMS: usize, const BLOCKS: usize>(
             // SAFETY: the stage holds the batch when the wait returns, and is not read afterwards.
             unsafe {
                 ring.wait_full(cursor);
-                let from = memory.activations(config, cursor.stage) + own;
+                let from = memory.activations(cursor.stage) + offset;
                 let parts: [[u32; VECTOR]; BATCH] = core::array::from_fn(|i| {
                     memory::ld_shared_v4_b32(from + i as u32 * CONSUMER_THREADS * VECTOR_BYTES)
                 });
@@ -185,20 +179,21 @@ pub unsafe fn add_copied<const SUMS: usize, const BLOCKS: usize>(
 /// # Safety
 /// As [`send`]; each of those CTAs sends its partial sums.
 #[inline(always)]
-pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
-    config: &Sm90Config,
-    p: &Sm90Params,
+pub unsafe fn add_partials<L, const SUMS: usize, const BLOCKS: usize>(
+    own: &Cta<'_, L>,
     first: u32,
     width: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
+    let config = own.config;
+    let cta_of = |contributor| multicast::cta_of(config, contributor, own.rank);
     let end = multicast::run_of(config, thread::block_idx_x());
     // Lane i polls contributor i's flag and, as its only reader, resets it.
     let mut contributor = first + thread::thread_idx_x();
     if thread::thread_idx_x() < warp::LANES {
         while contributor < end {
             // SAFETY: the contributor's flag.
-            unsafe { flags::wait_for(flag(p, multicast::cta_of(config, contributor))) };
+            unsafe { flags::wait_for(flag(own, cta_of(contributor))) };
             contributor += warp::LANES;
         }
     }
@@ -211,7 +206,7 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
     if const { BLOCKS * SUMS / VECTOR >= BATCH } {
         let mut contributor = first;
         while contributor < end {
-            let from = place(config, p, multicast::cta_of(config, contributor));
+            let from = place(own, cta_of(contributor));
             for batch in 0..vectors / BATCH {
                 if is_beyond(config, batch * BATCH % (SUMS / VECTOR), width) {
                     continue;
@@ -236,7 +231,7 @@ pub unsafe fn add_partials<const SUMS: usize, const BLOCKS: usize>(
             let mut parts = [[0; VECTOR]; BATCH];
             for g in 0..together {
                 if contributor + (g as u32) < end {
-                    let from = place(config, p, multicast::cta_of(config, contributor + g as u32));
+                    let from = place(own, cta_of(contributor + g as u32));
                     for i in 0..vectors {
                         // SAFETY: as above.
                         parts[g * vectors + i] = unsafe { load(from, i as u32) };

@@ -15,17 +15,17 @@
 //! No product runs from one step to the next, where the compiler may copy its sums.
 
 use cuda_std::ptx::{float, marker, wgmma};
-use fp4_formats::gemm::sm90::config::{BOX_BYTES, Sm90Config};
+use fp4_formats::gemm::sm90::config::BOX_BYTES;
 use fp4_formats::gemm::sm90::repack::WGMMA_BYTES;
 
 use super::Kernel;
 use super::consumer::Consumer;
 use super::folded_rows::{Folded, Mxfp4E4m3, Nvfp4E4m3, PRODUCTS, RowPlaces, Rows};
 use super::main_loop::MainLoop;
+use super::memory::Memory;
 use super::multicast::release;
 use super::stage::{descriptor, sixteens};
-use super::tile::Memory;
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Cursor;
 
 /// Bytes of a token in a block column.
 const HALF: u32 = PRODUCTS as u32 * WGMMA_BYTES;
@@ -89,14 +89,12 @@ macro_rules! main_loops {
                 #[inline(always)]
                 unsafe fn sum_item<K: Kernel>(
                     consumer: &mut Consumer<Self, $sums, BLOCKS>,
-                    config: &Sm90Config,
+                    memory: Memory,
                     width: u32,
                     count: u32,
-                    memory: Memory,
-                    ring: Ring,
                     cursor: &mut Cursor,
                 ) {
-                    let steps = Steps { config, memory, ring, places: RowPlaces::new(config) };
+                    let steps = Steps { memory, places: RowPlaces::new(memory.config) };
                     // SAFETY: the caller's.
                     unsafe {
                         if const { K::CONFIG.narrows() } && width <= 96 {
@@ -122,14 +120,12 @@ main_loops! {
 
 /// Where steps are.
 #[derive(Clone, Copy)]
-struct Steps<'a> {
-    config: &'a Sm90Config,
+struct Steps {
     memory: Memory,
-    ring: Ring,
     places: RowPlaces,
 }
 
-impl Steps<'_> {
+impl Steps {
     /// Sums the products of the next `count` steps, at least one, into the first `PANELS * PANEL` sums of
     /// the warpgroup's block, a panel at a time. The products of a panel are two groups, with the first
     /// 64 columns and with the second.
@@ -152,7 +148,8 @@ impl Steps<'_> {
         Bytes: Product<PANEL>,
     {
         const { assert!(BLOCKS == 1) };
-        let Self { config, memory, ring, .. } = self;
+        let memory = self.memory;
+        let (config, ring) = (memory.config, memory.ring());
         let mut step = 0;
         let mut partial = [0.0; PANEL];
         // SAFETY: the stage has arrived when the wait returns.
@@ -162,7 +159,7 @@ impl Steps<'_> {
         };
         loop {
             let stage = cursor.stage;
-            let tokens = memory.activations(config, stage);
+            let tokens = memory.activations(stage);
             let zero = u32::from(marker::pin(step) == u32::MAX);
             step += 1;
             // SAFETY: the warpgroup is converged, and the stage has arrived; operands and sums of
@@ -207,9 +204,9 @@ impl Steps<'_> {
 
     /// The weights of the stage that the cursor is at.
     #[inline(always)]
-    fn rows(&self, cursor: &Cursor) -> Rows<'_> {
-        let weights = self.memory.weights(self.config, cursor.stage);
-        Rows { config: self.config, weights, places: self.places }
+    fn rows(&self, cursor: &Cursor) -> Rows {
+        let weights = self.memory.weights(cursor.stage);
+        Rows { config: self.memory.config, weights, places: self.places }
     }
 }
 

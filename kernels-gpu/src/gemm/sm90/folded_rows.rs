@@ -109,14 +109,14 @@ impl RowPlaces {
 
 /// A thread's two rows of weights in a stage.
 #[derive(Clone, Copy)]
-pub struct Rows<'a> {
-    pub config: &'a Sm90Config,
+pub struct Rows {
+    pub config: &'static Sm90Config,
     /// Shared address of the stage's weights.
     pub weights: u32,
     pub places: RowPlaces,
 }
 
-impl Rows<'_> {
+impl Rows {
     /// The factors of both rows.
     ///
     /// # Safety

@@ -30,32 +30,30 @@
 //! warpgroups do not wait for each other: while one decodes, the other's products fill the tensor core.
 
 use cuda_std::ptx::{marker, wgmma};
-use fp4_formats::gemm::sm90::config::{BOX_BYTES, Sm90Config};
+use fp4_formats::gemm::sm90::config::BOX_BYTES;
 use fp4_formats::gemm::sm90::repack::{CHUNK_BLOCKS, WGMMA_BYTES};
 use fp4_formats::gemm::sm90::word::Multipliers;
 
 use super::Kernel;
 use super::consumer::Consumer;
+use super::memory::Memory;
 use super::multicast::release;
 use super::operands::{Narrow, Product, STEPS, Weights};
 use super::stage::{Places, descriptor, sixteens};
-use super::tile::Memory;
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Cursor;
 
 /// A main loop with `SUMS` sums per thread for each of `BLOCKS` blocks of rows.
 pub trait MainLoop<const SUMS: usize, const BLOCKS: usize>: Weights {
-    /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
-    /// the narrowest product that has room for them, if the tiles of `K` may be narrower.
+    /// Sums the products of an item: of the next `count` steps, at least one, of a tile of `width` tokens.
+    /// If the tiles of `K` have several widths, it takes the narrowest product that has room for them.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     unsafe fn sum_item<K: Kernel>(
         consumer: &mut Consumer<Self, SUMS, BLOCKS>,
-        config: &Sm90Config,
+        memory: Memory,
         width: u32,
         count: u32,
-        memory: Memory,
-        ring: Ring,
         cursor: &mut Cursor,
     );
 }
@@ -66,21 +64,19 @@ impl<W: Narrow + Product<SUMS>, const SUMS: usize, const BLOCKS: usize> MainLoop
     #[inline(always)]
     unsafe fn sum_item<K: Kernel>(
         consumer: &mut Consumer<Self, SUMS, BLOCKS>,
-        config: &Sm90Config,
+        memory: Memory,
         width: u32,
         count: u32,
-        memory: Memory,
-        ring: Ring,
         cursor: &mut Cursor,
     ) {
         // SAFETY: the caller's.
         unsafe {
             if const { K::CONFIG.uses_mma_sync() } {
-                consumer.sum_by_mma_sync(config, count, memory, ring, cursor);
+                consumer.sum_by_mma_sync(memory, count, cursor);
             } else if const { K::CONFIG.has_widths() } {
-                consumer.sum_width(config, width, count, memory, ring, cursor);
+                consumer.sum_width(memory, width, count, cursor);
             } else {
-                consumer.sum_steps::<SUMS>(config, count, memory, ring, cursor);
+                consumer.sum_steps::<SUMS>(memory, count, cursor);
             }
         }
     }
@@ -95,14 +91,13 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     #[inline(always)]
     pub unsafe fn sum_steps<const N: usize>(
         &mut self,
-        config: &Sm90Config,
-        count: u32,
         memory: Memory,
-        ring: Ring,
+        count: u32,
         cursor: &mut Cursor,
     ) where
         W: Product<N>,
     {
+        let (config, ring) = (memory.config, memory.ring());
         let places = Places::new::<BLOCKS>(config);
         let by = self.multipliers();
         let parts = config.step_stages(2 * N as u32);
@@ -116,7 +111,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
             // products are finished where `step` says so, and its codes were decoded before.
             unsafe {
                 ring.wait_full(cursor);
-                last = self.step::<N>(config, memory, (places, by), ring, cursor, |part| {
+                last = self.step::<N>(memory, (places, by), cursor, |part| {
                     release(config, ring.empty(last[part]), step > 0);
                 });
             }
@@ -143,19 +138,18 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     #[inline(always)]
     unsafe fn step<const N: usize>(
         &mut self,
-        config: &Sm90Config,
         memory: Memory,
         (places, by): (Places, Multipliers),
-        ring: Ring,
         cursor: &mut Cursor,
         mut release: impl FnMut(usize),
     ) -> [u32; 2]
     where
         W: Product<N>,
     {
+        let (config, ring) = (memory.config, memory.ring());
         let is_wide = config.step_stages(2 * N as u32) == 2;
         let mut stages = [cursor.stage; 2];
-        let weights = memory.weights(config, cursor.stage);
+        let weights = memory.weights(cursor.stage);
         let mut words = [[[0; STEPS]; BLOCKS]; CHUNK_BLOCKS as usize];
         let mut scales = [[W::NONE; BLOCKS]; CHUNK_BLOCKS as usize];
         for kb in 0..CHUNK_BLOCKS as usize {

@@ -11,11 +11,11 @@ use fp4_formats::gemm::sm90::repack::CHUNK_BLOCKS;
 use fp4_formats::gemm::sm90::word::Multipliers;
 
 use super::consumer::Consumer;
+use super::memory::Memory;
 use super::multicast::release;
 use super::operands::{Decoded, Narrow, STEPS};
 use super::stage;
-use super::tile::Memory;
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Cursor;
 
 /// Block columns of a stage.
 const COLUMNS: usize = CHUNK_BLOCKS as usize;
@@ -36,20 +36,13 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     /// # Safety
     /// As [`sum_steps`](Self::sum_steps).
     #[inline(always)]
-    pub unsafe fn sum_by_mma_sync(
-        &mut self,
-        config: &Sm90Config,
-        count: u32,
-        stages: Memory,
-        ring: Ring,
-        cursor: &mut Cursor,
-    ) {
+    pub unsafe fn sum_by_mma_sync(&mut self, memory: Memory, count: u32, cursor: &mut Cursor) {
         // Products of even and odd number add to separate sums: a product takes longer than
         // decoding the operands of the next.
         let mut sums = [[0.0; SUMS]; 2];
         // Of 16 tokens, products of `mma.sync` are many, and shifts that the compiler divides are faster.
         let by = if SUMS == SUMS_EACH { self.multipliers() } else { W::HALF.multipliers(1) };
-        let steps = Steps { config, stages, ring, places: Places::new(config) };
+        let steps = Steps { memory, places: Places::new(memory.config) };
         // SAFETY: the caller's; the producer has so many steps.
         unsafe {
             if const { SUMS == SUMS_EACH } {
@@ -114,14 +107,12 @@ unsafe fn multiply<W: Decoded, const SUMS: usize>(
 }
 
 /// The steps that a warp takes from the ring.
-struct Steps<'a> {
-    config: &'a Sm90Config,
-    stages: Memory,
-    ring: Ring,
+struct Steps {
+    memory: Memory,
     places: Places,
 }
 
-impl Steps<'_> {
+impl Steps {
     /// Waits for the next stage, loads all operands, and releases it.
     ///
     /// # Safety
@@ -129,16 +120,16 @@ impl Steps<'_> {
     /// step.
     #[inline(always)]
     unsafe fn operands<W: Decoded>(&self, cursor: &mut Cursor) -> Operands<W> {
-        let (config, places) = (self.config, self.places);
-        let weights = self.stages.weights(config, cursor.stage);
-        let activations = self.stages.activations(config, cursor.stage);
+        let (config, ring, places) = (self.memory.config, self.memory.ring(), self.places);
+        let weights = self.memory.weights(cursor.stage);
+        let activations = self.memory.activations(cursor.stage);
         // SAFETY: the stage has arrived when the wait returns, and is read when it is released.
         let operands = unsafe {
-            self.ring.wait_full(cursor);
+            ring.wait_full(cursor);
             let words =
                 core::array::from_fn(|kb| places.weights.load::<W>(config, weights, 0, kb as u32));
             let tokens = places.tokens(config, activations);
-            release(config, self.ring.empty(cursor.stage), true);
+            release(config, ring.empty(cursor.stage), true);
             Operands { words, tokens }
         };
         cursor.advance();

@@ -87,6 +87,7 @@ mod fix_up;
 mod folded;
 mod folded_rows;
 mod main_loop;
+mod memory;
 mod mma_sync;
 mod multicast;
 mod operands;
@@ -102,19 +103,33 @@ mod tile;
 mod widths;
 mod work;
 
-use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
+use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use main_loop::MainLoop;
+use memory::Memory;
 use operands::Weights;
-use tile::Memory;
-use work::Work;
+use work::WorkList;
 
-use crate::pipeline::Ring;
+use super::cta;
 
-/// The warp of the producer's warpgroup that hands over a grouped product's first tile.
-const FIRST_PLACE_WARP: u32 = CONSUMER_THREADS / warp::LANES + 1;
+/// The warps of the producer's warpgroup that have a role.
+const PRODUCER_WARP: u32 = CONSUMER_THREADS / warp::LANES;
+const FIRST_PLACE_WARP: u32 = PRODUCER_WARP + 1;
+
+/// sm_90a's kernels.
+#[derive(Clone, Copy)]
+pub enum Sm90 {}
+
+impl cta::Target for Sm90 {
+    type Config = Sm90Config;
+    type Params = Sm90Params;
+    type Memory = Memory;
+}
+
+/// What every role of a CTA takes.
+type Cta<'a, L> = cta::Cta<'a, Sm90, L>;
 
 /// A kernel: its configuration, and how it decodes weights.
 trait Kernel {
@@ -142,45 +157,42 @@ trait Kernel {
 #[inline(always)]
 unsafe fn gemm<
     K: Kernel<Weights: MainLoop<SUMS, BLOCKS>>,
-    W: Work,
+    L: WorkList,
     const SUMS: usize,
     const BLOCKS: usize,
 >(
-    p: &Sm90Params,
-    work: W,
+    params: &Sm90Params,
+    list: L,
 ) {
-    let config: &Sm90Config = const {
+    let config: &'static Sm90Config = const {
         let config = &K::CONFIG;
         assert!(config.thread_sums() == SUMS && config.row_blocks() as usize == BLOCKS);
-        assert!(config.multicast <= 2 && config.is_grouped() == W::GROUPED);
+        assert!(config.multicast <= 2 && config.is_grouped() == L::GROUPED);
         assert!(config.scheme.is(K::Weights::SCHEME));
         config
     };
-    let memory = Memory { base: shared::dynamic::<1024>() };
-    let ring = Ring::at(memory.base + config.barriers_offset(), config.stages());
-    let sums_stored = memory.base + config.sums_stored_offset();
-    let map = marker::kernel_parameter::<0, 64>();
+    let memory = Memory::new(shared::dynamic::<1024>(), config);
+    let rank = multicast::rank(config);
+    let cta = &Cta { config, params, maps: list.maps(params), list, memory, rank };
     let thread = thread::thread_idx_x();
-    W::release();
+    L::release();
 
     let mut begun = None;
     if thread == CONSUMER_THREADS {
         // SAFETY: the barriers' memory is the CTA's; the map is the parameter's first member.
         unsafe {
-            ring.init(1, config.empty_arrivals());
-            mbarrier::mbarrier_init_shared_cta_b64(sums_stored, config.empty_arrivals());
-            mbarrier::mbarrier_init_shared_cta_b64(memory.base + config.sums_received_offset(), 1);
+            memory.init_barriers();
         }
         fence::fence_mbarrier_init_release_cluster();
         // SAFETY: one thread; the barriers are initialised, and the fence makes them visible to
         // copies.
         unsafe {
             // Under multicast the thread would run out of registers here.
-            if config.multicast == 1 && !W::GROUPED {
-                begun = Some(producer::begin(work, config, p, map, memory, ring));
+            if config.multicast == 1 && !L::GROUPED {
+                begun = Some(producer::begin(cta));
             }
-            if !W::MIXED {
-                tensor_copy::prefetch_tensormap(map);
+            if !L::MIXED {
+                tensor_copy::prefetch_tensormap(cta.maps);
             }
         }
     }
@@ -190,16 +202,16 @@ unsafe fn gemm<
             warp::sync();
             clusters::barrier_cluster_arrive_release_aligned();
         }
-        if W::GROUPED && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
+        if L::GROUPED && thread / warp::LANES == CONSUMER_THREADS / warp::LANES {
             warp::sync();
-            work.begin(config);
+            L::begin(cta);
         }
         if config.multicast > 1 {
             // The threads of the other CTA arrive while the table is made.
             warp::sync();
             clusters::barrier_cluster_wait_acquire_aligned();
         }
-        if config.multicast == 1 || W::GROUPED {
+        if config.multicast == 1 || L::GROUPED {
             thread::sync_threads();
         }
     }
@@ -207,49 +219,48 @@ unsafe fn gemm<
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { K::release_registers() };
-        if W::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
-            let mut run = work.run(config, p);
+        if L::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
+            let mut run = L::run(cta);
             if !run.is_empty() {
                 // SAFETY: one thread; nobody looks for the place before the barrier.
                 unsafe {
                     if warp::lane_id() == 0 {
-                        let item = work.take(p, &mut run);
-                        let tile = tile::find(work, config, p, item.tile);
+                        let item = L::take(cta, &mut run);
+                        let tile = tile::find(cta, item.tile);
                         // The kernels before may make a group's factors. The host makes those of
                         // products of sizes of their own.
-                        if !W::MIXED {
+                        if !L::MIXED {
                             grid::griddepcontrol_wait();
                         }
-                        place::hand_over(work, config, p, memory, 0, (&item, &tile));
-                        let first_place = memory.base + config.first_place_offset();
-                        mbarrier::mbarrier_arrive_shared_cta_b64(first_place);
+                        place::hand_over(cta, 0, (&item, &tile));
+                        mbarrier::mbarrier_arrive_shared_cta_b64(memory.first_place());
                     }
                 }
             }
             return;
         }
-        if (config.multicast > 1 || W::GROUPED) && thread == CONSUMER_THREADS {
-            if W::GROUPED && work.run(config, p).is_empty() {
-                if work.prefetches_next(config) {
+        if (config.multicast > 1 || L::GROUPED) && thread == CONSUMER_THREADS {
+            if L::GROUPED && L::run(cta).is_empty() {
+                if L::prefetches_next(cta) {
                     // SAFETY: one thread.
-                    unsafe { work.prefetch_next() };
+                    unsafe { L::prefetch_next(cta) };
                 }
                 grid::griddepcontrol_wait();
                 return;
             }
             // SAFETY: one thread; the barriers are initialised and known to it and to copies.
-            begun = Some(unsafe { producer::begin(work, config, p, map, memory, ring) });
+            begun = Some(unsafe { producer::begin(cta) });
         }
         if let Some(begun) = begun {
             // SAFETY: the thread that called `begin`.
-            unsafe { producer::produce(config, p, map, memory, ring, sums_stored, begun) };
+            unsafe { producer::run(cta, begun) };
         }
         return;
     }
     // SAFETY: two whole warpgroups; the producer's warpgroup releases the registers they take.
     unsafe { K::take_registers() };
     // SAFETY: the consumers, converged; the barriers are initialised.
-    unsafe { consumer::run::<K, _, SUMS, BLOCKS>(work, config, p, memory, ring, sums_stored) };
+    unsafe { consumer::run::<K, _, SUMS, BLOCKS>(cta) };
 }
 
 /// Waits for all consumers of the CTA.

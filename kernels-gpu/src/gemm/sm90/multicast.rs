@@ -11,6 +11,8 @@ use cuda_std::ptx::{cluster, fence, mbarrier};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::sm90::config::Sm90Config;
 
+use super::memory::Memory;
+
 /// Rank of this CTA among those of its multicast.
 #[inline(always)]
 pub fn rank(config: &Sm90Config) -> u32 {
@@ -23,10 +25,10 @@ pub fn run_of(config: &Sm90Config, cta: u32) -> u32 {
     cta / config.multicast
 }
 
-/// The CTA of run `run` that has this CTA's rank.
+/// The CTA of run `run` that has rank `rank`.
 #[inline(always)]
-pub fn cta_of(config: &Sm90Config, run: u32) -> u32 {
-    run * config.multicast + rank(config)
+pub fn cta_of(config: &Sm90Config, run: u32, rank: u32) -> u32 {
+    run * config.multicast + rank
 }
 
 /// All CTAs of the multicast, as a copy's mask.
@@ -68,7 +70,8 @@ pub unsafe fn release(config: &Sm90Config, empty: u32, reads: bool) {
 /// # Safety
 /// As [`release`].
 #[inline(always)]
-pub unsafe fn release_sums(config: &Sm90Config, sums_stored: u32) {
+pub unsafe fn release_sums(memory: Memory) {
+    let (config, sums_stored) = (memory.config, memory.sums_stored());
     // Copies of both CTAs overwrite what was stored and loaded here.
     if config.multicast > 1 {
         fence::fence_proxy_async();
@@ -106,10 +109,11 @@ pub unsafe fn arrive_last() {
 /// # Safety
 /// The barrier is initialised and known to the caller.
 #[inline(always)]
-pub unsafe fn wait_sums_stored(config: &Sm90Config, sums_stored: u32, parity: u32) {
+pub unsafe fn wait_sums_stored(memory: Memory, parity: u32) {
+    let sums_stored = memory.sums_stored();
     // SAFETY: the barrier is initialised and known to the caller.
     unsafe {
-        if config.multicast > 1 {
+        if memory.config.multicast > 1 {
             mbarrier::wait_parity_cluster(sums_stored, parity);
         } else {
             mbarrier::wait_parity(sums_stored, parity);

@@ -12,37 +12,31 @@ use core::mem::offset_of;
 
 use cuda_std::ptx::memory as words;
 use fp4_formats::gemm::sm90::config::Sm90Config;
-use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::sm90::place::{LAST, OWNED, Place};
 use fp4_formats::gemm::{Item, Run};
 
-use super::tile::{self, Memory, Tile};
-use super::work::Work;
+use super::Cta;
+use super::memory::Memory;
+use super::tile::{self, Tile};
+use super::work::WorkList;
 
 /// Writes an item of the CTA's run to place number `index`.
 ///
 /// # Safety
 /// `tile` is the item's tile, and no consumer needs what was there.
 #[inline(always)]
-pub unsafe fn hand_over(
-    work: impl Work,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    index: u32,
-    (item, tile): (&Item, &Tile),
-) {
+pub unsafe fn hand_over<L: WorkList>(cta: &Cta<'_, L>, index: u32, (item, tile): (&Item, &Tile)) {
     // SAFETY: the tile's problem exists.
-    let alphas = unsafe { work.alphas(&work.params(p, tile.problem).epilogue, tile.problem) };
-    let last = work.rest(config, p, work.end(p, item)).is_empty();
+    let alphas = unsafe { cta.alphas(tile.problem) };
+    let last = L::rest(cta, L::end(cta, item)).is_empty();
     let flag = |is: bool, flag| if is { flag } else { 0 };
-    let flags = flag(work.owned(p, item), OWNED) | flag(last, LAST);
+    let flags = flag(L::owned(cta, item), OWNED) | flag(last, LAST);
     let Tile { problem, matrix, row_tile, token, end, rows, width } = *tile;
     let all = [
         (offset_of!(Place, first_step), item.first),
         (offset_of!(Place, end_step), item.end),
         (offset_of!(Place, flags), flags),
-        (offset_of!(Place, first_cta), work.first_cta(p, item)),
+        (offset_of!(Place, first_cta), L::first_cta(cta, item)),
         (offset_of!(Place, tile.problem), problem),
         (offset_of!(Place, tile.matrix), matrix),
         (offset_of!(Place, tile.row_tile), row_tile),
@@ -54,7 +48,7 @@ pub unsafe fn hand_over(
         (offset_of!(Place, alphas), alphas[0].to_bits()),
         (offset_of!(Place, alphas) + size_of::<u32>(), alphas[1].to_bits()),
     ];
-    let place = memory.place(config, index);
+    let place = cta.memory.place(index);
     for (field, word) in all {
         // SAFETY: a word of the place.
         unsafe { words::st_shared_b32(place + field as u32, word) };
@@ -83,8 +77,8 @@ pub struct Part {
 /// The first position of a run: of a grouped product, the number of a place, otherwise where what is left of
 /// the run ends.
 #[inline(always)]
-pub fn start<W: Work>(run: &Run) -> u32 {
-    if W::GROUPED { 0 } else { run.end }
+pub fn start<L: WorkList>(run: &Run) -> u32 {
+    if L::GROUPED { 0 } else { run.end }
 }
 
 /// The item at position `at`.
@@ -92,28 +86,22 @@ pub fn start<W: Work>(run: &Run) -> u32 {
 /// # Safety
 /// There is one. Of a grouped product, its place is written, and that is known to the thread.
 #[inline(always)]
-pub unsafe fn part<W: Work>(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    at: u32,
-) -> Part {
-    if W::GROUPED {
-        let word = |field| word(config, memory, at, field);
+pub unsafe fn part<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Part {
+    if L::GROUPED {
+        let word = |field| word(cta.memory, at, field);
         let flags = word(offset_of!(Place, flags));
         let (first, end) = (word(offset_of!(Place, first_step)), word(offset_of!(Place, end_step)));
         // Nothing of a fix-up is compiled where there is none.
         return Part {
-            item: Item { tile: at, first: if W::WHOLE_TILES { 0 } else { first }, end },
-            owned: W::WHOLE_TILES || flags & OWNED != 0,
+            item: Item { tile: at, first: if L::WHOLE_TILES { 0 } else { first }, end },
+            owned: L::WHOLE_TILES || flags & OWNED != 0,
             last: flags & LAST != 0,
-            next: next(config, at),
+            next: next(cta.config, at),
         };
     }
-    let mut run = work.rest(config, p, at);
-    let item = work.take(p, &mut run);
-    Part { item, owned: work.owned(p, &item), last: run.is_empty(), next: run.end }
+    let mut run = L::rest(cta, at);
+    let item = L::take(cta, &mut run);
+    Part { item, owned: L::owned(cta, &item), last: run.is_empty(), next: run.end }
 }
 
 /// The first CTA that computes steps of an item's tile.
@@ -121,17 +109,11 @@ pub unsafe fn part<W: Work>(
 /// # Safety
 /// As [`part`].
 #[inline(always)]
-pub unsafe fn first_cta<W: Work>(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    item: &Item,
-) -> u32 {
-    if W::GROUPED {
-        return word(config, memory, item.tile, offset_of!(Place, first_cta));
+pub unsafe fn first_cta<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> u32 {
+    if L::GROUPED {
+        return word(cta.memory, item.tile, offset_of!(Place, first_cta));
     }
-    work.first_cta(p, item)
+    L::first_cta(cta, item)
 }
 
 /// An item's tile.
@@ -139,15 +121,9 @@ pub unsafe fn first_cta<W: Work>(
 /// # Safety
 /// As [`part`].
 #[inline(always)]
-pub unsafe fn tile<W: Work>(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    item: &Item,
-) -> Tile {
-    if W::GROUPED {
-        let word = |field| word(config, memory, item.tile, field);
+pub unsafe fn tile<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> Tile {
+    if L::GROUPED {
+        let word = |field| word(cta.memory, item.tile, field);
         return Tile {
             problem: word(offset_of!(Place, tile.problem)),
             matrix: word(offset_of!(Place, tile.matrix)),
@@ -155,10 +131,10 @@ pub unsafe fn tile<W: Work>(
             token: word(offset_of!(Place, tile.token)),
             end: word(offset_of!(Place, tile.end)),
             rows: word(offset_of!(Place, tile.rows)),
-            width: width(config, memory, item),
+            width: width(cta.memory, item),
         };
     }
-    tile::find(work, config, p, item.tile)
+    tile::find(cta, item.tile)
 }
 
 /// Alpha of each half of the problem of an item's tile, with the problem's factors.
@@ -166,36 +142,30 @@ pub unsafe fn tile<W: Work>(
 /// # Safety
 /// As [`part`].
 #[inline(always)]
-pub unsafe fn alphas<W: Work>(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    memory: Memory,
-    (item, tile): (&Item, &Tile),
-) -> [f32; 2] {
-    if W::GROUPED {
-        let alpha = |at| f32::from_bits(word(config, memory, item.tile, at));
+pub unsafe fn alphas<L: WorkList>(cta: &Cta<'_, L>, item: &Item, tile: &Tile) -> [f32; 2] {
+    if L::GROUPED {
+        let alpha = |at| f32::from_bits(word(cta.memory, item.tile, at));
         let first = offset_of!(Place, alphas);
         return [alpha(first), alpha(first + size_of::<u32>())];
     }
     // SAFETY: the tile's problem exists.
-    unsafe { work.alphas(&p.epilogue, tile.problem) }
+    unsafe { cta.alphas(tile.problem) }
 }
 
 /// [`Tile::width`] of an item's tile: the configuration's tokens, unless it has several widths. Only
 /// grouped products have, so that the width is read from the item's place.
 #[inline(always)]
-pub fn width(config: &Sm90Config, memory: Memory, item: &Item) -> u32 {
-    if config.has_widths() {
-        word(config, memory, item.tile, offset_of!(Place, tile.width))
+pub fn width(memory: Memory, item: &Item) -> u32 {
+    if memory.config.has_widths() {
+        word(memory, item.tile, offset_of!(Place, tile.width))
     } else {
-        config.tokens
+        memory.config.tokens
     }
 }
 
 /// A word of place number `index`.
 #[inline(always)]
-fn word(config: &Sm90Config, memory: Memory, index: u32, field: usize) -> u32 {
+fn word(memory: Memory, index: u32, field: usize) -> u32 {
     // SAFETY: a word of the place, which is written.
-    unsafe { words::ld_shared_b32(memory.place(config, index) + field as u32) }
+    unsafe { words::ld_shared_b32(memory.place(index) + field as u32) }
 }

@@ -6,10 +6,10 @@ use fp4_formats::gemm::sm90::config::{BOX_BYTES, K_STEP, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::sm90::repack::CHUNK_ROWS;
 
-use super::tile::{self, Memory, Tile};
-use super::work::Work;
-use super::{fix_up, multicast, place, store_registers};
-use crate::pipeline::Ring;
+use super::memory::Memory;
+use super::tile::{self, Tile};
+use super::work::WorkList;
+use super::{Cta, fix_up, multicast, place, store_registers};
 
 /// Chunks of 128 rows of weights, along K.
 #[inline(always)]
@@ -19,9 +19,11 @@ fn row_chunks(p: &Sm90Params) -> u32 {
 
 /// What the copies of all steps have in common.
 struct Copies<'a> {
-    config: &'a Sm90Config,
+    config: &'static Sm90Config,
     p: &'a Sm90Params,
     memory: Memory,
+    /// Rank of the CTA in its multicast.
+    rank: u32,
     /// Address of the activations' tensor map.
     map: u64,
     /// How long L2 keeps each.
@@ -35,25 +37,15 @@ impl<'a> Copies<'a> {
     /// # Safety
     /// The tile's problem exists.
     #[inline(always)]
-    unsafe fn of(
-        work: impl Work,
-        config: &'a Sm90Config,
-        p: &'a Sm90Params,
-        map: u64,
-        memory: Memory,
-        tile: &Tile,
-    ) -> Self {
+    unsafe fn of<L: WorkList>(cta: &Cta<'a, L>, tile: &Tile) -> Self {
         // SAFETY: the caller's.
-        let (p, map) = unsafe { (work.params(p, tile.problem), work.map(map, tile.problem)) };
-        Self::new(config, p, map, memory)
-    }
-
-    #[inline(always)]
-    fn new(config: &'a Sm90Config, p: &'a Sm90Params, map: u64, memory: Memory) -> Self {
+        let Cta { config, params: p, maps: map, memory, rank, .. } =
+            unsafe { cta.at(tile.problem) };
         Self {
             config,
             p,
             memory,
+            rank,
             map,
             // Other CTAs read the same weights only if there are more token tiles; the
             // activations they always read.
@@ -90,7 +82,7 @@ impl<'a> Copies<'a> {
     #[inline(always)]
     unsafe fn weights(&self, tile: &Tile, chunk: u64, stage: u32, full: u32) {
         let bytes = self.config.chunk_bytes;
-        let to = self.memory.weights(self.config, stage);
+        let to = self.memory.weights(stage);
         let mut from = chunk;
         for i in 0..self.config.rows / CHUNK_ROWS {
             if i > 0 && tile.row_tile * self.config.rows + i * CHUNK_ROWS < self.p.problem.n {
@@ -117,11 +109,11 @@ impl<'a> Copies<'a> {
     /// activations have ended.
     #[inline(always)]
     unsafe fn activations(&self, tile: &Tile, [step, part]: [u32; 2], stage: u32, full: u32) {
-        let mut own = multicast::rank(self.config) * self.config.box_tokens();
+        let mut own = self.rank * self.config.box_tokens();
         let end = self.config.copied_tokens(tile.width);
         let halves = self.config.step_stages(tile.width) > 1;
         let column = step * K_STEP + part * self.config.box_columns();
-        let to = self.memory.activations(self.config, stage);
+        let to = self.memory.activations(stage);
         // How many there are is known where all tiles are equally wide.
         while own < end {
             let to = to + own * BOX_BYTES;
@@ -165,8 +157,7 @@ impl<'a> Copies<'a> {
 
 /// The producer's place in the CTA's run after [`begin`]: the weights of the first steps are in
 /// flight.
-pub struct Begun<W> {
-    work: W,
+pub struct Begun {
     item: Item,
     tile: Tile,
     /// Address of the next step's weights.
@@ -185,23 +176,17 @@ fn early(config: &Sm90Config, item: &Item, tile: &Tile) -> u32 {
 /// the work list is theirs.
 ///
 /// # Safety
-/// One thread of the CTA, whose run is not empty; `map` is the address of the tensor map in `p`; the barriers are
+/// One thread of the CTA, whose run is not empty; the barriers are
 /// initialised and known to this thread and to copies.
 #[inline(always)]
-pub unsafe fn begin<W: Work>(
-    work: W,
-    config: &Sm90Config,
-    p: &Sm90Params,
-    map: u64,
-    memory: Memory,
-    ring: Ring,
-) -> Begun<W> {
-    let item = work.take(p, &mut work.run(config, p));
-    let tile = tile::find(work, config, p, item.tile);
+pub unsafe fn begin<L: WorkList>(cta: &Cta<'_, L>) -> Begun {
+    let (config, ring) = (cta.config, cta.memory.ring());
+    let item = L::take(cta, &mut L::run(cta));
+    let tile = tile::find(cta, item.tile);
     // SAFETY: the tile is one of the launch's.
     let copies = unsafe {
-        let copies = Copies::of(work, config, p, map, memory, &tile);
-        work.acquire(copies.map);
+        let copies = Copies::of(cta, &tile);
+        cta.list.acquire(copies.map);
         copies
     };
     let mut chunk = copies.chunk(&tile, item.first);
@@ -218,7 +203,7 @@ pub unsafe fn begin<W: Work>(
             }
         }
     }
-    Begun { work, item, tile, chunk }
+    Begun { item, tile, chunk }
 }
 
 /// Copies the steps of the CTA's run as stages become empty; under multicast, empty in both CTAs.
@@ -226,18 +211,11 @@ pub unsafe fn begin<W: Work>(
 /// # Safety
 /// Called by the thread that called [`begin`].
 #[inline(always)]
-pub unsafe fn produce<W: Work>(
-    config: &Sm90Config,
-    p: &Sm90Params,
-    map: u64,
-    memory: Memory,
-    ring: Ring,
-    sums_stored: u32,
-    begun: Begun<W>,
-) {
-    let Begun { work, mut item, mut tile, mut chunk } = begun;
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
+    let (config, memory, ring) = (cta.config, cta.memory, cta.memory.ring());
+    let Begun { mut item, mut tile, mut chunk } = begun;
     // SAFETY: the tile is one of the launch's.
-    let mut copies = unsafe { Copies::of(work, config, p, map, memory, &tile) };
+    let mut copies = unsafe { Copies::of(cta, &tile) };
     // Stages that are told what comes, and whose weights are in flight.
     let mut early = early(config, &item, &tile);
     let chunk_bytes = u64::from(config.chunk_bytes);
@@ -271,52 +249,50 @@ pub unsafe fn produce<W: Work>(
                 cursor.advance();
             }
             if config.copies_partials()
-                && !W::WHOLE_TILES
+                && !L::WHOLE_TILES
                 && item.first > 0
-                && work.owned(p, &item)
-                && !p.schedule.is_split()
+                && L::owned(cta, &item)
+                && !cta.params.schedule.is_split()
             {
-                let first = work.first_cta(p, &item);
-                fix_up::copy(config, p, memory, (ring, &mut cursor), first);
+                fix_up::copy(cta, &mut cursor, L::first_cta(cta, &item));
             }
-            let mut run = work.rest(config, p, work.end(p, &item));
+            let mut run = L::rest(cta, L::end(cta, &item));
             if run.is_empty() {
-                let prefetches = work.prefetches_next(config);
-                if prefetches || (W::GROUPED && config.multicast > 1) {
+                let prefetches = L::prefetches_next(cta);
+                if prefetches || (L::GROUPED && config.multicast > 1) {
                     // Nothing is prefetched while copies are on their way, which would take longer. Multicast
                     // kernels, which do not prefetch, take 1 % less time with the wait.
                     ring.wait_full(&ring.filled(&cursor));
                 }
                 if prefetches {
-                    work.prefetch_next();
+                    L::prefetch_next(cta);
                 }
                 return;
             }
-            let overlaid = work.owned(p, &item)
-                && !config.sums_apart()
-                && !store_registers::applies::<W>(config, p);
-            if overlaid && !W::GROUPED {
-                multicast::wait_sums_stored(config, sums_stored, parity);
+            let overlaid =
+                L::owned(cta, &item) && !config.sums_apart() && !store_registers::applies(cta);
+            if overlaid && !L::GROUPED {
+                multicast::wait_sums_stored(memory, parity);
                 parity ^= 1;
             }
-            item = work.take(p, &mut run);
+            item = L::take(cta, &mut run);
             let last = tile.problem;
-            tile = tile::find(work, config, p, item.tile);
-            if W::GROUPED {
+            tile = tile::find(cta, item.tile);
+            if L::GROUPED {
                 at = place::next(config, at);
-                place::hand_over(work, config, p, memory, at, (&item, &tile));
+                place::hand_over(cta, at, (&item, &tile));
             }
-            if W::MIXED && tile.problem != last {
-                copies = Copies::of(work, config, p, map, memory, &tile);
-                work.acquire(copies.map);
+            if L::MIXED && tile.problem != last {
+                copies = Copies::of(cta, &tile);
+                cta.list.acquire(copies.map);
             }
             chunk = copies.chunk(&tile, item.first);
             step = item.first;
             // To find a tile in a table takes time, which passes while the sums are stored. So does the
             // time to copy weights, which nothing overlays; where tiles narrow, or problems have
             // parameters of their own, the thread has no registers for that.
-            if overlaid && W::GROUPED {
-                if !config.narrows() && !W::MIXED {
+            if overlaid && L::GROUPED {
+                if !config.narrows() && !L::MIXED {
                     early = item.count().min(config.stages());
                     let mut ahead = cursor;
                     for _ in 0..early {
@@ -327,7 +303,7 @@ pub unsafe fn produce<W: Work>(
                         ahead.advance();
                     }
                 }
-                multicast::wait_sums_stored(config, sums_stored, parity);
+                multicast::wait_sums_stored(memory, parity);
                 parity ^= 1;
             }
         }

@@ -7,12 +7,12 @@ use cuda_std::{thread, warp};
 use fp4_formats::Divisor;
 use fp4_formats::gemm::sm90::config::Sm90Config;
 
+use super::memory::Memory;
 use super::sync_consumers;
-use super::tile::Memory;
 
 /// The part of a tile that a CTA stores.
 #[derive(Clone, Copy)]
-pub struct Part {
+pub struct Share {
     /// CTAs that computed parts of the tile's K, and the rank of this one.
     pub cluster: Divisor,
     pub rank: u32,
@@ -20,7 +20,7 @@ pub struct Part {
     pub tokens: u32,
 }
 
-impl Part {
+impl Share {
     /// All of the tile.
     #[inline(always)]
     pub fn whole(tokens: u32) -> Self {
@@ -48,13 +48,14 @@ impl Part {
     /// Address, in the cluster's window where sums are loaded remotely, of the sums that CTA
     /// `rank` has of this CTA's token `token`.
     #[inline(always)]
-    pub fn sums(&self, config: &Sm90Config, memory: Memory, rank: u32, token: u32) -> u32 {
+    pub fn sums(&self, memory: Memory, rank: u32, token: u32) -> u32 {
+        let config = memory.config;
         let pitch = config.sum_pitch() * size_of::<f32>() as u32;
         if config.loads_remote() && self.ctas() > 1 {
-            return cluster::mapa_shared_cluster_u32(memory.sums(config, token), rank);
+            return cluster::mapa_shared_cluster_u32(memory.sums(token), rank);
         }
         if rank == self.rank {
-            return memory.sums(config, token);
+            return memory.sums(token);
         }
         let slot = memory.base + config.slot_offset(index(rank, self.rank), self.cluster);
         slot + (token - self.range(self.rank).0) * pitch
@@ -71,9 +72,10 @@ fn index(from: u32, to: u32) -> u32 {
 /// [`exchange`] follows.
 ///
 /// # Safety
-/// All consumers of all CTAs of the cluster call this; `received` is initialised, for one arrival.
+/// All consumers of all CTAs of the cluster call this; the barrier `sums_received` is initialised, for one arrival.
 #[inline(always)]
-pub unsafe fn release_stages(config: &Sm90Config, part: &Part, received: u32) {
+pub unsafe fn release_stages(memory: Memory, part: &Share) {
+    let (config, received) = (memory.config, memory.sums_received());
     if config.loads_remote() {
         return;
     }
@@ -98,7 +100,8 @@ pub unsafe fn release_stages(config: &Sm90Config, part: &Part, received: u32) {
 /// # Safety
 /// As [`release_stages`], after it.
 #[inline(always)]
-pub unsafe fn exchange(config: &Sm90Config, part: &Part, memory: Memory, received: u32) {
+pub unsafe fn exchange(memory: Memory, part: &Share) {
+    let (config, received) = (memory.config, memory.sums_received());
     if config.loads_remote() {
         // SAFETY: all consumers of the cluster are here.
         unsafe {

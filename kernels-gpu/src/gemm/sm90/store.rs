@@ -21,10 +21,11 @@ use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::{Affine, Problem, Sink};
 
+use super::Cta;
 use super::operands::Weights;
-use super::split_k::Part;
-use super::tile::{Memory, Tile};
-use super::work::Work;
+use super::split_k::Share;
+use super::tile::Tile;
+use super::work::WorkList;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
@@ -35,22 +36,19 @@ use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 /// # Safety
 /// All consumers call this, warp by warp converged; the sums are visible to them.
 #[inline(always)]
-pub unsafe fn store_tile<W: Weights>(
-    work: impl Work,
-    config: &Sm90Config,
-    p: &Sm90Params,
+pub unsafe fn store_tile<W: Weights, L: WorkList>(
+    cta: &Cta<'_, L>,
     tile: &Tile,
-    part: &Part,
-    memory: Memory,
+    part: &Share,
     alphas: [f32; 2],
 ) {
+    let (config, p) = (cta.config, cta.params);
     let sink = &p.epilogue.sink;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     // Pinned, so that what follows from it takes no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
     let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
-    let store =
-        Store { work, config, p, sink, result: &result, tile, part, memory, unit, thread, alphas };
+    let store = Store { cta, sink, result: &result, tile, part, unit, thread, alphas };
     let columns = if config.is_grouped() { marker::pin(sink.columns) } else { sink.columns };
     let sizes = Problem { n: columns, ..result };
     let aligned = sizes.n.is_multiple_of(COLUMNS as u32);
@@ -90,17 +88,14 @@ pub(super) fn is_plain(config: &Sm90Config, p: &Sm90Params) -> bool {
 
 /// What a thread needs to store its part of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct Store<'a, W> {
-    pub work: W,
-    pub config: &'a Sm90Config,
-    pub p: &'a Sm90Params,
+pub(super) struct Store<'a, L> {
+    pub cta: &'a Cta<'a, L>,
     /// Address and type of the results.
     pub sink: &'a Sink,
     /// Sizes of the result.
     pub result: &'a Problem,
     pub tile: &'a Tile,
-    pub part: &'a Part,
-    pub memory: Memory,
+    pub part: &'a Share,
     /// Value of a sum's 1.
     pub unit: f32,
     pub thread: u32,
@@ -122,7 +117,7 @@ pub(super) struct Piece {
     pub swapped: bool,
 }
 
-impl<W: Work> Store<'_, W> {
+impl<L: WorkList> Store<'_, L> {
     /// Where `2^log2` neighbouring threads store a token: the thread's first token, behind the first
     /// that the CTA stores, and the distance of its tokens.
     #[inline(always)]
@@ -133,13 +128,13 @@ impl<W: Work> Store<'_, W> {
     /// Factors and bias of half `half` of the tile's problem.
     #[inline(always)]
     pub(super) fn affine(&self, half: u32) -> Affine {
-        self.work.affine(&self.p.epilogue, half, self.tile.problem, self.alphas)
+        self.cta.list.affine(&self.cta.params.epilogue, half, self.tile.problem, self.alphas)
     }
 
     /// 1 where two sums make a result.
     #[inline(always)]
     pub(super) fn gated(&self) -> u32 {
-        self.p.epilogue.combine.gated
+        self.cta.params.epilogue.combine.gated
     }
 
     /// The thread's piece of rows of eight results each, or `1 << eights_log2` times eight. `gated` is
@@ -147,10 +142,10 @@ impl<W: Work> Store<'_, W> {
     #[inline(always)]
     pub(super) fn piece(&self, gated: u32, eights_log2: u32) -> Piece {
         let columns_log2 = const { (COLUMNS as u32).ilog2() } + eights_log2;
-        let log2 = self.config.rows.ilog2() - columns_log2 - gated;
+        let log2 = self.cta.config.rows.ilog2() - columns_log2 - gated;
         let index = self.thread & ((1 << log2) - 1);
         let column = index << columns_log2 << gated;
-        let n = ((self.tile.row_tile * self.config.rows) >> gated) + (index << columns_log2);
+        let n = ((self.tile.row_tile * self.cta.config.rows) >> gated) + (index << columns_log2);
         let (ahead, step) = self.tokens(log2);
         let swapped = !(self.thread ^ self.thread >> 2).is_multiple_of(2);
         Piece { column, n, ahead, step, swapped }
@@ -159,7 +154,7 @@ impl<W: Work> Store<'_, W> {
     /// Whether sums are loaded from the cluster's shared memory.
     #[inline(always)]
     fn is_remote(&self) -> bool {
-        self.config.loads_remote() && self.part.ctas() > 1
+        self.cta.config.loads_remote() && self.part.ctas() > 1
     }
 
     /// Adds all CTAs' sums of each of some tokens, in the order of their ranks; `RANKS` CTAs' are
@@ -207,8 +202,7 @@ impl<W: Work> Store<'_, W> {
     /// They are there.
     #[inline(always)]
     unsafe fn load(&self, piece: &Piece, rank: u32, column: u32, token: u32) -> [f32; COLUMNS] {
-        let at = self.part.sums(self.config, self.memory, rank, token)
-            + column * size_of::<f32>() as u32;
+        let at = self.part.sums(self.cta.memory, rank, token) + column * size_of::<f32>() as u32;
         let (before, after) = if piece.swapped { (16, 0) } else { (0, 16) };
         let load = |at: u32| {
             // SAFETY: the sums are there, at a multiple of 16 bytes.
@@ -240,11 +234,11 @@ impl<W: Work> Store<'_, W> {
             return;
         }
         let own;
-        let affine = if W::OWN_FACTORS {
+        let affine = if L::OWN_FACTORS {
             own = self.affine(0);
             &own
         } else {
-            &self.p.epilogue.affine
+            &self.cta.params.epilogue.affine
         };
         let sink = self.sink;
         let (first, end) = self.part.range(self.part.rank);
@@ -287,10 +281,10 @@ impl<W: Work> Store<'_, W> {
     #[inline(always)]
     unsafe fn store_columns<const BATCH: usize>(&self) -> f32 {
         let mut found = 0.0;
-        let (tile, epilogue, gated) = (self.tile, &self.p.epilogue, self.gated());
-        let log2 = self.config.rows.ilog2() - gated;
+        let (tile, epilogue, gated) = (self.tile, &self.cta.params.epilogue, self.gated());
+        let log2 = self.cta.config.rows.ilog2() - gated;
         let index = self.thread & ((1 << log2) - 1);
-        let n = ((tile.row_tile * self.config.rows) >> gated) + index;
+        let n = ((tile.row_tile * self.cta.config.rows) >> gated) + index;
         if n >= self.result.n {
             return found;
         }
@@ -351,7 +345,7 @@ impl<W: Work> Store<'_, W> {
         let mut rank = 0;
         while rank < self.part.ctas() {
             for i in 0..BATCH {
-                let at = self.part.sums(self.config, self.memory, rank, tokens[i])
+                let at = self.part.sums(self.cta.memory, rank, tokens[i])
                     + column * size_of::<f32>() as u32;
                 // SAFETY: the sum is there.
                 let bits = unsafe {

@@ -8,7 +8,7 @@ use cuda_std::warp;
 use fp4_formats::gemm::sm90::config::CONSUMER_THREADS;
 
 use super::store::{Piece, Store, is_plain};
-use super::work::Work;
+use super::work::WorkList;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
@@ -16,7 +16,7 @@ use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
 /// Bytes of a sum.
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
-impl<W: Work> Store<'_, W> {
+impl<L: WorkList> Store<'_, L> {
     /// Floats in aligned rows, or NVFP4 or MXFP4, of which two or four neighbouring lanes have a block.
     /// For kernels of few tokens, whose main loops this leaves alone; of more tokens
     /// [`Self::store_blocks`] is faster.
@@ -76,7 +76,7 @@ impl<W: Work> Store<'_, W> {
     unsafe fn pad(&self) {
         let (tile, part, sink) = (self.tile, self.part, self.sink);
         if epilogue::is_blocks(sink) && tile.token + part.tokens == self.result.m {
-            let count = blocks::count(sink, self.config.rows) >> self.gated();
+            let count = blocks::count(sink, self.cta.config.rows) >> self.gated();
             let columns = [tile.row_tile * count, count];
             let threads =
                 [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
@@ -98,7 +98,7 @@ impl<W: Work> Store<'_, W> {
         unsafe { self.pad() };
         let is_blocks = epilogue::is_blocks(sink);
         let eights = if is_blocks { 2 } else { 1 };
-        let plain_blocks = is_blocks && is_plain(self.config, self.p);
+        let plain_blocks = is_blocks && is_plain(self.cta.config, self.cta.params);
         // All threads do as many rounds as the one with most tokens. The lanes of a warp stay
         // together, and ptxas knows it: otherwise no address of the main loop would be in a
         // uniform register.
@@ -149,10 +149,10 @@ impl<W: Work> Store<'_, W> {
         let columns = [piece.column, piece.column + COLUMNS as u32];
         // SAFETY: as the caller says.
         let (row, sums) = unsafe {
-            let row = if W::OWN_FACTORS {
+            let row = if L::OWN_FACTORS {
                 affine::row_factor(&self.affine(0), m)
             } else {
-                affine::row_factor(&self.p.epilogue.affine, m)
+                affine::row_factor(&self.cta.params.epilogue.affine, m)
             };
             (row, self.sums::<2, 1>(piece, columns, [token; 2]))
         };
@@ -176,7 +176,7 @@ impl<W: Work> Store<'_, W> {
     ) -> [[f32; COLUMNS]; 2] {
         // Of sixteen, both halves wait in shared memory: registers are few. Their place is that of sums
         // that only this thread needs.
-        let block = self.memory.sums(self.config, token) + piece.column * F32_BYTES;
+        let block = self.cta.memory.sums(token) + piece.column * F32_BYTES;
         let sink = self.sink;
         let half = |eight: u32| block + eight * COLUMNS as u32 * F32_BYTES;
         let mut eight = 0;
@@ -213,7 +213,7 @@ impl<W: Work> Store<'_, W> {
         [m, n]: [u32; 2],
         eight: u32,
     ) -> [f32; COLUMNS] {
-        let epilogue = &self.p.epilogue;
+        let epilogue = &self.cta.params.epilogue;
         let gated = self.gated();
         let (mut results, mut half) = ([0.0; COLUMNS], 0);
         loop {

@@ -26,11 +26,12 @@ use fp4_formats::gemm::sm90::config::{
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::sm90::repack::{BLOCK_ROWS, WARPGROUP};
 
+use super::Cta;
 use super::operands::Weights;
 use super::stage::{first_block, lane};
 use super::strips::{BYTES, Gated, Own, Plain, STRIP_SUMS, Same, Strip};
-use super::tile::{Memory, Tile};
-use super::work::Work;
+use super::tile::Tile;
+use super::work::WorkList;
 use crate::gemm::epilogue::affine;
 use crate::gemm::epilogue::{self, COLUMNS};
 
@@ -43,8 +44,8 @@ const STORES: u32 = RESULT_TOKENS / STORE_ROWS;
 /// Whether the results of a launch are stored so. Pinned, so that the answer takes no register during the
 /// main loop.
 #[inline(always)]
-pub fn applies<W: Work>(config: &Sm90Config, p: &Sm90Params) -> bool {
-    config.stages_results() && !W::MIXED && marker::pin(p.from_registers) != 0
+pub fn applies<L: WorkList>(cta: &Cta<'_, L>) -> bool {
+    cta.config.stages_results() && !L::MIXED && marker::pin(cta.params.from_registers) != 0
 }
 
 /// Stores the results of the tile whose sums the consumers have.
@@ -52,20 +53,16 @@ pub fn applies<W: Work>(config: &Sm90Config, p: &Sm90Params) -> bool {
 /// # Safety
 /// The warpgroup is converged, and its products are finished; the launch is one that this [`applies`] to.
 #[inline(always)]
-pub unsafe fn store_tile<W: Weights, L: Work, const SUMS: usize, const BLOCKS: usize>(
-    work: L,
-    config: &Sm90Config,
-    p: &Sm90Params,
+pub unsafe fn store_tile<W: Weights, L: WorkList, const SUMS: usize, const BLOCKS: usize>(
+    cta: &Cta<'_, L>,
     (tile, alphas): (&Tile, [f32; 2]),
-    memory: Memory,
     sums: &[[f32; SUMS]; BLOCKS],
 ) {
-    let staged = memory.base
-        + config.results_offset()
-        + thread::thread_idx_x() / WARPGROUP * config.result_bytes();
+    let (config, p) = (cta.config, cta.params);
+    let staged = cta.memory.results(thread::thread_idx_x() / WARPGROUP);
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let store = Store { config, p, tile, staged };
-    let affine = work.affine(&p.epilogue, 0, tile.problem, alphas);
+    let affine = cta.list.affine(&p.epilogue, 0, tile.problem, alphas);
     // Where all tokens have the same factor, it is multiplied with the unit first, a power of two: the same
     // product, unless that is beyond f32.
     let same = affine.alpha * unit;

@@ -2,12 +2,12 @@
 //! tiles have several.
 
 use cuda_std::ptx::{marker, memory as words};
-use fp4_formats::gemm::sm90::config::{Sm90Config, TRIMMED_TOKENS};
+use fp4_formats::gemm::sm90::config::TRIMMED_TOKENS;
 
 use super::consumer::Consumer;
+use super::memory::Memory;
 use super::operands::{Narrow, STEPS};
-use super::tile::Memory;
-use crate::pipeline::{Cursor, Ring};
+use crate::pipeline::Cursor;
 
 impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
     /// Sums the products of the next `count` steps, at least one, of a tile of `width` tokens: by
@@ -18,47 +18,46 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
     #[inline(always)]
     pub unsafe fn sum_width(
         &mut self,
-        config: &Sm90Config,
+        memory: Memory,
         width: u32,
         count: u32,
-        memory: Memory,
-        ring: Ring,
         cursor: &mut Cursor,
     ) {
+        let config = memory.config;
         // SAFETY: the caller's.
         unsafe {
             if config.trims() {
                 const { assert!(matches!(TRIMMED_TOKENS, [32, 40, 48])) };
                 match width {
-                    ..=32 => self.sum_steps::<16>(config, count, memory, ring, cursor),
-                    33..=40 => self.sum_steps::<20>(config, count, memory, ring, cursor),
-                    41.. => self.sum_steps::<24>(config, count, memory, ring, cursor),
+                    ..=32 => self.sum_steps::<16>(memory, count, cursor),
+                    33..=40 => self.sum_steps::<20>(memory, count, cursor),
+                    41.. => self.sum_steps::<24>(memory, count, cursor),
                 }
                 return self.keep_operands(memory, count);
             }
             if !config.is_wide() {
                 match width {
-                    ..=96 => self.sum_steps::<48>(config, count, memory, ring, cursor),
-                    97..=112 => self.sum_steps::<56>(config, count, memory, ring, cursor),
-                    113.. => self.sum_steps::<64>(config, count, memory, ring, cursor),
+                    ..=96 => self.sum_steps::<48>(memory, count, cursor),
+                    97..=112 => self.sum_steps::<56>(memory, count, cursor),
+                    113.. => self.sum_steps::<64>(memory, count, cursor),
                 }
                 return self.keep_operands(memory, count);
             }
             // A product of 144 tokens takes longer than one of 160.
             match width {
-                ..=48 => self.sum_steps::<24>(config, count, memory, ring, cursor),
-                49..=64 => self.sum_steps::<32>(config, count, memory, ring, cursor),
-                65..=80 => self.sum_steps::<40>(config, count, memory, ring, cursor),
-                81..=96 => self.sum_steps::<48>(config, count, memory, ring, cursor),
-                97..=112 => self.sum_steps::<56>(config, count, memory, ring, cursor),
-                113..=128 => self.sum_steps::<64>(config, count, memory, ring, cursor),
-                129..=160 => self.sum_steps::<80>(config, count, memory, ring, cursor),
-                161..=176 => self.sum_steps::<88>(config, count, memory, ring, cursor),
-                177..=192 => self.sum_steps::<96>(config, count, memory, ring, cursor),
-                193..=208 => self.sum_steps::<104>(config, count, memory, ring, cursor),
-                209..=224 => self.sum_steps::<112>(config, count, memory, ring, cursor),
-                225..=240 => self.sum_steps::<120>(config, count, memory, ring, cursor),
-                241.. => self.sum_steps::<128>(config, count, memory, ring, cursor),
+                ..=48 => self.sum_steps::<24>(memory, count, cursor),
+                49..=64 => self.sum_steps::<32>(memory, count, cursor),
+                65..=80 => self.sum_steps::<40>(memory, count, cursor),
+                81..=96 => self.sum_steps::<48>(memory, count, cursor),
+                97..=112 => self.sum_steps::<56>(memory, count, cursor),
+                113..=128 => self.sum_steps::<64>(memory, count, cursor),
+                129..=160 => self.sum_steps::<80>(memory, count, cursor),
+                161..=176 => self.sum_steps::<88>(memory, count, cursor),
+                177..=192 => self.sum_steps::<96>(memory, count, cursor),
+                193..=208 => self.sum_steps::<104>(memory, count, cursor),
+                209..=224 => self.sum_steps::<112>(memory, count, cursor),
+                225..=240 => self.sum_steps::<120>(memory, count, cursor),
+                241.. => self.sum_steps::<128>(memory, count, cursor),
             }
             self.keep_operands(memory, count);
         }

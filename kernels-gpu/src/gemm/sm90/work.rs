@@ -9,14 +9,15 @@ use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::work::Tile as WorkTile;
 use fp4_formats::gemm::{Affine, Epilogue, Item, Problem, Run, Tiles};
+use fp4_formats::tensor_map::TENSOR_MAP_ALIGN;
 
-use super::multicast;
+use super::{Cta, multicast};
 use crate::gemm::epilogue::combine::affine_of;
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::{self, MixedTable};
 
 /// A work list. All threads of a CTA get the same answers.
-pub trait Work: Copy {
+pub trait WorkList: Copy {
     /// Whether a table in shared memory says which tiles there are, so that nothing can be copied
     /// before it is made.
     const GROUPED: bool;
@@ -39,25 +40,22 @@ pub trait Work: Copy {
         }
     }
 
-    /// The parameters of problem `problem`; `p` are those of the launch.
+    /// The parameters of problem `problem`, from those of the launch.
     ///
     /// # Safety
     /// There is such a problem.
     #[inline(always)]
-    unsafe fn params(self, p: &Sm90Params, _: u32) -> &Sm90Params {
-        p
+    unsafe fn params(self, launch: &Sm90Params, _: u32) -> &Sm90Params {
+        launch
     }
 
-    /// The address of the activations' tensor map of problem `problem`; `map` is that of the launch.
-    ///
-    /// # Safety
-    /// As [`params`](Self::params).
+    /// Generic address of the tensor maps at the head of these parameters, the problem's.
     #[inline(always)]
-    unsafe fn map(self, map: u64, _: u32) -> u64 {
-        map
+    fn maps(self, _: &Sm90Params) -> u64 {
+        marker::kernel_parameter::<0, { TENSOR_MAP_ALIGN as u32 }>()
     }
 
-    /// Makes the tensor map at this [address](Self::map) known to copies of this thread.
+    /// Makes the tensor map at this [address](Self::maps) known to copies of this thread.
     ///
     /// # Safety
     /// There is one.
@@ -69,18 +67,18 @@ pub trait Work: Copy {
     /// # Safety
     /// One whole warp of the CTA; the other threads use the work list behind a barrier.
     #[inline(always)]
-    unsafe fn begin(self, _: &Sm90Config) {}
+    unsafe fn begin(_: &Cta<'_, Self>) {}
 
     /// If the work list is bad: says so, and makes all results NaN. There are no tiles then.
     ///
     /// # Safety
     /// All consumers of all CTAs call it.
     #[inline(always)]
-    unsafe fn refuse(self, _: &Sm90Config, _: &Sm90Params) {}
+    unsafe fn refuse(_: &Cta<'_, Self>) {}
 
     /// Whether the CTA brings weights of the next launch to L2.
     #[inline(always)]
-    fn prefetches_next(self, _: &Sm90Config) -> bool {
+    fn prefetches_next(_: &Cta<'_, Self>) -> bool {
         false
     }
 
@@ -89,40 +87,40 @@ pub trait Work: Copy {
     /// # Safety
     /// One thread of a CTA that [does so](Self::prefetches_next).
     #[inline(always)]
-    unsafe fn prefetch_next(self) {}
+    unsafe fn prefetch_next(_: &Cta<'_, Self>) {}
 
     /// This CTA's run; all CTAs of a multicast have the same.
-    fn run(self, config: &Sm90Config, p: &Sm90Params) -> Run;
+    fn run(cta: &Cta<'_, Self>) -> Run;
 
     /// What is left of it if the steps from `end` on are done.
     #[inline(always)]
-    fn rest(self, config: &Sm90Config, p: &Sm90Params, end: u32) -> Run {
-        Run { end, ..self.run(config, p) }
+    fn rest(cta: &Cta<'_, Self>, end: u32) -> Run {
+        Run { end, ..Self::run(cta) }
     }
 
     /// Takes what is left of a run's last tile. Something is left.
     #[inline(always)]
-    fn take(self, p: &Sm90Params, run: &mut Run) -> Item {
-        run.take(&p.schedule)
+    fn take(cta: &Cta<'_, Self>, run: &mut Run) -> Item {
+        run.take(&cta.params.schedule)
     }
 
     /// Where the rest of the run ends when `item`, which was its last, is done.
     #[inline(always)]
-    fn end(self, p: &Sm90Params, item: &Item) -> u32 {
-        p.schedule.start(item)
+    fn end(cta: &Cta<'_, Self>, item: &Item) -> u32 {
+        cta.params.schedule.start(item)
     }
 
     /// Whether this CTA stores the tile of an item.
     #[inline(always)]
-    fn owned(self, p: &Sm90Params, item: &Item) -> bool {
-        item.owned(&p.schedule)
+    fn owned(cta: &Cta<'_, Self>, item: &Item) -> bool {
+        item.owned(&cta.params.schedule)
     }
 
     /// The first CTA that computes steps of an item's tile; this CTA computes the last.
-    fn first_cta(self, p: &Sm90Params, item: &Item) -> u32;
+    fn first_cta(cta: &Cta<'_, Self>, item: &Item) -> u32;
 
     /// Tile number `index`.
-    fn tile(self, config: &Sm90Config, p: &Sm90Params, index: u32) -> WorkTile;
+    fn tile(cta: &Cta<'_, Self>, index: u32) -> WorkTile;
 
     /// Factors of the sums of both halves of problem `problem`.
     ///
@@ -134,27 +132,67 @@ pub trait Work: Copy {
     fn affine(self, epilogue: &Epilogue, half: u32, problem: u32, alphas: [f32; 2]) -> Affine;
 }
 
+impl<'a, L: WorkList> Cta<'a, L> {
+    /// The same with the parameters of problem `problem`.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    pub unsafe fn at(&self, problem: u32) -> Self {
+        if !L::MIXED {
+            return *self;
+        }
+        // SAFETY: the caller's.
+        let params = unsafe { self.list.params(self.params, problem) };
+        Self { params, maps: self.list.maps(params), ..*self }
+    }
+
+    /// The same with another work list.
+    #[inline(always)]
+    fn of<M>(&self, list: M) -> Cta<'a, M> {
+        let Self { config, params, maps, memory, rank, .. } = *self;
+        Cta { config, params, maps, list, memory, rank }
+    }
+
+    /// Factors of the sums of both halves of problem `problem`.
+    ///
+    /// # Safety
+    /// There is such a problem.
+    #[inline(always)]
+    pub unsafe fn alphas(&self, problem: u32) -> [f32; 2] {
+        // SAFETY: the caller's.
+        unsafe { self.list.alphas(&self.at(problem).params.epilogue, problem) }
+    }
+}
+
+/// The tiles of a product of these sizes.
+#[inline(always)]
+fn tiles(config: &Sm90Config, params: &Sm90Params, sizes: &Problem) -> Tiles {
+    Tiles::walked(sizes, config.work_shape(), Sm90Config::ORDER, params.walk)
+}
+
 /// A dense or batched product.
 #[derive(Clone, Copy)]
 pub struct Uniform;
 
-impl Work for Uniform {
+impl WorkList for Uniform {
     const GROUPED: bool = false;
 
     #[inline(always)]
-    fn run(self, config: &Sm90Config, p: &Sm90Params) -> Run {
+    fn run(cta: &Cta<'_, Self>) -> Run {
         // Pinned: recomputed where it is needed, to save registers.
-        p.schedule.run(multicast::run_of(config, marker::pin(thread::block_idx_x())))
+        let run = multicast::run_of(cta.config, marker::pin(thread::block_idx_x()));
+        cta.params.schedule.run(run)
     }
 
     #[inline(always)]
-    fn first_cta(self, p: &Sm90Params, item: &Item) -> u32 {
-        item.first_cta(&p.schedule)
+    fn first_cta(cta: &Cta<'_, Self>, item: &Item) -> u32 {
+        item.first_cta(&cta.params.schedule)
     }
 
     #[inline(always)]
-    fn tile(self, config: &Sm90Config, p: &Sm90Params, index: u32) -> WorkTile {
-        Tiles::walked(&p.problem, config.work_shape(), Sm90Config::ORDER, p.walk).tile(index)
+    fn tile(cta: &Cta<'_, Self>, index: u32) -> WorkTile {
+        tiles(cta.config, cta.params, &cta.params.problem).tile(index)
     }
 
     #[inline(always)]
@@ -175,23 +213,23 @@ pub struct Scaled {
     pub row_factor_stride: u32,
 }
 
-impl Work for Scaled {
+impl WorkList for Scaled {
     const GROUPED: bool = false;
     const OWN_FACTORS: bool = true;
 
     #[inline(always)]
-    fn run(self, config: &Sm90Config, p: &Sm90Params) -> Run {
-        Uniform.run(config, p)
+    fn run(cta: &Cta<'_, Self>) -> Run {
+        Uniform::run(&cta.of(Uniform))
     }
 
     #[inline(always)]
-    fn first_cta(self, p: &Sm90Params, item: &Item) -> u32 {
-        Uniform.first_cta(p, item)
+    fn first_cta(cta: &Cta<'_, Self>, item: &Item) -> u32 {
+        Uniform::first_cta(&cta.of(Uniform), item)
     }
 
     #[inline(always)]
-    fn tile(self, config: &Sm90Config, p: &Sm90Params, index: u32) -> WorkTile {
-        Uniform.tile(config, p, index)
+    fn tile(cta: &Cta<'_, Self>, index: u32) -> WorkTile {
+        Uniform::tile(&cta.of(Uniform), index)
     }
 
     #[inline(always)]
@@ -210,52 +248,52 @@ impl Work for Scaled {
 }
 
 /// A grouped product. Its table in shared memory is [`Sm90Config::table_offset`]'s.
-impl Work for GroupTable<'_> {
+impl WorkList for GroupTable<'_> {
     const GROUPED: bool = true;
 
     #[inline(always)]
-    unsafe fn begin(self, config: &Sm90Config) {
+    unsafe fn begin(cta: &Cta<'_, Self>) {
+        let run = multicast::run_of(cta.config, thread::block_idx_x());
         // SAFETY: the caller's.
-        unsafe {
-            self.make::<true>(config.tiling(), multicast::run_of(config, thread::block_idx_x()));
-        }
+        unsafe { cta.list.make::<true>(cta.config.tiling(), run) };
     }
 
     #[inline(always)]
-    unsafe fn refuse(self, config: &Sm90Config, p: &Sm90Params) {
-        let cta = multicast::run_of(config, thread::block_idx_x());
-        let thread = multicast::rank(config) * CONSUMER_THREADS + thread::thread_idx_x();
+    unsafe fn refuse(cta: &Cta<'_, Self>) {
+        let (config, params) = (cta.config, cta.params);
+        let run = multicast::run_of(config, thread::block_idx_x());
+        let thread = cta.rank * CONSUMER_THREADS + thread::thread_idx_x();
         let threads = [thread, config.multicast * CONSUMER_THREADS];
         // SAFETY: the caller's.
-        unsafe { self.refuse(&p.epilogue.sink, &p.problem, cta, threads) };
+        unsafe { cta.list.refuse(&params.epilogue.sink, &params.problem, run, threads) };
     }
 
     #[inline(always)]
-    fn prefetches_next(self, config: &Sm90Config) -> bool {
-        config.prefetches_next() && self.groups.next.weights != 0
+    fn prefetches_next(cta: &Cta<'_, Self>) -> bool {
+        cta.config.prefetches_next() && cta.list.groups.next.weights != 0
     }
 
     #[inline(always)]
-    unsafe fn prefetch_next(self) {
+    unsafe fn prefetch_next(cta: &Cta<'_, Self>) {
         // SAFETY: the caller's.
-        unsafe { self.prefetch_for(thread::block_idx_x()) };
+        unsafe { cta.list.prefetch_for(thread::block_idx_x()) };
     }
 
     #[inline(always)]
-    fn run(self, _: &Sm90Config, _: &Sm90Params) -> Run {
-        let OwnRun { first, end, .. } = self.own();
+    fn run(cta: &Cta<'_, Self>) -> Run {
+        let OwnRun { first, end, .. } = cta.list.own();
         Run { first, end }
     }
 
     #[inline(always)]
-    fn first_cta(self, _: &Sm90Params, _: &Item) -> u32 {
+    fn first_cta(cta: &Cta<'_, Self>, _: &Item) -> u32 {
         // Only where the run begins can steps of a tile be another CTA's.
-        self.own().first_cta
+        cta.list.own().first_cta
     }
 
     #[inline(always)]
-    fn tile(self, _: &Sm90Config, _: &Sm90Params, index: u32) -> WorkTile {
-        self.tile(self.own().tile(index))
+    fn tile(cta: &Cta<'_, Self>, index: u32) -> WorkTile {
+        cta.list.tile(cta.list.own().tile(index))
     }
 
     #[inline(always)]
@@ -274,7 +312,7 @@ impl Work for GroupTable<'_> {
 
 /// Products of sizes of their own. CTAs take whole tiles. The table in shared memory is
 /// [`Sm90Config::table_offset`]'s.
-impl Work for MixedTable<'_> {
+impl WorkList for MixedTable<'_> {
     const GROUPED: bool = true;
     const MIXED: bool = true;
 
@@ -285,9 +323,8 @@ impl Work for MixedTable<'_> {
     }
 
     #[inline(always)]
-    unsafe fn map(self, _: u64, problem: u32) -> u64 {
-        // SAFETY: the caller's; a block begins with the map.
-        let own: &Sm90Params = unsafe { self.block(problem) };
+    fn maps(self, own: &Sm90Params) -> u64 {
+        const { assert!(core::mem::offset_of!(Sm90Params, activations) == 0) };
         core::ptr::from_ref(own) as u64
     }
 
@@ -298,49 +335,48 @@ impl Work for MixedTable<'_> {
     }
 
     #[inline(always)]
-    unsafe fn begin(self, _: &Sm90Config) {
+    unsafe fn begin(cta: &Cta<'_, Self>) {
         // SAFETY: the caller's.
-        unsafe { self.make() };
+        unsafe { cta.list.make() };
     }
 
     #[inline(always)]
-    fn run(self, _: &Sm90Config, _: &Sm90Params) -> Run {
-        self.mixed.run(marker::pin(thread::block_idx_x()))
+    fn run(cta: &Cta<'_, Self>) -> Run {
+        cta.list.mixed.run(marker::pin(thread::block_idx_x()))
     }
 
     #[inline(always)]
-    fn take(self, p: &Sm90Params, run: &mut Run) -> Item {
+    fn take(cta: &Cta<'_, Self>, run: &mut Run) -> Item {
         let tile = run.end - 1;
-        run.end = self.mixed.end(tile);
-        let (problem, _) = self.locate(tile);
+        run.end = cta.list.mixed.end(tile);
+        let (problem, _) = cta.list.locate(tile);
         // SAFETY: the tile's problem exists.
-        let own = unsafe { self.params(p, problem) };
-        Item { tile, first: 0, end: own.schedule.steps() }
+        let own = unsafe { cta.at(problem) };
+        Item { tile, first: 0, end: own.params.schedule.steps() }
     }
 
     #[inline(always)]
-    fn end(self, _: &Sm90Params, item: &Item) -> u32 {
-        self.mixed.end(item.tile)
+    fn end(cta: &Cta<'_, Self>, item: &Item) -> u32 {
+        cta.list.mixed.end(item.tile)
     }
 
     #[inline(always)]
-    fn owned(self, _: &Sm90Params, _: &Item) -> bool {
+    fn owned(_: &Cta<'_, Self>, _: &Item) -> bool {
         true
     }
 
     #[inline(always)]
-    fn first_cta(self, _: &Sm90Params, _: &Item) -> u32 {
+    fn first_cta(_: &Cta<'_, Self>, _: &Item) -> u32 {
         thread::block_idx_x()
     }
 
     #[inline(always)]
-    fn tile(self, config: &Sm90Config, p: &Sm90Params, index: u32) -> WorkTile {
-        let (problem, index) = self.locate(index);
+    fn tile(cta: &Cta<'_, Self>, index: u32) -> WorkTile {
+        let (problem, index) = cta.list.locate(index);
         // SAFETY: the tile's problem exists.
-        let own = unsafe { self.params(p, problem) };
+        let own = unsafe { cta.at(problem) }.params;
         let sizes = Problem { l: 1, ..own.problem };
-        let tiles = Tiles::walked(&sizes, config.work_shape(), Sm90Config::ORDER, own.walk);
-        WorkTile { problem, ..tiles.tile(index) }
+        WorkTile { problem, ..tiles(cta.config, own, &sizes).tile(index) }
     }
 
     #[inline(always)]
