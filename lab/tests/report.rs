@@ -197,7 +197,7 @@ fn bad_input_is_refused() {
     };
     for (text, message) in [
         ("{", "must have runs as `bench --json` writes them"),
-        ("{}", "neither runs of `bench --json` nor `rows`"),
+        ("{}", "it has no runs of `bench --json`"),
         (r#"[{"op": "gemm"}]"#, "a run has no `op` or no `shape`"),
         (r#"[{"op": "gemm", "shape": "gemm:1x1x16", "bytes": 1e999}]"#, "number out of range"),
         (r#"{"nvfp4_report": 2, "sources": []}"#, "nvfp4_report must be 1, but is 2"),

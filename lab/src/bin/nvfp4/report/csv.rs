@@ -40,7 +40,7 @@ const COLUMNS: [Column; 38] = [
     Column("dtype", Kind::Text, &["/dtype"]),
     Column("output", Kind::Text, &["/output"]),
     Column("scale", Kind::Text, &["/scale"]),
-    Column("layout", Kind::Text, &["/layout", "/b_scale_layout", "/layouts/0"]),
+    Column("layout", Kind::Text, &["/layout", "/b_scale_layout"]),
     Column("repack", Kind::Text, &["/plan/repack"]),
     Column("inputs", Kind::Text, &["/generator"]),
     Column("launches", Kind::Text, &["/launches"]),

@@ -1,7 +1,7 @@
 //! The JSON of `bench --json`, of all operations and of recorded files, as far as a report has it.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// One run. Fields that an operation does not have are absent.
 #[derive(Debug, Default, Deserialize)]
@@ -20,8 +20,6 @@ pub struct Run {
     pub layout: Option<String>,
     /// Layout of the scales of a GEMV's weights.
     pub b_scale_layout: Option<String>,
-    /// The same in older records: of the weights, of the vector.
-    pub layouts: Option<[String; 2]>,
     pub generator: Option<String>,
     /// Whether launches overlap.
     pub launches: Option<String>,
@@ -79,7 +77,7 @@ pub struct Step {
     pub kernel: String,
 }
 
-/// Times in seconds; tables have medians only.
+/// Times in seconds; records have no percentiles of some.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Spread {
     pub median: f64,
@@ -150,77 +148,35 @@ pub struct Bound {
     pub by: String,
 }
 
-/// The runs of a file: a list, a single one, or a table of times in microseconds.
+/// The runs of a file: a list, or a single one.
 pub fn runs(file: Value) -> Result<Vec<Value>, String> {
     match file {
         Value::Array(runs) => Ok(runs),
-        Value::Object(mut fields) => match fields.remove("rows") {
-            Some(Value::Array(rows)) => rows.iter().map(|row| of_table(row, &fields)).collect(),
-            _ if fields.contains_key("op") => Ok(vec![Value::Object(fields)]),
-            _ => Err("it has neither runs of `bench --json` nor `rows`".into()),
-        },
+        Value::Object(fields) if fields.contains_key("op") => Ok(vec![Value::Object(fields)]),
+        Value::Object(_) => Err("it has no runs of `bench --json`".into()),
         _ => Err("it is neither a list nor an object".into()),
     }
-}
-
-/// A row of a table, `{"direction": "quantize", "shape": "1024x1024", "us": 2.5, "copy_us": 2.1, ..}`, as
-/// a run. Fields that hold for all of the table's rows are in `head`.
-fn of_table(row: &Value, head: &Map<String, Value>) -> Result<Value, String> {
-    let text = |name: &str| {
-        let found = row.get(name).and_then(Value::as_str);
-        found.ok_or_else(|| format!("a row has no text `{name}`: {row}"))
-    };
-    let seconds = |name: &str| row.get(name).and_then(Value::as_f64).map(|us| us * 1e-6);
-    let time = seconds("us").ok_or_else(|| format!("a row has no time `us`: {row}"))?;
-    let copy = seconds("copy_us").map(|copy| json!({"times": {"median": copy}}));
-    let mut run = row.as_object().cloned().unwrap_or_default();
-    for name in ["us", "copy_us", "of_copy", "floor_us", "direction"] {
-        run.remove(name);
-    }
-    let (op, shape) = (text("direction")?, text("shape")?);
-    run.insert("op".into(), op.into());
-    run.insert("shape".into(), format!("quantize:{shape}").into());
-    run.insert("times".into(), json!({"times": {"median": time}, "copy": copy}));
-    if let Some(name) = head.get("device").and_then(Value::as_str) {
-        run.insert("device".into(), json!({"device": "cuda:0", "name": name}));
-    }
-    if let Some(launches) = head.get("launches") {
-        run.insert("launches".into(), launches.clone());
-    }
-    Ok(run.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn a_file_is_a_list_a_run_or_a_table() {
+    fn a_file_is_a_list_or_a_run() {
         let run = json!({"op": "gemv", "shape": "gemv:1x16x1"});
         assert_eq!(runs(json!([run, run])).map(|all| all.len()), Ok(2));
         assert_eq!(runs(run.clone()), Ok(vec![run]));
-        let row = json!({"direction": "dequantize", "shape": "2x16", "us": 2.5, "copy_us": 2.0});
-        let table = json!({"device": "NVIDIA H200", "launches": "one by one", "rows": [row]});
-        let rows = runs(table).expect("a table");
-        let read: Run = serde_json::from_value(rows[0].clone()).expect("a run");
-        assert_eq!((read.op.as_str(), read.shape.as_str()), ("dequantize", "quantize:2x16"));
-        assert_eq!(read.device.expect("named").name, "NVIDIA H200");
-        assert_eq!(read.launches.as_deref(), Some("one by one"));
-        let times = read.times.expect("timed");
-        assert!((times.times.median - 2.5e-6).abs() < 1e-12 && times.times.p10.is_none());
-        assert!((times.copy.expect("copied").times.median - 2.0e-6).abs() < 1e-12);
     }
 
     #[test]
     fn other_files_are_refused() {
-        for other in [json!(1), json!("gemv"), json!({}), json!({"rows": 1}), json!({"shape": "a"})]
+        for other in
+            [json!(1), json!("gemv"), json!({}), json!({"rows": []}), json!({"shape": "a"})]
         {
             let refused = runs(other.clone());
             assert!(refused.is_err(), "{other}: {refused:?}");
         }
-        let timeless = json!({"rows": [{"direction": "quantize", "shape": "2x16"}]});
-        assert!(runs(timeless).is_err_and(|why| why.contains("no time `us`")));
-        let without = json!({"rows": [{"shape": "2x16", "us": 1.0}]});
-        assert!(runs(without).is_err_and(|why| why.contains("no text `direction`")));
     }
 }

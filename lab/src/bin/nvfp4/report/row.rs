@@ -194,8 +194,7 @@ fn details(run: &Run) -> String {
     };
     let format = if quantiser { run.format.clone() } else { other_than(&run.format, "nvfp4") };
     let recipe = run.recipe.clone().filter(|_| run.op == "quantize");
-    let layout = run.layouts.as_ref().map(|[weights, _]| weights.clone());
-    let layout = layout.or_else(|| run.b_scale_layout.clone()).or_else(|| run.layout.clone());
+    let layout = run.b_scale_layout.clone().or_else(|| run.layout.clone());
     let repacked = run.op == "gemv" && run.plan.as_ref().is_some_and(Plan::is_repacked);
     let read = if repacked { ", linear at load" } else { "" };
     let layout = other_than(&layout, "linear").map(|layout| format!("{layout} scales{read}"));
@@ -348,7 +347,7 @@ mod tests {
             "b_scale_layout": "linear"});
         assert_eq!(details(gemv), "");
         let gemv = json!({"op": "gemv", "shape": "gemv:4x16x1", "output": "f32",
-            "layouts": ["128x4", "linear"]});
+            "layout": "128x4"});
         assert_eq!(details(gemv), "to f32, 128x4 scales");
         let repacked = |how: &str| {
             details(json!({"op": "gemv", "shape": "gemv:4x16x1", "output": "f16",
