@@ -477,7 +477,7 @@ fn imports(folder: &str, root: &str) -> BTreeMap<String, BTreeSet<String>> {
             1 => code.replace("super::", "crate::"),
             _ => code.to_owned(),
         };
-        let used = names_from_the_root(&code).into_iter();
+        let used = names_behind("crate::", &code).into_iter();
         let used = used.map(|name| homes.get(&name).cloned().unwrap_or(name));
         let used = used.filter(|name| modules.contains(name.as_str()) && name != own);
         imports.entry(own.to_owned()).or_default().extend(used);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
 use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, ScaleLayout};
+use nvfp4::device::DeviceRequest;
 use nvfp4::gemm::Activation;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::Layout;

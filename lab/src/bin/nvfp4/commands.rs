@@ -1,13 +1,14 @@
 //! The implementation of each command.
 
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
-use nvfp4::device::{Choice, Device, Kernels};
+use nvfp4::device::Choice;
 use nvfp4::error::{ErrorKind, Result as LibraryResult};
-use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, Output, UpOptions};
+use nvfp4::gemm::{GemmOptions, GemmOverrides, Output};
 use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::quantize::{self, Format, QuantizeOptions, TensorScale};
 use nvfp4_checkpoint::{Checkpoint, Model};
@@ -23,7 +24,7 @@ use serde_json::json;
 
 use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run};
 use crate::checkpoints;
-use crate::common::{GATE, exit, gated, open, print};
+use crate::common::{exit, gated, open, print};
 use crate::gemm;
 use crate::moe;
 use crate::progress::Progress;
