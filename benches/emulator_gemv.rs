@@ -2,6 +2,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fp4_formats::gemv::GemvParams;
+use fp4_formats::params::bytes;
 use fp4_formats::{Arch, FloatType, ScaleLayout};
 use nvfp4::plan::gemv::{Geometry, choose};
 use nvfp4::shape::GemvShape;
@@ -44,15 +45,14 @@ fn gemv_kernels(criterion: &mut Criterion) {
                 panel: geometry.panel,
                 share: geometry.share,
                 rest: geometry.rest,
-            }
-            .to_bytes();
+            };
             let launch = Launch {
                 entry: config.name,
                 grid: [geometry.ctas, 1, 1],
                 block: [geometry.threads(), 1, 1],
                 cluster: None,
                 dynamic_shared: geometry.shared_bytes(),
-                params: &params,
+                params: bytes(&params),
                 schedule: Schedule::Eager,
                 threads: Some(1),
                 instruction_limit: None,

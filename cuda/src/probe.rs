@@ -69,8 +69,6 @@ pub struct DeviceInfo {
     pub memory_clock_khz: u32,
     /// Largest shared memory of a block with opt-in, bytes.
     pub shared_per_block: u32,
-    /// Shared memory of a multiprocessor, bytes.
-    pub shared_per_sm: u32,
 }
 
 impl DeviceInfo {
@@ -185,7 +183,6 @@ enum Attribute {
     L2CacheSize = 38,
     ComputeCapabilityMajor = 75,
     ComputeCapabilityMinor = 76,
-    MaxSharedMemoryPerMultiprocessor = 81,
     MaxSharedMemoryPerBlockOptin = 97,
 }
 
@@ -229,7 +226,6 @@ fn describe(ordinal: u32) -> Result<DeviceInfo, CudaError> {
         clock_khz: attribute(Attribute::ClockRate).unwrap_or(0),
         memory_clock_khz: attribute(Attribute::MemoryClockRate).unwrap_or(0),
         shared_per_block: attribute(Attribute::MaxSharedMemoryPerBlockOptin)?,
-        shared_per_sm: attribute(Attribute::MaxSharedMemoryPerMultiprocessor)?,
     })
 }
 
@@ -259,7 +255,6 @@ mod tests {
             clock_khz: 0,
             memory_clock_khz: 0,
             shared_per_block: 0,
-            shared_per_sm: 0,
         };
         assert_eq!(device(9, 0).arch(), Some(Arch::Sm90a));
         assert_eq!(device(10, 0).arch(), Some(Arch::Sm100a));

@@ -1,5 +1,7 @@
 //! The contract of the kernel that only reads: `ceiling_read`.
 
+use crate::params::blocks;
+
 /// Entry name.
 pub const NAME: &str = "ceiling_read";
 
@@ -23,4 +25,8 @@ pub struct ReadParams {
     pub bytes: u64,
     /// Device address of four writable bytes.
     pub out: u64,
+}
+
+blocks! {
+    ReadParams { data, bytes, out }
 }

@@ -9,16 +9,14 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Divisor {
-    value: u32,
-    multiplier: u32,
-    shift: u32,
+    pub(crate) value: u32,
+    pub(crate) multiplier: u32,
+    pub(crate) shift: u32,
 }
 
 impl Divisor {
     /// Dividends are below this, and divisors at most this.
     pub const DIVIDENDS: u32 = 1 << 31;
-    /// Words of the C layout.
-    pub const WORDS: usize = size_of::<Self>() / size_of::<u32>();
 
     /// The divisor `value`; `None` for 0 and for more than [`Divisor::DIVIDENDS`].
     #[must_use]
@@ -78,12 +76,6 @@ impl Divisor {
     #[must_use]
     pub const fn div_ceil(self, number: u32) -> u32 {
         self.divide(number + (self.value - 1)).0
-    }
-
-    /// The C layout.
-    #[must_use]
-    pub const fn words(self) -> [u32; Self::WORDS] {
-        [self.value, self.multiplier, self.shift]
     }
 }
 

@@ -9,6 +9,7 @@
 //! it with its chunk of one row after the other. A row with more chunks than a CTA may have threads
 //! is taken *panel* by panel: all rows of the CTA in the first panel, then all in the next.
 
+use crate::params::blocks;
 use crate::{BlockFormat, Nvfp4, ScaleLayout};
 
 /// Warps of a CTA at most. With [`MIN_BLOCKS`] it bounds the registers of a thread.
@@ -68,43 +69,6 @@ pub struct GemvParams {
     pub share: u32,
     /// CTAs with one row group more.
     pub rest: u32,
-}
-
-impl GemvParams {
-    /// The block as the kernel's `.param` space holds it: C layout, little endian, no padding.
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let wide = [
-            self.b_codes,
-            self.b_scales,
-            self.a_codes,
-            self.a_scales,
-            self.out,
-            self.b_scale_stride,
-            self.a_scale_stride,
-        ];
-        let narrow = [
-            self.m,
-            self.k,
-            self.alpha.to_bits(),
-            self.out_type,
-            self.a_blocked,
-            self.panel,
-            self.share,
-            self.rest,
-        ];
-        const { assert!(size_of::<Self>() == size_of::<[u64; 7]>() + size_of::<[u32; 8]>()) };
-        let mut bytes = [0; size_of::<Self>()];
-        let mut at = 0;
-        while at < bytes.len() {
-            bytes[at] = if at < 7 * size_of::<u64>() {
-                wide[at / 8].to_le_bytes()[at % 8]
-            } else {
-                narrow[(at - 7 * size_of::<u64>()) / 4].to_le_bytes()[at % 4]
-            };
-            at += 1;
-        }
-        bytes
-    }
 }
 
 /// One GEMV kernel.
@@ -190,6 +154,13 @@ pub const CONFIGS: [GemvConfig; 4] = [
     GemvConfig::new("gemv_nvfp4_128x4_k16", 8, ScaleLayout::Blocked128x4),
 ];
 
+blocks! {
+    GemvParams {
+        b_codes, b_scales, a_codes, a_scales, out, b_scale_stride, a_scale_stride, m, k, alpha, out_type, a_blocked,
+        panel, share, rest
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,44 +184,5 @@ mod tests {
                 assert_eq!(wrong, None, "{} m={m}: row covered not once", config.name);
             }
         }
-    }
-
-    #[test]
-    fn parameter_bytes_follow_the_layout() {
-        let params = GemvParams {
-            b_codes: 1,
-            b_scales: 2,
-            a_codes: 3,
-            a_scales: 4,
-            out: 5,
-            b_scale_stride: 6,
-            a_scale_stride: 0x0102_0304_0506_0708,
-            m: 8,
-            k: 9,
-            alpha: f32::from_bits(10),
-            out_type: 11,
-            a_blocked: 12,
-            panel: 13,
-            share: 14,
-            rest: 0x0d0e_0f10,
-        };
-        let bytes = params.to_bytes();
-        let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-        let narrow = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_codes)), 1);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scales)), 2);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_codes)), 3);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scales)), 4);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, out)), 5);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, b_scale_stride)), 6);
-        assert_eq!(wide(core::mem::offset_of!(GemvParams, a_scale_stride)), params.a_scale_stride);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, m)), 8);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, k)), 9);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, alpha)), 10);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, out_type)), 11);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, a_blocked)), 12);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, panel)), 13);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, share)), 14);
-        assert_eq!(narrow(core::mem::offset_of!(GemvParams, rest)), 0x0d0e_0f10);
     }
 }

@@ -18,6 +18,7 @@
 //! | [`layout`] | the place of a block's scale in memory | cuBLAS, "1D Block Scaling Factors Layout" |
 //! | [`swizzle`] | K-major shared-memory layouts of matrix operands | PTX ISA, "Swizzling Modes" |
 //! | [`tensor_map`] | a tensor map as a member of a parameter block | CUDA driver API |
+//! | [`params`] | parameter blocks as bytes | CUDA driver API |
 //! | [`divisor`] | division by multiplication | published algorithm |
 //! | [`family`] | which kernels are compiled and loaded together | this project |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
@@ -41,6 +42,7 @@ pub mod gemv;
 pub mod layout;
 pub mod moe;
 pub mod pack;
+pub mod params;
 pub mod quantize;
 pub mod recipe;
 #[cfg(feature = "serde")]

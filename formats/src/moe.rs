@@ -22,6 +22,7 @@
 
 use crate::Divisor;
 use crate::gemm::groups::MAX_PROBLEMS;
+use crate::params::blocks;
 
 /// Kernel names.
 pub const ROUTE: &str = "moe_route";
@@ -84,12 +85,6 @@ impl Experts {
             NOWHERE
         }
     }
-
-    /// The C layout.
-    #[must_use]
-    pub const fn words(&self) -> [u32; 3] {
-        [self.all, self.first, self.count]
-    }
 }
 
 /// Whether a kernel takes ids in place of the results of [`ROUTE`]: each choice has its own row then, in the
@@ -118,13 +113,6 @@ impl Chosen {
     #[inline(always)]
     pub const fn is_given(&self) -> bool {
         self.given != 0
-    }
-
-    /// The C layout.
-    #[must_use]
-    pub const fn words(&self) -> [u32; 4] {
-        let [all, first, count] = self.experts.words();
-        [self.given, all, first, count]
     }
 }
 
@@ -177,17 +165,6 @@ impl RouteParams {
         let (first, end) = self.part(0);
         if end == first { 0 } else { self.slots.div_ceil(end - first) }
     }
-
-    /// The block as the kernel's `.param` space holds it: C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let Self { ids, offsets, positions, sources, status, slots, experts } = *self;
-        let [all, first, count] = experts.words();
-        crate::quantize::params::bytes(
-            [ids, offsets, positions, sources, status],
-            [slots, all, first, count],
-        )
-    }
 }
 
 /// Parameters of [`GATHER`], for up to two matrices whose rows belong together: codes and scales.
@@ -221,17 +198,6 @@ impl GatherParams {
             1
         }
     }
-
-    /// The block as the kernel's `.param` space holds it: C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let Self { from, to, sources, rows, row_bytes, top_k } = *self;
-        let [a, b, c] = top_k.words();
-        crate::quantize::params::bytes(
-            [from[0], from[1], to[0], to[1], sources],
-            [rows, row_bytes[0], row_bytes[1], a, b, c],
-        )
-    }
 }
 
 /// Parameters of [`COMBINE`]. Types are [`FloatType`](crate::FloatType)s.
@@ -244,7 +210,7 @@ pub struct CombineParams {
     pub positions: u64,
     /// f32 `[slots]`: the weight of each slot.
     pub weights: u64,
-    /// The addends of each token's sum, `[tokens, columns]` of `out_type`, 16-byte aligned; 0 if
+    /// The addends of each token's sum, `[tokens, columns]` of `shared_type`, 16-byte aligned; 0 if
     /// there are none.
     pub shared: u64,
     /// Result of `out_type`, `[tokens, columns]`, 16-byte aligned.
@@ -262,11 +228,15 @@ pub struct CombineParams {
     pub from_type: u32,
     /// Type of the result.
     pub out_type: u32,
+    /// Type of `shared`.
+    pub shared_type: u32,
     /// Not 0 if no kernel that may still run writes positions or weights: they are read before the
     /// kernels before have ended.
     pub settled: u32,
     /// Whether positions are ids.
     pub chosen: Chosen,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 impl CombineParams {
@@ -281,24 +251,22 @@ impl CombineParams {
 
     /// The most columns.
     pub const MAX_COLUMNS: u32 = Self::CTA_COLUMNS * 65_535;
+}
 
-    /// The block as the kernel's `.param` space holds it: C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let Self { from, positions, weights, shared, out, status, .. } = *self;
-        let Self { tokens, columns, top_k, from_type, out_type, settled, chosen, .. } = *self;
-        let [given, all, first, count] = chosen.words();
-        crate::quantize::params::bytes(
-            [from, positions, weights, shared, out, status],
-            [tokens, columns, top_k, from_type, out_type, settled, given, all, first, count],
-        )
+blocks! {
+    Experts { all, first, count }
+    Chosen { given, experts }
+    RouteParams { ids, offsets, positions, sources, status, slots, experts }
+    GatherParams { from, to, sources, rows, row_bytes, top_k }
+    CombineParams {
+        from, positions, weights, shared, out, status, tokens, columns, top_k, from_type, out_type,
+        shared_type, settled, chosen, reserved
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::mem::offset_of;
 
     #[test]
     fn warps_share_all_slots() {
@@ -330,63 +298,5 @@ mod tests {
         let local = ids.map(|id: i32| experts.local(id as u32));
         assert_eq!(local, [NOWHERE, 0, 3, NOWHERE, NOWHERE, BAD, BAD, BAD, BAD]);
         assert!(!Chosen::NONE.is_given() && Chosen::of(experts).is_given());
-    }
-
-    #[test]
-    fn bytes_follow_the_layout() {
-        let params = CombineParams {
-            from: 1,
-            positions: 2,
-            weights: 3,
-            shared: 4,
-            out: 5,
-            status: 6,
-            tokens: 7,
-            columns: 8,
-            top_k: 9,
-            from_type: 10,
-            out_type: 11,
-            settled: 12,
-            chosen: Chosen::of(Experts { all: 13, first: 14, count: 15 }),
-        };
-        let bytes = params.to_bytes();
-        for (offset, value) in [
-            (offset_of!(CombineParams, status), 6),
-            (offset_of!(CombineParams, tokens), 7),
-            (offset_of!(CombineParams, out_type), 11),
-            (offset_of!(CombineParams, settled), 12),
-            (offset_of!(CombineParams, chosen), 1),
-            (offset_of!(CombineParams, chosen.experts.all), 13),
-            (offset_of!(CombineParams, chosen.experts.first), 14),
-            (offset_of!(CombineParams, chosen.experts.count), 15),
-        ] {
-            assert_eq!(bytes[offset], value);
-        }
-        let gather = GatherParams {
-            from: [1, 2],
-            to: [3, 4],
-            sources: 5,
-            rows: 6,
-            row_bytes: [7, 8],
-            top_k: Divisor::nearest(9),
-        };
-        let bytes = gather.to_bytes();
-        assert_eq!(bytes[offset_of!(GatherParams, to)], 3);
-        assert_eq!(bytes[offset_of!(GatherParams, sources)], 5);
-        assert_eq!(bytes[offset_of!(GatherParams, row_bytes)], 7);
-        assert_eq!(bytes[offset_of!(GatherParams, top_k)], 9);
-        assert_eq!([48, 36, 7].map(GatherParams::piece), [16, 4, 1]);
-        let route = RouteParams {
-            ids: 1,
-            offsets: 2,
-            positions: 3,
-            sources: 4,
-            status: 5,
-            slots: 6,
-            experts: Experts { all: 7, first: 8, count: 9 },
-        };
-        let bytes = route.to_bytes();
-        assert_eq!(bytes[offset_of!(RouteParams, status)], 5);
-        assert_eq!(bytes[offset_of!(RouteParams, experts.count)], 9);
     }
 }

@@ -35,12 +35,13 @@
 //! ```
 
 use fp4_formats::ScaleLayout;
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::{self as contract, DequantizeParams, Format, ScaleSource};
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
 use rayon::prelude::*;
 
 use crate::buffer::DeviceBuffer;
-use crate::device::{FoundKernel, Kernels};
+use crate::device::{AtOnce, FoundKernel, Kernels};
 use crate::error::{Error, Result, filled};
 use crate::floats;
 use crate::quantize::QuantizedMatrix;
@@ -185,12 +186,13 @@ impl Dequantizer {
             given,
             source: source as u32,
             blocked: u32::from(self.layout == ScaleLayout::Blocked128x4),
+            reserved: 0,
         };
         for step in self.plan.steps.iter().zip(&self.found) {
             // SAFETY: the buffers have the sizes that the parameters state, as checked above. They
             // are alive until the launch is complete, because freeing device memory waits for
             // launches.
-            unsafe { launch_step(&self.kernels, step, true, &params.to_bytes())? };
+            unsafe { launch_step(&mut AtOnce, &self.kernels, step, true, bytes(&params))? };
         }
         Ok(())
     }

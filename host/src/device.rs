@@ -5,6 +5,7 @@ mod emulator;
 mod found;
 mod kept;
 mod maps;
+mod queue;
 mod tuning;
 
 use std::ffi::c_void;
@@ -28,6 +29,7 @@ pub(crate) use self::emulator::lock;
 pub(crate) use self::found::FoundKernel;
 use self::kept::Kept;
 use self::maps::Maps;
+pub(crate) use self::queue::{AtOnce, Prepared, Queue};
 use self::tuning::Tuned;
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
@@ -116,8 +118,6 @@ pub struct DeviceProperties {
     pub sms: u32,
     /// Clusters that run at a time.
     pub clusters: ResidentClusters,
-    /// Bytes of shared memory per SM.
-    pub shared_per_sm: u32,
     /// Bytes of L2 cache.
     pub l2_bytes: u64,
 }
@@ -293,7 +293,6 @@ impl Device {
                 DeviceProperties {
                     sms: info.sms,
                     clusters: device.clusters(),
-                    shared_per_sm: info.shared_per_sm,
                     l2_bytes: info.l2_bytes,
                 }
             }

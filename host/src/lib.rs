@@ -144,7 +144,6 @@ pub mod moe;
 #[cfg(feature = "emulator")]
 pub mod observe;
 pub mod parallel;
-mod params;
 pub mod plan;
 pub mod quantize;
 mod setters;

@@ -8,12 +8,8 @@ use nvfp4::plan::gemv::MAX_ROWS;
 use nvfp4_lab::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
-const H200: DeviceProperties = DeviceProperties {
-    sms: 132,
-    clusters: ResidentClusters::of_sms(132),
-    shared_per_sm: 228 << 10,
-    l2_bytes: 50 << 20,
-};
+const H200: DeviceProperties =
+    DeviceProperties { sms: 132, clusters: ResidentClusters::of_sms(132), l2_bytes: 50 << 20 };
 fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> GemvPlan {
     let plan = gemv::plan(shape, layout, arch, H200, &GemvOverrides::default());
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))

@@ -2,6 +2,7 @@
 
 use fp4_formats::Arch;
 use fp4_formats::ceiling::{LOADS_IN_FLIGHT, NAME, ReadParams, SENTINEL, THREADS};
+use fp4_formats::params;
 use nvfp4_tests::SCHEDULES;
 use ptx_emu::{Checks, GlobalMemory, Launch};
 
@@ -21,17 +22,13 @@ fn every_word_is_read_once() {
             let out = memory.alloc_from("out", &[0; 4]).expect("room");
             let bytes = data.len() as u64;
             let params = ReadParams { data: address, bytes, out };
-            let params: Vec<u8> = [params.data, params.bytes, params.out]
-                .into_iter()
-                .flat_map(u64::to_le_bytes)
-                .collect();
             let launch = Launch {
                 entry: NAME,
                 grid: [CTAS, 1, 1],
                 block: [THREADS, 1, 1],
                 cluster: None,
                 dynamic_shared: 0,
-                params: &params,
+                params: params::bytes(&params),
                 schedule: SCHEDULES[1 + at],
                 threads: None,
                 instruction_limit: None,

@@ -4,6 +4,7 @@
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
 use fp4_formats::gemv::{self, GemvParams};
+use fp4_formats::params;
 use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
@@ -120,7 +121,7 @@ fn gemv(arch: Arch, config: &gemv::GemvConfig) -> Experiment {
         rest: geometry.rest,
     };
     let (grid, threads) = ([geometry.ctas, l as u32, 1], geometry.threads());
-    let mut launch = memory.launch(arch, config.name, grid, threads, &params.to_bytes());
+    let mut launch = memory.launch(arch, config.name, grid, threads, params::bytes(&params));
     launch.dynamic_shared = geometry.shared_bytes();
     launch
 }
@@ -151,9 +152,9 @@ fn amax(arch: Arch, ty: FloatType, silu: bool, per_row: bool) -> Experiment {
         memory.watch("amax", out, 4);
         out
     };
-    let params = AmaxParams { input, up, out, m, k, per_row: u32::from(per_row) };
+    let params = AmaxParams { input, up, out, m, k, per_row: u32::from(per_row), reserved: 0 };
     let grid = [config.grid(m, k, per_row, 2), 1, 1];
-    memory.launch(arch, config.name, grid, config.threads(), &params.to_bytes())
+    memory.launch(arch, config.name, grid, config.threads(), params::bytes(&params))
 }
 
 fn quantize(
@@ -198,7 +199,7 @@ fn quantize(
         depth,
         element: ty as u32,
     };
-    memory.launch(arch, config.name, [grid, 1, 1], config.threads(), &params.to_bytes())
+    memory.launch(arch, config.name, [grid, 1, 1], config.threads(), params::bytes(&params))
 }
 
 #[test]

@@ -11,7 +11,8 @@ use nvfp4::gemm::{
     Repacked, UpOptions, Weights,
 };
 use nvfp4::moe::{
-    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, MoeStep, Routes, Routing,
+    CombineTypes, MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, MoeStep,
+    Routes, Routing,
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::gemm::reference;
@@ -152,9 +153,9 @@ fn gathered_blocks(kernels: &Kernels, routing: &Routing, routes: &Routes, column
 fn combining() {
     let shape = MoeShape { tokens: 9, top_k: 6, experts: 7, first: 1, count: 4 };
     let types = FloatType::ALL;
-    for (at, [from_type, out_type]) in
-        types.into_iter().flat_map(|a| types.map(|b| [a, b])).enumerate()
-    {
+    let pairs = types.into_iter().flat_map(|a| types.map(|b| [a, b]));
+    let all = pairs.flat_map(|[a, b]| types.map(|c| [a, b, c]));
+    for (at, [from_type, out_type, shared_type]) in all.enumerate() {
         let kernels = emulated(DEVICES[at % 2], SCHEDULES[at % 5]);
         let mut rng = SplitMix64::new(at as u64);
         // One CTA's columns, and more.
@@ -177,13 +178,15 @@ fn combining() {
             let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();
             floats::encode(of, values)
         };
-        let (rows, shared) = (random(from_type, slots * columns), random(out_type, 9 * columns));
+        let (rows, shared) = (random(from_type, slots * columns), random(shared_type, 9 * columns));
+        let out_bytes = 9 * columns * out_type.bytes() as usize;
         let [from, shared_buffer] = [&rows, &shared].map(|bytes| upload(&kernels, bytes));
-        let out = upload(&kernels, &vec![0xee; shared.len()]);
+        let out = upload(&kernels, &vec![0xee; out_bytes]);
         let on_device = upload(&kernels, &bytes_of(&weights, f32::to_le_bytes));
         let with = at % 2 == 0;
         let shared_buffer = with.then_some(&shared_buffer);
-        let types = (columns, [from_type, out_type]);
+        let types = CombineTypes { rows: from_type, result: out_type, shared: shared_type };
+        let types = (columns, types);
         routes.clear_status().expect("a launch");
         routing.combine(&from, &routes, &on_device, shared_buffer, &out, types).expect("a launch");
         assert_eq!(routes.problem().expect("readable"), Some(MoeProblem::NanWeight));
@@ -202,7 +205,7 @@ fn combining() {
             .copied()
             .collect();
         let from = upload(&kernels, &by_choice);
-        let out = upload(&kernels, &vec![0xee; shared.len()]);
+        let out = upload(&kernels, &vec![0xee; out_bytes]);
         routes.clear_status().expect("a launch");
         let choices = (&ids_on_device, &routes);
         let launched =
@@ -218,9 +221,10 @@ fn combining() {
         let other = (0..got.len()).find(|&at| got[at] != by_choice[at]);
         let of_row = columns * out_type.bytes() as usize;
         let place = other.map(|at| [at / of_row, at % of_row]);
-        assert_eq!(place, None, "token and byte, {from_type:?} {out_type:?}");
+        assert_eq!(place, None, "token and byte, {from_type:?} {out_type:?} {shared_type:?}");
 
-        let (rows, shared) = (floats::decode(from_type, &rows), floats::decode(out_type, &shared));
+        let (rows, shared) =
+            (floats::decode(from_type, &rows), floats::decode(shared_type, &shared));
         for token in 0..shape.tokens {
             for column in 0..columns {
                 let mut sum = 0f32;

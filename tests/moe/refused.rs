@@ -4,7 +4,7 @@
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::moe::{MoeShape, Routes, Routing, TokenScales};
+use nvfp4::moe::{CombineTypes, MoeShape, Routes, Routing, TokenScales};
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::Watched;
@@ -76,7 +76,8 @@ fn buffers_of_routing() {
         // Tokens, gathered rows, rows to combine, a shared expert's result, and the result: 24 columns.
         let (x, gathered) = (sized(4 * 48), sized(8 * 48));
         let (rows, shared, out) = (sized(8 * 24 * 4), sized(4 * 48), sized(4 * 48));
-        let types = (24, [FloatType::F32, FloatType::F16]);
+        let half = FloatType::F16;
+        let types = (24, CombineTypes { rows: FloatType::F32, result: half, shared: half });
         let combine = |rows: &DeviceBuffer,
                        routes: &Routes,
                        weights: &DeviceBuffer,
@@ -158,6 +159,12 @@ fn buffers_of_routing() {
         machine.refused(combined, ["bytes of the result", "192", "384"], &[&gathered]);
         let combined = combine(&rows, &routes, &weights, &shared, &elsewhere(192));
         machine.refused_elsewhere(combined, "the result", &kept);
+        // As large, and of another type.
+        let other = CombineTypes { shared: FloatType::Bf16, ..types.1 };
+        let combined = routing.combine(&rows, &routes, &weights, Some(&out), &out, (24, other));
+        let what = "the shared experts' result";
+        let required = "apart from the result, which has another type";
+        machine.refused(combined, [what, required, "the same memory"], &kept);
         let choices = (&out, &routes);
         let combined = routing.combine_choices(&rows, choices, &weights, None, &out, types);
         machine.refused(combined, ["bytes of the ids", "32", "192"], &kept);

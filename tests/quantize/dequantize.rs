@@ -1,5 +1,6 @@
 //! The dequantise kernels on the emulator, both architectures, against the CPU: bit for bit.
 
+use fp4_formats::params;
 use fp4_formats::quantize::{DequantizeParams, Format, ScaleSource, dequantize_config};
 use fp4_formats::{FloatType, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4_lab::rng::SplitMix64;
@@ -71,6 +72,7 @@ fn dequantised() {
                             given: rows[0],
                             source: source as u32,
                             blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+                            reserved: 0,
                         };
                         let config = dequantize_config(format, ty);
                         let grid = config.grid(m as u32, k as u32, layout, machine.sms);
@@ -79,7 +81,7 @@ fn dequantised() {
                             config.name,
                             grid,
                             config.threads(),
-                            &params.to_bytes(),
+                            params::bytes(&params),
                             SCHEDULES[1 + turn % 4],
                         );
                         let got =

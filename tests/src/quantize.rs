@@ -1,6 +1,7 @@
 //! The harness of the quantise tests: kernels launched with any parameters, the CPU's reference,
 //! and the comparison, bit for bit.
 
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
@@ -186,14 +187,15 @@ pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) 
     };
     if tensor != 0 {
         let config = amax_config(case.ty, silu);
-        let params = AmaxParams { input, up, out: tensor, m, k, per_row: u32::from(by_row) };
+        let params =
+            AmaxParams { input, up, out: tensor, m, k, per_row: u32::from(by_row), reserved: 0 };
         let grid = config.grid(m, k, by_row, sms);
         machine.launch(
             &mut memory,
             config.name,
             grid,
             config.threads(),
-            &params.to_bytes(),
+            bytes(&params),
             case.schedule,
         );
     }
@@ -228,14 +230,7 @@ pub fn run(machine: &EmulatedGpu, case: &Case, input: &[u8], up: Option<&[u8]>) 
         depth,
         element: case.ty as u32,
     };
-    machine.launch(
-        &mut memory,
-        config.name,
-        grid,
-        config.threads(),
-        &params.to_bytes(),
-        case.schedule,
-    );
+    machine.launch(&mut memory, config.name, grid, config.threads(), bytes(&params), case.schedule);
     let read = |address, bytes| {
         memory.read(address, bytes).unwrap_or_else(|e| panic!("{} {case:?}: {e}", machine.name))
     };

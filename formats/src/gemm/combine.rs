@@ -26,6 +26,8 @@
 
 use core::fmt;
 
+use crate::params::blocks;
+
 /// Rows of the gate that follow one another in gated weights, and then as many of `up`.
 pub const GATE_ROWS: u32 = 8;
 
@@ -295,13 +297,6 @@ impl Combine {
         }
         results
     }
-
-    /// The fields' bits in order.
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let Self { function, gated, slope, cubic, limit, up_offset } = *self;
-        let [slope, cubic] = [slope.to_bits(), cubic.to_bits()];
-        [function, gated, slope, cubic, limit.to_bits(), up_offset.to_bits()]
-    }
 }
 
 /// `x`, or the bound that it is beyond; NaN is NaN.
@@ -349,6 +344,10 @@ fn normal<M: Machine>(x: f32) -> f32 {
     }
     let tail = polynomial * t * M::exp2(square::<M>(y) * -core::f32::consts::LOG2_E);
     if x < 0.0 { tail } else { 1.0 - tail }
+}
+
+blocks! {
+    Combine { function, gated, slope, cubic, limit, up_offset }
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@
 //! raise the word: its reader sets it to 0 before the first of them.
 
 use super::combine::Combine;
+use crate::params::blocks;
 use crate::quantize::Format;
 use crate::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use crate::{BlockFormat, FloatType, Mxfp4, Nvfp4};
@@ -101,7 +102,7 @@ impl Epilogue {
     pub const fn is_plain(&self) -> bool {
         // A plain product has no `up`, and alpha and row factors are applied to every result.
         let Self { affine, up: _, combine, sink } = self;
-        let Affine { row_factors: _, column_factors: _, bias: _, alpha: _, bias_type: _ } = affine;
+        let Affine { row_factors: _, column_factors: _, bias: _, alpha: _, reserved: _ } = affine;
         combine.is_none() && !affine.has_columns() && sink.asks_nothing()
     }
 
@@ -109,7 +110,7 @@ impl Epilogue {
     pub const fn is_plain_gate(&self) -> bool {
         let Self { affine, up, combine, sink } = self;
         // `up` has the gate's row factors.
-        let Affine { row_factors, column_factors: _, bias: _, alpha: _, bias_type: _ } = affine;
+        let Affine { row_factors, column_factors: _, bias: _, alpha: _, reserved: _ } = affine;
         combine.is_sigmoid_gate()
             && *row_factors == 0
             && !affine.has_columns()
@@ -122,11 +123,11 @@ impl Epilogue {
 /// addresses, aligned to the element; 0 if a vector is absent. The problems of a launch share the
 /// vectors.
 ///
-/// | field | shape | type |
-/// |---|---|---|
-/// | `row_factors` | `[M]` | f32 |
-/// | `column_factors` | `[N]` | f32 |
-/// | `bias` | `[N]` | `bias_type` |
+/// | field | f32 |
+/// |---|---|
+/// | `row_factors` | `[M]` |
+/// | `column_factors` | `[N]` |
+/// | `bias` | `[N]` |
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Affine {
@@ -138,8 +139,8 @@ pub struct Affine {
     pub bias: u64,
     /// Factor of all results.
     pub alpha: f32,
-    /// A [`FloatType`]; arbitrary without a bias.
-    pub bias_type: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 impl Affine {
@@ -147,7 +148,7 @@ impl Affine {
     #[inline(always)]
     pub const fn has_columns(&self) -> bool {
         // A bias alone has a type, and the others are no column's.
-        let Self { row_factors: _, column_factors, bias, alpha: _, bias_type: _ } = self;
+        let Self { row_factors: _, column_factors, bias, alpha: _, reserved: _ } = self;
         *column_factors != 0 || *bias != 0
     }
 }
@@ -212,110 +213,18 @@ impl Epilogue {
     pub const fn of(affine: Affine, sink: Sink) -> Self {
         Self { affine, up: affine, combine: Combine::NONE, sink }
     }
-
-    /// The fields' bits in order, as 32-bit words (low half first).
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let Self { affine, up, combine, sink } = self;
-        let scales = &sink.scales;
-        let mut words = [0; size_of::<Self>() / 4];
-        let mut at = put_affine(&mut words, 0, affine);
-        at = put_affine(&mut words, at, up);
-        at = put(&mut words, at, &combine.words());
-        at = put_wide(&mut words, at, &[sink.out, sink.out_stride]);
-        at = put(&mut words, at, &[sink.out_type, sink.columns]);
-        at = put_wide(&mut words, at, &[scales.out, scales.stride]);
-        at = put(&mut words, at, &[scales.parameter.to_bits(), scales.blocked]);
-        at = put_wide(&mut words, at, &[sink.magnitude]);
-        assert!(at == words.len());
-        words
-    }
 }
 
-/// Puts the fields of an affine step into `words`.
-const fn put_affine(words: &mut [u32], at: usize, affine: &Affine) -> usize {
-    let at = put_wide(words, at, &[affine.row_factors, affine.column_factors, affine.bias]);
-    put(words, at, &[affine.alpha.to_bits(), affine.bias_type])
-}
-
-/// Copies `from` to `words[at..]`; returns the end.
-pub(in crate::gemm) const fn put(words: &mut [u32], mut at: usize, from: &[u32]) -> usize {
-    let mut i = 0;
-    while i < from.len() {
-        words[at] = from[i];
-        (at, i) = (at + 1, i + 1);
-    }
-    at
-}
-
-/// Puts both halves of each value into `words`.
-pub(in crate::gemm) const fn put_wide(words: &mut [u32], mut at: usize, from: &[u64]) -> usize {
-    let mut i = 0;
-    while i < from.len() {
-        at = put(words, at, &[from[i] as u32, (from[i] >> 32) as u32]);
-        i += 1;
-    }
-    at
-}
-
-/// An epilogue for tests of layouts.
-#[cfg(test)]
-pub(crate) mod sample {
-    use super::*;
-
-    /// Every 32-bit field, and every half of a 64-bit one, is one more than the one before it in
-    /// memory, from `first` on.
-    pub fn epilogue(first: u32) -> Epilogue {
-        let word = |i: u32| first + i;
-        let wide = |i: u32| u64::from(word(i)) | u64::from(word(i + 1)) << 32;
-        let float = |i: u32| f32::from_bits(word(i));
-        let affine = |i: u32| Affine {
-            row_factors: wide(i),
-            column_factors: wide(i + 2),
-            bias: wide(i + 4),
-            alpha: float(i + 6),
-            bias_type: word(i + 7),
-        };
-        Epilogue {
-            affine: affine(0),
-            up: affine(8),
-            combine: Combine {
-                function: word(16),
-                gated: word(17),
-                slope: float(18),
-                cubic: float(19),
-                limit: float(20),
-                up_offset: float(21),
-            },
-            sink: Sink {
-                out: wide(22),
-                out_stride: wide(24),
-                out_type: word(26),
-                columns: word(27),
-                scales: ResultScales {
-                    out: wide(28),
-                    stride: wide(30),
-                    parameter: float(32),
-                    blocked: word(33),
-                },
-                magnitude: wide(34),
-            },
-        }
-    }
-
-    /// Checks that `bytes` are those of [`epilogue`].
-    pub fn assert_bytes(bytes: &[u8], first: u32) {
-        assert_eq!(bytes.len(), size_of::<Epilogue>());
-        let (words, _) = bytes.as_chunks();
-        for (expected, word) in (first..).zip(words) {
-            assert_eq!(u32::from_le_bytes(*word), expected);
-        }
-    }
+blocks! {
+    Epilogue { affine, up, combine, sink }
+    Affine { row_factors, column_factors, bias, alpha, reserved }
+    Sink { out, out_stride, out_type, columns, scales, magnitude }
+    ResultScales { out, stride, parameter, blocked }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::mem::offset_of;
 
     #[test]
     fn bytes_of_results() {
@@ -325,44 +234,5 @@ mod tests {
         assert_eq!([nv, mx].map(|result| result.bytes(4096)), [2048 + 256, 2048 + 128]);
         assert_eq!([nv.bytes(16), mx.bytes(32)], [9, 17]);
         assert_eq!([nv.block(), mx.block()], [1 << OUT_NVFP4, 1 << OUT_MXFP4]);
-    }
-
-    /// Words are in the order of the sample, which is that of the fields.
-    #[test]
-    fn epilogue_words_follow_the_layout() {
-        let words = sample::epilogue(100).words();
-        assert!((100..).zip(words).all(|(expected, word)| word == expected));
-        let offsets = [
-            offset_of!(Epilogue, affine) + offset_of!(Affine, row_factors),
-            offset_of!(Epilogue, affine) + offset_of!(Affine, column_factors),
-            offset_of!(Epilogue, affine) + offset_of!(Affine, bias),
-            offset_of!(Epilogue, affine) + offset_of!(Affine, alpha),
-            offset_of!(Epilogue, affine) + offset_of!(Affine, bias_type),
-            offset_of!(Epilogue, up),
-            offset_of!(Epilogue, combine) + offset_of!(Combine, function),
-            offset_of!(Epilogue, combine) + offset_of!(Combine, gated),
-            offset_of!(Epilogue, combine) + offset_of!(Combine, slope),
-            offset_of!(Epilogue, combine) + offset_of!(Combine, cubic),
-            offset_of!(Epilogue, combine) + offset_of!(Combine, limit),
-            offset_of!(Epilogue, combine) + offset_of!(Combine, up_offset),
-            offset_of!(Epilogue, sink) + offset_of!(Sink, out),
-            offset_of!(Epilogue, sink) + offset_of!(Sink, out_stride),
-            offset_of!(Epilogue, sink) + offset_of!(Sink, out_type),
-            offset_of!(Epilogue, sink) + offset_of!(Sink, columns),
-            offset_of!(Epilogue, sink) + offset_of!(Sink, scales) + offset_of!(ResultScales, out),
-            offset_of!(Epilogue, sink)
-                + offset_of!(Sink, scales)
-                + offset_of!(ResultScales, stride),
-            offset_of!(Epilogue, sink)
-                + offset_of!(Sink, scales)
-                + offset_of!(ResultScales, parameter),
-            offset_of!(Epilogue, sink)
-                + offset_of!(Sink, scales)
-                + offset_of!(ResultScales, blocked),
-            offset_of!(Epilogue, sink) + offset_of!(Sink, magnitude),
-        ];
-        let expected =
-            [0, 2, 4, 6, 7, 8, 16, 17, 18, 19, 20, 21, 22, 24, 26, 27, 28, 30, 32, 33, 34];
-        assert_eq!(offsets, expected.map(|word| 4 * word));
     }
 }

@@ -20,12 +20,12 @@
 //! not be negative or exceed the slot. If they do, nothing is multiplied: the status word becomes
 //! [`STATUS_BAD_COUNTS`], and all results become NaN, so that nobody takes memory's old contents for results.
 
-use super::epilogue::{put, put_wide};
 use super::next::NextWeights;
 use super::work::TokenRange;
 use crate::Divisor;
 use crate::layout::TILE_ROWS;
 use crate::moe::Chosen;
+use crate::params::blocks;
 
 /// The most problems of a launch: a CTA keeps two words for each in shared memory.
 pub const MAX_PROBLEMS: u32 = 1024;
@@ -186,25 +186,6 @@ impl Groups {
         } else {
             self.slot.div_ceil(tile_tokens) as u64 * self.problems as u64
         }
-    }
-
-    /// The C layout.
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let Self { counts, status, factors, next, row_tiles, runs, .. } = self;
-        let &Self { problems, slot, bound, vector_stride, settled, .. } = self;
-        let chosen = self.chosen.words();
-        let [[a, b], [c, d]] = *factors;
-        let mut words = [0; size_of::<Self>() / 4];
-        let mut at = put_wide(&mut words, 0, &[*counts, *status, a, b, c, d]);
-        at = put(&mut words, at, &next.words());
-        at = put(&mut words, at, &[problems, slot, bound, vector_stride, settled]);
-        at = put(&mut words, at, &chosen);
-        at = put(&mut words, at, &row_tiles.words());
-        at = put(&mut words, at, &runs.ctas.words());
-        at = put(&mut words, at, &runs.tile.words());
-        at = put(&mut words, at, &[runs.least, runs.slack]);
-        assert!(at == words.len());
-        words
     }
 }
 
@@ -527,6 +508,13 @@ impl EvenRuns {
     }
 }
 
+blocks! {
+    EvenRuns { ctas, tile, least, slack }
+    Groups {
+        counts, status, factors, next, problems, slot, bound, vector_stride, settled, chosen, row_tiles, runs
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -554,36 +542,6 @@ mod tests {
                 least: 4,
                 slack: 6,
             },
-        }
-    }
-
-    #[test]
-    fn words_follow_the_layout() {
-        use core::mem::offset_of;
-        let chosen = Chosen::of(Experts { all: 17, first: 18, count: 19 });
-        let groups = Groups { chosen, ..groups(11, 12, 13) };
-        let words = groups.words();
-        assert_eq!(words[..4], [0x0506_0708, 0x0102_0304, 2, 0]);
-        for (offset, value) in [
-            (offset_of!(Groups, factors), 3),
-            (offset_of!(Groups, factors) + 24, 10),
-            (offset_of!(Groups, next), 15),
-            (offset_of!(Groups, next) + offset_of!(NextWeights, bytes), 16),
-            (offset_of!(Groups, problems), 11),
-            (offset_of!(Groups, slot), 12),
-            (offset_of!(Groups, bound), 13),
-            (offset_of!(Groups, vector_stride), 5),
-            (offset_of!(Groups, settled), 14),
-            (offset_of!(Groups, chosen), 1),
-            (offset_of!(Groups, chosen) + offset_of!(Chosen, experts), 17),
-            (offset_of!(Groups, chosen) + offset_of!(Chosen, experts) + 8, 19),
-            (offset_of!(Groups, row_tiles), 3),
-            (offset_of!(Groups, runs), 7),
-            (offset_of!(Groups, runs) + offset_of!(EvenRuns, tile), 5),
-            (offset_of!(Groups, runs) + offset_of!(EvenRuns, least), 4),
-            (offset_of!(Groups, runs) + offset_of!(EvenRuns, slack), 6),
-        ] {
-            assert_eq!(words[offset / 4], value, "{offset}");
         }
     }
 

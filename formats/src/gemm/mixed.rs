@@ -15,6 +15,7 @@
 use super::Run;
 use super::groups::last_at_most;
 use crate::Divisor;
+use crate::params::blocks;
 
 /// Parameter blocks are at multiples of this many bytes: that of the tensor maps in them, and of the
 /// fence that acquires one.
@@ -68,32 +69,10 @@ impl Mixed {
         let product = last_at_most(self.products, tile, &before);
         (product, tile - before(product))
     }
+}
 
-    /// The C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let [a, b, c] = self.ctas.words();
-        let words = [
-            self.blocks as u32,
-            (self.blocks >> 32) as u32,
-            self.firsts as u32,
-            (self.firsts >> 32) as u32,
-            self.products,
-            self.tiles,
-            a,
-            b,
-            c,
-            self.reserved,
-        ];
-        const { assert!(size_of::<Self>() == 4 * 10) };
-        let mut bytes = [0; size_of::<Self>()];
-        let mut at = 0;
-        while at < bytes.len() {
-            bytes[at] = words[at / 4].to_le_bytes()[at % 4];
-            at += 1;
-        }
-        bytes
-    }
+blocks! {
+    Mixed { blocks, firsts, products, tiles, ctas, reserved }
 }
 
 #[cfg(test)]
@@ -105,17 +84,6 @@ mod tests {
     fn mixed(products: u32, tiles: u32, ctas: u32) -> Mixed {
         let ctas = Divisor::nearest(ctas);
         Mixed { blocks: 0x0807_0605_0403_0201, firsts: 9, products, tiles, ctas, reserved: 0 }
-    }
-
-    #[test]
-    fn bytes_follow_the_layout() {
-        use core::mem::offset_of;
-        let bytes = mixed(11, 300, 7).to_bytes();
-        assert_eq!(bytes[..9], [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!(word(offset_of!(Mixed, products)), 11);
-        assert_eq!(word(offset_of!(Mixed, tiles)), 300);
-        assert_eq!(word(offset_of!(Mixed, ctas)), 7);
     }
 
     /// Every tile is in one CTA's run.

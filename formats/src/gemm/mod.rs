@@ -41,6 +41,8 @@ pub use split::Split;
 pub use table::Problems;
 pub use work::{Dimension, TileOrder, TileShape, Tiles, Uniform, Walk};
 
+use crate::params::blocks;
+
 /// Sizes of a GEMM as kernels take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -53,4 +55,8 @@ pub struct Problem {
     pub k: u32,
     /// Batch entries.
     pub l: u32,
+}
+
+blocks! {
+    Problem { m, n, k, l }
 }

@@ -4,8 +4,8 @@
 //! one starts, to the first copy of the next. In the meantime CTAs that have nothing more to copy bring the
 //! beginnings of the next one's weights to L2, which its CTAs copy first.
 
-use super::epilogue::{put, put_wide};
 use crate::Divisor;
+use crate::params::blocks;
 
 /// Weights of the next product, whose groups and token counts are the launch's. Only the time depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,43 +33,8 @@ impl NextWeights {
     pub const fn address(&self, problem: u32, row_tile: u32) -> u64 {
         self.weights + problem as u64 * self.problem_stride + row_tile as u64 * self.row_stride
     }
-
-    /// The C layout.
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let Self { weights, problem_stride, row_stride, bytes, row_tiles } = *self;
-        let mut words = [0; size_of::<Self>() / 4];
-        let mut at = put_wide(&mut words, 0, &[weights, problem_stride, row_stride]);
-        at = put(&mut words, at, &[bytes]);
-        at = put(&mut words, at, &row_tiles.words());
-        assert!(at == words.len());
-        words
-    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use core::mem::offset_of;
-
-    #[test]
-    fn words_follow_the_layout() {
-        let next = NextWeights {
-            weights: 1 << 32 | 2,
-            problem_stride: 3,
-            row_stride: 4,
-            bytes: 5,
-            row_tiles: Divisor::nearest(6),
-        };
-        let words = next.words();
-        assert_eq!(words[..2], [2, 1]);
-        for (offset, value) in [
-            (offset_of!(NextWeights, problem_stride), 3),
-            (offset_of!(NextWeights, row_stride), 4),
-            (offset_of!(NextWeights, bytes), 5),
-            (offset_of!(NextWeights, row_tiles), 6),
-        ] {
-            assert_eq!(words[offset / 4], value);
-        }
-        assert_eq!(next.address(2, 1), next.weights + 10);
-    }
+blocks! {
+    NextWeights { weights, problem_stride, row_stride, bytes, row_tiles }
 }

@@ -30,6 +30,7 @@
 
 use super::Split;
 use crate::Divisor;
+use crate::params::blocks;
 
 /// The division of the K steps of all tiles among CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,15 +162,6 @@ impl Schedule {
     #[inline(always)]
     pub const fn start(&self, item: &Item) -> u32 {
         item.tile * self.steps.value() + item.first
-    }
-
-    /// The C layout.
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let [a, b, c] = self.steps.words();
-        let [d, e, f] = self.share.words();
-        let [g, h, i] = self.long_share.words();
-        let [j, k, l] = self.cluster.words();
-        [a, b, c, d, e, f, g, h, i, j, k, l, self.longer, self.tile_steps]
     }
 
     /// Whether the CTAs of a cluster split the K of a tile.
@@ -304,6 +296,10 @@ impl Item {
     pub const fn first_cta(&self, schedule: &Schedule) -> u32 {
         schedule.cta_of(self.tile * schedule.steps.value())
     }
+}
+
+blocks! {
+    Schedule { steps, share, long_share, cluster, longer, tile_steps }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 use super::Problem;
 use crate::Divisor;
+use crate::params::blocks;
 
 /// Rows of `B` and tokens that one CTA, or one cluster that shares operands, computes at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,14 +211,10 @@ impl Walk {
             Dimension::Rows => (inner, outer),
         }
     }
+}
 
-    /// The C layout.
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let [a, b, c] = self.tiles.words();
-        let [d, e, f] = self.band.words();
-        let [g, h, i] = self.last.words();
-        [a, b, c, d, e, f, g, h, i, self.last_band]
-    }
+blocks! {
+    Walk { tiles, band, last, last_band }
 }
 
 #[cfg(test)]

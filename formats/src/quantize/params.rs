@@ -1,5 +1,7 @@
 //! Parameter blocks, passed by value. Addresses are device addresses.
 
+use crate::params::blocks;
+
 #[cfg(doc)]
 use super::{NO_ERROR, QuantizeConfig, Recipe, ScaleSource};
 #[cfg(doc)]
@@ -52,34 +54,6 @@ pub struct QuantizeParams {
     pub element: u32,
 }
 
-impl QuantizeParams {
-    /// The block as the kernel's `.param` space holds it.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        bytes(
-            [
-                self.input,
-                self.up,
-                self.codes,
-                self.scales,
-                self.tensor,
-                self.tensor_out,
-                self.errors,
-            ],
-            [
-                self.m,
-                self.k,
-                self.given.to_bits(),
-                self.source,
-                self.blocked,
-                self.recipe,
-                self.depth,
-                self.element,
-            ],
-        )
-    }
-}
-
 /// Parameter block of every amax kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
@@ -98,14 +72,8 @@ pub struct AmaxParams {
     pub k: u32,
     /// 1 for one maximum per row, 0 for one of the whole matrix.
     pub per_row: u32,
-}
-
-impl AmaxParams {
-    /// The block as the kernel's `.param` space holds it.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        bytes([self.input, self.up, self.out], [self.m, self.k, self.per_row])
-    }
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
 /// Parameter block of every dequantise kernel.
@@ -135,95 +103,14 @@ pub struct DequantizeParams {
     pub source: u32,
     /// 1 if `scales` is in the 128x4 layout, 0 if linear.
     pub blocked: u32,
+    /// 0; keeps the size a multiple of 8.
+    pub reserved: u32,
 }
 
-impl DequantizeParams {
-    /// The block as the kernel's `.param` space holds it.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        bytes(
-            [self.codes, self.scales, self.tensor, self.out],
-            [self.m, self.k, self.given.to_bits(), self.source, self.blocked],
-        )
+blocks! {
+    QuantizeParams {
+        input, up, codes, scales, tensor, tensor_out, errors, m, k, given, source, blocked, recipe, depth, element
     }
-}
-
-/// `wide`, then `narrow`, in little endian, then zeros for padding: the C layout of a structure
-/// with these fields.
-pub(crate) const fn bytes<const W: usize, const N: usize, const B: usize>(
-    wide: [u64; W],
-    narrow: [u32; N],
-) -> [u8; B] {
-    const { assert!(B == (W * 8 + N * 4).next_multiple_of(8)) };
-    let mut bytes = [0; B];
-    let mut at = 0;
-    while at < W * 8 + N * 4 {
-        bytes[at] = if at < W * 8 {
-            wide[at / 8].to_le_bytes()[at % 8]
-        } else {
-            narrow[at / 4 - W * 2].to_le_bytes()[at % 4]
-        };
-        at += 1;
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use core::mem::offset_of;
-
-    fn word(bytes: &[u8], at: usize) -> u32 {
-        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
-    }
-
-    #[test]
-    fn bytes_follow_the_layout() {
-        let params = QuantizeParams {
-            input: 1,
-            up: 2,
-            codes: 3,
-            scales: 4,
-            tensor: 5,
-            tensor_out: 6,
-            errors: 7 << 32,
-            m: 8,
-            k: 9,
-            given: 1.5,
-            source: 11,
-            blocked: 12,
-            recipe: 13,
-            depth: 14,
-            element: 15,
-        };
-        let bytes = params.to_bytes();
-        assert_eq!(word(&bytes, offset_of!(QuantizeParams, tensor_out)), 6);
-        assert_eq!(word(&bytes, offset_of!(QuantizeParams, errors) + 4), 7);
-        assert_eq!(word(&bytes, offset_of!(QuantizeParams, given)), 1.5f32.to_bits());
-        assert_eq!(word(&bytes, offset_of!(QuantizeParams, recipe)), 13);
-        assert_eq!(word(&bytes, offset_of!(QuantizeParams, depth)), 14);
-        assert_eq!(word(&bytes, offset_of!(QuantizeParams, element)), 15);
-
-        let params = AmaxParams { input: 1, up: 2, out: 3, m: 4, k: 5, per_row: 6 };
-        let bytes = params.to_bytes();
-        assert_eq!(word(&bytes, offset_of!(AmaxParams, out)), 3);
-        assert_eq!(word(&bytes, offset_of!(AmaxParams, per_row)), 6);
-        assert_eq!(bytes[36..], [0; 4]);
-
-        let params = DequantizeParams {
-            codes: 1,
-            scales: 2,
-            tensor: 3,
-            out: 4,
-            m: 5,
-            k: 6,
-            given: 0.5,
-            source: 8,
-            blocked: 9,
-        };
-        let bytes = params.to_bytes();
-        assert_eq!(word(&bytes, offset_of!(DequantizeParams, out)), 4);
-        assert_eq!(word(&bytes, offset_of!(DequantizeParams, given)), 0.5f32.to_bits());
-        assert_eq!(word(&bytes, offset_of!(DequantizeParams, blocked)), 9);
-    }
+    AmaxParams { input, up, out, m, k, per_row, reserved }
+    DequantizeParams { codes, scales, tensor, out, m, k, given, source, blocked, reserved }
 }

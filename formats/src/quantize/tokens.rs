@@ -5,7 +5,7 @@
 //! infinity makes the token's scale NaN or infinite and at least one of its codes NaN, so that all
 //! results of the token are NaN.
 
-use super::params;
+use crate::params::blocks;
 use crate::{Divisor, HalfType, WARP, e4m3};
 
 /// The largest magnitude of a token counts as no less: 2^-100, whose reciprocal times 448 is an f32.
@@ -92,16 +92,8 @@ pub struct TokensParams {
     pub factor_rows: Divisor,
 }
 
-impl TokensParams {
-    /// The block as the kernel's `.param` space holds it: C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let [value, multiplier, shift] = self.factor_rows.words();
-        params::bytes(
-            [self.input, self.factors, self.codes, self.scales],
-            [self.k, value, multiplier, shift],
-        )
-    }
+blocks! {
+    TokensParams { input, factors, codes, scales, k, factor_rows }
 }
 
 #[cfg(test)]
@@ -123,16 +115,5 @@ mod tests {
             let code = e4m3::encode(amax * to_codes(amax));
             assert!(e4m3::is_nan(code) && !scale(amax).is_finite());
         }
-    }
-
-    #[test]
-    fn bytes_follow_the_layout() {
-        let factor_rows = Divisor::nearest(6);
-        let params = TokensParams { input: 1, factors: 2, codes: 3, scales: 4, k: 5, factor_rows };
-        let bytes = params.to_bytes();
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!([0, 8, 16, 24, 32, 36].map(word), [1, 2, 3, 4, 5, 6]);
-        assert_eq!([40, 44].map(word), [factor_rows.words()[1], factor_rows.words()[2]]);
-        assert_eq!(bytes.len(), 48);
     }
 }

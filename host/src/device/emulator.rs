@@ -39,7 +39,6 @@ impl Emulator {
             clusters: ResidentClusters::new(
                 ResidentClusters::SIZES.map(|size| gpu.resident_clusters(size, 1)),
             ),
-            shared_per_sm: gpu.shared_per_sm,
             l2_bytes: gpu.l2_bytes,
         }
     }

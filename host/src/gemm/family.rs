@@ -15,7 +15,7 @@ use super::form::{BlockRows, PlacedWeights};
 use super::groups::GroupRequest;
 use super::strides::{Entries, Strides};
 use super::{ActivationKind, Candidate, Output, Reads, WeightForm};
-use crate::device::{FoundKernel, Kernels};
+use crate::device::{FoundKernel, Kernels, Queue};
 use crate::error::Result;
 use crate::quantize::device::Step;
 
@@ -130,18 +130,18 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     /// grouped ones.
     fn tiles(&self) -> u64;
 
-    /// Queues the launches of a product.
+    /// Gives the launches of a product, whose arguments are checked, to a queue.
     ///
     /// # Errors
     /// The errors of the device; [`Error::Shape`](crate::error::Error::Shape) for factors that the kernel does
     /// not take.
-    fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+    fn launch<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()>;
 
-    /// Queues the launches before a product, [`before`](Self::before)'s.
+    /// Gives the launches before a product, [`before`](Self::before)'s, to a queue.
     ///
     /// # Errors
     /// The same as [`launch`](Self::launch).
-    fn prepare(&self, launch: &Launch<'_>) -> Result<()>;
+    fn prepare<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()>;
 
     /// The parameter block that the product itself is launched with.
     ///

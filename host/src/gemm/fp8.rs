@@ -2,13 +2,14 @@
 //! that make them of 16-bit floats.
 
 use fp4_formats::gemm::{Epilogue, Problem};
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::tokens::{TokensConfig, TokensParams, tokens_config};
 use fp4_formats::{Divisor, HalfType, Operand, ScaleLayout};
 
 use super::family::{Launch, launches};
 use super::strides::Entries;
+use crate::device::Queue;
 use crate::error::{Error, Result};
-use crate::params::bytes;
 use crate::quantize::device::{Step, launch_step};
 use crate::shape::MAX_DIM;
 
@@ -93,16 +94,17 @@ impl PlacedBytes {
     }
 }
 
-/// Queues quantising 16-bit floats at `input` to e4m3, `[L, M, K]`, or `[M, K]` where entries share them,
+/// Gives a queue quantising 16-bit floats at `input` to e4m3, `[L, M, K]`, or `[M, K]` where entries share them,
 /// with scales for each row, into which row factors are multiplied.
 ///
 /// # Errors
 /// The same as [`Gemm::launch`](super::Gemm::launch).
-pub(super) fn quantize(
-    launch: &Launch<'_>,
+pub(super) fn quantize<'k>(
+    launch: &Launch<'k>,
     problem: &Problem,
     input: u64,
     [elements, scales]: [u64; 2],
+    queue: &mut dyn Queue<'k>,
 ) -> Result<()> {
     let &Problem { m, k, l, .. } = problem;
     let matrix = matrix_bytes(problem, Operand::E4m3);
@@ -121,7 +123,7 @@ pub(super) fn quantize(
         };
         // SAFETY: the input has the planned sizes, as checked by the caller, and so have the row
         // factors; elements and scales are in the workspace, which is large enough.
-        unsafe { launch_step(launch.kernels, step, true, bytes(&params))? };
+        unsafe { launch_step(queue, launch.kernels, step, true, bytes(&params))? };
     }
     Ok(())
 }

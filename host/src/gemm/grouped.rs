@@ -16,7 +16,7 @@ use super::{
     ResultBuffers, Vectors, Workspace,
 };
 use crate::buffer::DeviceBuffer;
-use crate::device::{Device, Kernels};
+use crate::device::{AtOnce, Device, Kernels, Queue};
 use crate::error::{Error, Result};
 use crate::shape::{GemmShape, MAX_DIM};
 use crate::tune::{TuneGroups, TuneProblem};
@@ -233,15 +233,17 @@ impl Gemm {
         vectors: Vectors<'_>,
     ) -> Result<()> {
         let launch = self.grouped_arguments(groups, a, weights, out, workspace, vectors)?;
-        self.kernel().launch(&launch)
+        self.kernel().launch(&launch, &mut AtOnce)
     }
 
-    /// Checks the arguments of [`launch_grouped`](Self::launch_grouped), and queues nothing.
+    /// Gives the launches of a grouped product to a queue, once all its arguments are checked.
     ///
     /// # Errors
-    /// The same as there.
-    pub(crate) fn check_grouped(
-        &self,
+    /// The same as [`launch_grouped`](Self::launch_grouped).
+    #[expect(clippy::too_many_arguments, reason = "those of a public function, and one more")]
+    pub(crate) fn prepare_grouped<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
         groups: GroupBuffers<'_>,
         a: ActivationBuffers<'_>,
         weights: &DeviceWeights,
@@ -249,7 +251,8 @@ impl Gemm {
         workspace: Option<&Workspace>,
         vectors: Vectors<'_>,
     ) -> Result<()> {
-        self.grouped_arguments(groups, a, weights, out, workspace, vectors).map(drop)
+        let launch = self.grouped_arguments(groups, a, weights, out, workspace, vectors)?;
+        self.kernel().launch(&launch, queue)
     }
 
     /// The arguments of a launch, all checked.

@@ -4,6 +4,7 @@ use fp4_formats::Divisor;
 use fp4_formats::gemm::Epilogue;
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::gemm::mixed::{BLOCK_ALIGN, Mixed};
+use fp4_formats::params::bytes;
 
 use super::candidate::Request;
 use super::check::{self, check_gated};
@@ -17,9 +18,8 @@ use super::{
     Vectors, Workspace,
 };
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
-use crate::device::{Device, FoundKernel, Kernels, LaunchSpec};
+use crate::device::{AtOnce, Device, FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
-use crate::params::bytes;
 use crate::shape::GemmShape;
 use crate::tune::TuneProblem;
 
@@ -196,7 +196,7 @@ impl<'a> MixedGemm<'a> {
         };
         let base = address(self.workspace.as_ref(), self.kernels.device())?;
         for part in self.parts.iter().flatten() {
-            part.gemm.kernel().prepare(&part.launch(base)?)?;
+            part.gemm.kernel().prepare(&part.launch(base)?, &mut AtOnce)?;
         }
         let spec = LaunchSpec {
             entry: kernel.name(),

@@ -12,7 +12,7 @@ use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
     ResultBuffers, Vectors, Workspace, tuned,
 };
-use crate::device::{FoundKernel, Kernels};
+use crate::device::{AtOnce, FoundKernel, Kernels};
 use crate::error::{Error, Result};
 use crate::shape::GemmShape;
 use crate::tensor::{Dims, combined_scale};
@@ -292,7 +292,8 @@ impl Gemm {
         if self.groups.is_some() {
             return Err(Error::shape("product", "not grouped", "grouped"));
         }
-        self.kernel().launch(&self.arguments(a, weights, out, workspace, vectors, None)?)
+        let launch = self.arguments(a, weights, out, workspace, vectors, None)?;
+        self.kernel().launch(&launch, &mut AtOnce)
     }
 
     /// The arguments of a launch; `groups` are a grouped one's, with their number where column factors and

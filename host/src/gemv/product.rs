@@ -1,6 +1,7 @@
 //! A planned GEMV, launched on buffers of the caller's.
 
 use fp4_formats::gemv::GemvParams;
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 
@@ -10,7 +11,6 @@ use crate::buffer::DeviceBuffer;
 use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
 use crate::gemm::{VectorOperands, VectorProduct, Workspace};
-use crate::params::bytes;
 use crate::quantize::device::scale_bytes;
 use crate::shape::GemvShape;
 use crate::tensor::combined_scale;

@@ -4,10 +4,10 @@ use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
-use super::routing::Act;
-use super::{HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
+use super::routing::CombineOperands;
+use super::{CombineTypes, HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
-use crate::device::Kernels;
+use crate::device::{AtOnce, Kernels, Prepared, Queue};
 use crate::error::{Error, Result};
 use crate::gemm::{
     Activation, ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, Gemm, GemmOptions,
@@ -89,8 +89,8 @@ pub struct MoeLayer {
     half: HalfType,
     /// The options of quantising activations, if they are quantised.
     quantized: Option<QuantizeOptions>,
-    /// Types of the rows that are combined, and of the result.
-    types: [FloatType; 2],
+    /// Types of the rows that are combined, of the result, and of what is added.
+    types: CombineTypes,
 }
 
 /// Choices of a layer.
@@ -103,6 +103,9 @@ pub struct MoeOptions {
     pub output: FloatType,
     /// Type of the second product's rows, which are added up in f32.
     pub rows: FloatType,
+    /// Type of the tensor that is added to the result ([`MoeInputs::shared`]); the result's if `None`. The
+    /// addition is in f32, before the sum is rounded to the result's type.
+    pub shared: Option<FloatType>,
     /// The tensor scales of activations that are quantised to the weights' format before each product
     /// (W4A4).
     pub quantized: Option<TokenScales>,
@@ -111,7 +114,7 @@ pub struct MoeOptions {
 impl Default for MoeOptions {
     fn default() -> Self {
         let (output, rows) = (FloatType::F32, FloatType::F32);
-        Self { activation: Activation::Silu, output, rows, quantized: None }
+        Self { activation: Activation::Silu, output, rows, shared: None, quantized: None }
     }
 }
 
@@ -120,6 +123,12 @@ impl MoeOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the type of the tensor that is added to the result.
+    #[must_use]
+    pub fn shared_type(&self) -> FloatType {
+        self.shared.unwrap_or(self.output)
     }
 
     /// Returns the kind of activations that the products of a layer take, whose weights are in
@@ -137,6 +146,7 @@ setters!(MoeOptions {
     activation: Activation,
     output: FloatType,
     rows: FloatType,
+    shared: impl Into<Option<FloatType>>,
     quantized: impl Into<Option<TokenScales>>,
 });
 
@@ -233,8 +243,8 @@ pub struct MoeInputs<'a> {
     pub ids: &'a DeviceBuffer,
     /// f32 `[tokens, top_k]`: their weights.
     pub weights: &'a DeviceBuffer,
-    /// A tensor that is added to the result, of its size and type: a shared expert's result, which launches
-    /// queued before may make (example `shared_expert`).
+    /// A tensor that is added to the result, of its size and of the type that the options say: a shared expert's
+    /// result, which launches queued before may make (example `shared_expert`).
     pub shared: Option<&'a DeviceBuffer>,
 }
 
@@ -378,7 +388,11 @@ impl MoeLayer {
             hidden: hidden as usize,
             half,
             quantized,
-            types: [options.rows, options.output],
+            types: CombineTypes {
+                rows: options.rows,
+                result: options.output,
+                shared: options.shared_type(),
+            },
         })
     }
 
@@ -425,7 +439,7 @@ impl MoeLayer {
     /// Type of the second product's rows.
     #[must_use]
     pub fn rows(&self) -> FloatType {
-        self.types[0]
+        self.types.rows
     }
 
     /// Whether the layer quantises its activations.
@@ -437,13 +451,19 @@ impl MoeLayer {
     /// Bytes of the result.
     #[must_use]
     pub fn out_bytes(&self) -> usize {
-        self.routing.shape().tokens * self.hidden * self.types[1].bytes() as usize
+        self.routing.shape().tokens * self.hidden * self.types.result.bytes() as usize
+    }
+
+    /// Type of what is added to the result.
+    #[must_use]
+    pub fn shared(&self) -> FloatType {
+        self.types.shared
     }
 
     /// Type of the result.
     #[must_use]
     pub fn output(&self) -> FloatType {
-        self.types[1]
+        self.types.result
     }
 
     /// Allocates what launches need besides weights, inputs and result.
@@ -505,10 +525,12 @@ impl MoeLayer {
         // routing is complete, and with it all that was queued before. If nothing is gathered, the first
         // product reads the ids when all work queued before is complete, and then lets later ones begin.
         let settled = Some(unsafe { SettledCounts::new() });
-        [Act::Check, Act::Queue(settled)].into_iter().try_for_each(|act| {
-            self.steps()
-                .try_for_each(|step| self.act(act, step, inputs, weights, memory, out, biases))
-        })
+        let mut prepared = Prepared::with_capacity(MoeStep::ALL.len());
+        for step in self.steps() {
+            self.give(&mut prepared, settled, step, inputs, weights, memory, out, biases)?;
+        }
+        // SAFETY: the arguments are borrowed by this call, and the layer's memory is not shared between threads.
+        unsafe { prepared.queue() }
     }
 
     /// Queues one step of a launch; those before it have been queued.
@@ -525,18 +547,20 @@ impl MoeLayer {
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
     ) -> Result<()> {
-        self.act(Act::Queue(None), step, inputs, weights, memory, out, biases)
+        self.give(&mut AtOnce, None, step, inputs, weights, memory, out, biases)
     }
 
-    /// [`launch_step`](Self::launch_step), or the check of its arguments.
-    #[expect(clippy::too_many_arguments, reason = "those of a public function, and one more")]
-    fn act(
-        &self,
-        act: Act,
+    /// Checks the arguments of a step and gives its launches to a queue. `settled`: what wrote routes, ids and
+    /// weights is complete early enough, as [`SettledCounts`] says of counts.
+    #[expect(clippy::too_many_arguments, reason = "those of a public function, and two more")]
+    fn give<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        settled: Option<SettledCounts>,
         step: MoeStep,
-        inputs: &MoeInputs<'_>,
-        [first, second]: [&DeviceWeights; 2],
-        memory: &MoeMemory,
+        inputs: &MoeInputs<'k>,
+        [first, second]: [&'k DeviceWeights; 2],
+        memory: &'k MoeMemory,
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
     ) -> Result<()> {
@@ -545,7 +569,6 @@ impl MoeLayer {
         stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
         let chooses = self.chooses();
-        let settled = act.settled();
         let counts = if chooses { ids } else { &routes.offsets };
         let groups = GroupBuffers {
             status: Some(&routes.status),
@@ -554,31 +577,21 @@ impl MoeLayer {
             ..GroupBuffers::of(counts)
         };
         let other = || Error::shape("memory", "of this layer", "of another one");
-        let product = |gemm: &Gemm, groups, a, weights, out, vectors| match act {
-            Act::Check => gemm.check_grouped(groups, a, weights, out, workspace, vectors),
-            Act::Queue(_) => gemm.launch_grouped(groups, a, weights, out, workspace, vectors),
-        };
         match step {
             MoeStep::Route | MoeStep::Gather if chooses => {
                 Err(Error::shape("step", "one of `MoeLayer::steps`", step.name()))
             }
-            MoeStep::Route => self.routing.act_route(act, ids, routes),
-            MoeStep::Quantize => {
-                let quantizer = quantizer.as_ref().ok_or_else(other)?;
-                match act {
-                    Act::Check => quantizer.place_input("`input`", activations).map(drop),
-                    Act::Queue(_) => quantizer.launch(activations, None),
-                }
-            }
+            MoeStep::Route => self.routing.give_route(queue, ids, routes),
+            MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.prepare(queue, activations),
             MoeStep::Gather => {
                 match (gathered.as_ref().ok_or_else(other)?.activations(), quantizer) {
                     (ActivationBuffers::Halves(gathered), None) => {
-                        self.routing.act_gather(act, activations, routes, gathered, self.hidden)
+                        self.routing.give_gather(queue, activations, routes, gathered, self.hidden)
                     }
                     (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
                         let options = self.quantized.as_ref().ok_or_else(other)?;
-                        self.routing.act_gather_blocks(
-                            act,
+                        self.routing.give_gather_blocks(
+                            queue,
                             options.recipe.format(),
                             [quantizer.codes(), codes],
                             [quantizer.scales(), scales],
@@ -602,17 +615,22 @@ impl MoeLayer {
                 };
                 let out = between.result();
                 let groups = GroupBuffers { next: Some(second), settled, ..groups };
-                product(&self.first, groups, a, first, out, vectors)
+                self.first.prepare_grouped(queue, groups, a, first, out, workspace, vectors)
             }
             MoeStep::Second => {
                 let vectors = Vectors { bias: biases.down, ..Vectors::default() };
                 let (a, out) = (between.activations(), ResultBuffers::Floats(rows));
-                product(&self.second, groups, a, second, out, vectors)
+                self.second.prepare_grouped(queue, groups, a, second, out, workspace, vectors)
             }
             MoeStep::Combine => {
-                let columns = (self.hidden, self.types);
-                let order = (routes, chooses.then_some(ids));
-                self.routing.act_combine(act, rows, order, weights, shared, out, columns)
+                let ids = chooses.then_some(ids);
+                let operands = CombineOperands { from: rows, routes, ids, weights, shared, out };
+                self.routing.give_combine(
+                    queue,
+                    operands,
+                    (self.hidden, self.types),
+                    settled.is_some(),
+                )
             }
         }
     }

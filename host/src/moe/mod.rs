@@ -24,7 +24,7 @@ mod layer;
 mod routing;
 
 pub use layer::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenScales};
-pub use routing::{MoeProblem, MoeShape, Routes, Routing};
+pub use routing::{CombineTypes, MoeProblem, MoeShape, Routes, Routing};
 
 use fp4_formats::FloatType;
 

@@ -6,15 +6,14 @@ use fp4_formats::moe::{
     MAX_TOP_K, RouteParams,
 };
 use fp4_formats::pack::packed_len;
+use fp4_formats::params;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, FloatType};
 
 use super::{HALF_BYTES, WORD};
 use crate::buffer::DeviceBuffer;
-use crate::device::{FoundKernel, Kernels, LaunchSpec};
+use crate::device::{AtOnce, FoundKernel, Kernels, LaunchSpec, Queue};
 use crate::error::{Error, Result};
-use crate::gemm::SettledCounts;
-use crate::params;
 
 /// The most tokens times choices: offsets are i32.
 const MAX_SLOTS: usize = i32::MAX as usize / 2;
@@ -119,26 +118,6 @@ pub enum MoeProblem {
     NotFinite,
 }
 
-/// The action on a step of a layer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Act {
-    /// Its arguments are checked, and nothing is queued.
-    Check,
-    /// Its arguments are checked, and it is queued: where what wrote routes, ids and weights is complete early
-    /// enough, as [`SettledCounts`] says of counts, or it is not known whether it is.
-    Queue(Option<SettledCounts>),
-}
-
-impl Act {
-    /// The word that what a step reads is complete early enough, if it was given.
-    pub fn settled(self) -> Option<SettledCounts> {
-        match self {
-            Self::Check => None,
-            Self::Queue(settled) => settled,
-        }
-    }
-}
-
 /// The steps around the grouped products, for one shape.
 #[derive(Clone, Debug)]
 pub struct Routing {
@@ -208,11 +187,16 @@ impl Routing {
     /// [`Error::Shape`] for buffers of other sizes or elsewhere,
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
-        self.act_route(Act::Queue(None), ids, routes)
+        self.give_route(&mut AtOnce, ids, routes)
     }
 
-    /// [`route`](Self::route), or the check of its arguments.
-    pub(super) fn act_route(&self, act: Act, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
+    /// Checks the arguments of [`route`](Self::route) and gives its launch to a queue.
+    pub(super) fn give_route<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        ids: &DeviceBuffer,
+        routes: &Routes,
+    ) -> Result<()> {
         let slots = self.slots();
         let places = self.place(routes)?;
         let params = RouteParams {
@@ -225,7 +209,7 @@ impl Routing {
             experts: self.experts(),
         };
         let (threads, shared) = (params.threads(), params.shared_bytes());
-        self.launch(act, &self.route, [1, 1], [threads, shared], params::bytes(&params))
+        self.launch(queue, &self.route, [1, 1], [threads, shared], params::bytes(&params))
     }
 
     /// Queues gathering `from`, `[tokens, columns]` of 16 bits, to `to`, `[tokens * top_k, columns]` in
@@ -242,13 +226,13 @@ impl Routing {
         to: &DeviceBuffer,
         columns: usize,
     ) -> Result<()> {
-        self.act_gather(Act::Queue(None), from, routes, to, columns)
+        self.give_gather(&mut AtOnce, from, routes, to, columns)
     }
 
-    /// [`gather`](Self::gather), or the check of its arguments.
-    pub(super) fn act_gather(
-        &self,
-        act: Act,
+    /// Checks the arguments of [`gather`](Self::gather) and gives its launch to a queue.
+    pub(super) fn give_gather<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
         from: &DeviceBuffer,
         routes: &Routes,
         to: &DeviceBuffer,
@@ -259,7 +243,7 @@ impl Routing {
             let required = format!("a multiple of {}", GATHER_BYTES as usize / HALF_BYTES);
             return Err(Error::shape("columns to gather", required, columns));
         }
-        self.gather_rows(act, [(from, to, row)], routes, columns)
+        self.gather_rows(queue, [(from, to, row)], routes, columns)
     }
 
     /// Queues gathering tokens in blocks of `format`: `codes`, `[tokens, columns / 2]`, and `scales`,
@@ -276,13 +260,13 @@ impl Routing {
         routes: &Routes,
         columns: usize,
     ) -> Result<()> {
-        self.act_gather_blocks(Act::Queue(None), format, codes, scales, routes, columns)
+        self.give_gather_blocks(&mut AtOnce, format, codes, scales, routes, columns)
     }
 
-    /// [`gather_blocks`](Self::gather_blocks), or the check of its arguments.
-    pub(super) fn act_gather_blocks(
-        &self,
-        act: Act,
+    /// Checks the arguments of [`gather_blocks`](Self::gather_blocks) and gives its launch to a queue.
+    pub(super) fn give_gather_blocks<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
         format: Format,
         codes: [&DeviceBuffer; 2],
         scales: [&DeviceBuffer; 2],
@@ -296,13 +280,13 @@ impl Routing {
         }
         let matrices =
             [(codes[0], codes[1], packed_len(columns)), (scales[0], scales[1], columns / block)];
-        self.gather_rows(act, matrices, routes, columns)
+        self.gather_rows(queue, matrices, routes, columns)
     }
 
-    /// Queues gathering matrices whose rows have as many bytes as stand behind them.
-    fn gather_rows<const N: usize>(
-        &self,
-        act: Act,
+    /// Gathers matrices whose rows have as many bytes as stand behind them.
+    fn gather_rows<'k, const N: usize>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
         matrices: [(&DeviceBuffer, &DeviceBuffer, usize); N],
         routes: &Routes,
         columns: usize,
@@ -335,13 +319,12 @@ impl Routing {
             params.row_bytes[index] = row as u32;
         }
         let grid = [self.grid(self.slots()), 1];
-        self.launch(act, &self.gather, grid, [contract::THREADS, 0], params::bytes(&params))
+        self.launch(queue, &self.gather, grid, [contract::THREADS, 0], params::bytes(&params))
     }
 
-    /// Queues combining `from`, rows of `columns` elements of the first of `types`, with `weights`,
-    /// f32 `[tokens, top_k]`, to `out`, `[tokens, columns]` of the second of `types`. `shared`, of the
-    /// size and type of `out`, is added, a shared expert's result for example; it may be `out`
-    /// itself.
+    /// Queues combining `from`, rows of `columns` elements, with `weights`, f32 `[tokens, top_k]`, to `out`,
+    /// `[tokens, columns]`. `shared`, of the size of `out`, is added in f32, a shared expert's result for
+    /// example; where it has the type of `out`, it may be `out` itself.
     ///
     /// # Errors
     /// The same as [`route`](Self::route), and for columns that are no multiple of 8.
@@ -352,9 +335,10 @@ impl Routing {
         weights: &DeviceBuffer,
         shared: Option<&DeviceBuffer>,
         out: &DeviceBuffer,
-        types: (usize, [FloatType; 2]),
+        (columns, types): (usize, CombineTypes),
     ) -> Result<()> {
-        self.act_combine(Act::Queue(None), from, (routes, None), weights, shared, out, types)
+        let operands = CombineOperands { from, routes, ids: None, weights, shared, out };
+        self.give_combine(&mut AtOnce, operands, (columns, types), false)
     }
 
     /// [`combine`](Self::combine) of rows in the order of choices, not of experts, as a product of rows that
@@ -370,24 +354,23 @@ impl Routing {
         weights: &DeviceBuffer,
         shared: Option<&DeviceBuffer>,
         out: &DeviceBuffer,
-        types: (usize, [FloatType; 2]),
+        (columns, types): (usize, CombineTypes),
     ) -> Result<()> {
-        self.act_combine(Act::Queue(None), from, (routes, Some(ids)), weights, shared, out, types)
+        let operands = CombineOperands { from, routes, ids: Some(ids), weights, shared, out };
+        self.give_combine(&mut AtOnce, operands, (columns, types), false)
     }
 
-    /// [`combine`](Self::combine), where rows are in the order of choices if their ids are given, or the check of
-    /// its arguments.
-    #[expect(clippy::too_many_arguments, reason = "those of a public function, and one more")]
-    pub(super) fn act_combine(
-        &self,
-        act: Act,
-        from: &DeviceBuffer,
-        (routes, ids): (&Routes, Option<&DeviceBuffer>),
-        weights: &DeviceBuffer,
-        shared: Option<&DeviceBuffer>,
-        out: &DeviceBuffer,
-        (columns, [from_type, out_type]): (usize, [FloatType; 2]),
+    /// Checks the arguments of [`combine`](Self::combine), or with ids of
+    /// [`combine_choices`](Self::combine_choices), and gives its launch to a queue. `settled`: no kernel that may
+    /// still run writes positions, ids or weights.
+    pub(super) fn give_combine<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        CombineOperands { from, routes, ids, weights, shared, out }: CombineOperands<'_>,
+        (columns, types): (usize, CombineTypes),
+        settled: bool,
     ) -> Result<()> {
+        let CombineTypes { rows: from_type, result: out_type, shared: shared_type } = types;
         let device = self.kernels.device();
         let most = CombineParams::MAX_COLUMNS as usize;
         if !columns.is_multiple_of(COMBINE_COLUMNS as usize) || !(1..=most).contains(&columns) {
@@ -410,26 +393,42 @@ impl Routing {
             None => (places.positions, Chosen::NONE),
             Some(ids) => (self.place_ids(ids)?, Chosen::of(self.experts())),
         };
+        let out_at = out.checked("the result", result, device)?;
+        let shared_at = match shared {
+            None => 0,
+            Some(shared) => {
+                let what = "the shared experts' result";
+                let bytes = bytes(tokens, shared_type)?;
+                let at = shared.checked(what, bytes, device)?;
+                // A thread would store results over what another one has yet to add.
+                let overlap = at < out_at + result as u64 && out_at < at + bytes as u64;
+                if overlap && shared_type != out_type {
+                    let required = "apart from the result, which has another type";
+                    return Err(Error::shape(what, required, "the same memory"));
+                }
+                at
+            }
+        };
         let params = CombineParams {
             from: from.checked("the rows to combine", bytes(self.slots(), from_type)?, device)?,
             positions,
             weights: weights.checked("the weights", self.slots() * WORD, device)?,
-            shared: shared.map_or(Ok(0), |shared| {
-                shared.checked("the shared experts' result", result, device)
-            })?,
-            out: out.checked("the result", result, device)?,
+            shared: shared_at,
+            out: out_at,
             status: places.status,
             tokens: tokens as u32,
             columns: columns as u32,
             top_k: top_k as u32,
             from_type: from_type as u32,
             out_type: out_type as u32,
-            settled: act.settled().is_some().into(),
+            shared_type: shared_type as u32,
+            settled: settled.into(),
             chosen,
+            reserved: 0,
         };
         let row_ctas = CombineParams::row_ctas(params.columns);
         let grid = [self.grid(tokens), row_ctas];
-        self.launch(act, &self.combine, grid, [contract::THREADS, 0], params::bytes(&params))
+        self.launch(queue, &self.combine, grid, [contract::THREADS, 0], params::bytes(&params))
     }
 
     /// Address of the ids.
@@ -456,19 +455,15 @@ impl Routing {
         rows.min(most as usize) as u32
     }
 
-    /// Queues a kernel with so many threads and bytes of shared memory, if it is to be queued.
-    fn launch(
-        &self,
-        act: Act,
-        kernel: &FoundKernel,
+    /// Gives a queue a kernel with so many threads and bytes of shared memory.
+    fn launch<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        kernel: &'k FoundKernel,
         [ctas, row_ctas]: [u32; 2],
         [threads, dynamic_shared]: [u32; 2],
         params: &[u8],
     ) -> Result<()> {
-        match act {
-            Act::Check => return Ok(()),
-            Act::Queue(_) => {}
-        }
         let spec = LaunchSpec {
             entry: kernel.name(),
             grid: [ctas, row_ctas, 1],
@@ -480,8 +475,30 @@ impl Routing {
         };
         // SAFETY: all buffers are of this device, alive, and have the sizes that the parameters
         // state, as checked by the callers. Freeing device memory waits for launches.
-        unsafe { self.kernels.launch_found(kernel, &spec) }
+        unsafe { queue.launch(&self.kernels, kernel, &spec) }
     }
+}
+
+/// Types of what is combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CombineTypes {
+    /// Type of the rows.
+    pub rows: FloatType,
+    /// Type of the result.
+    pub result: FloatType,
+    /// Type of what is added, if anything is.
+    pub shared: FloatType,
+}
+
+/// What is combined, as [`Routing::combine`] takes it; rows are in the order of choices if ids are given.
+#[derive(Clone, Copy)]
+pub(super) struct CombineOperands<'a> {
+    pub from: &'a DeviceBuffer,
+    pub routes: &'a Routes,
+    pub ids: Option<&'a DeviceBuffer>,
+    pub weights: &'a DeviceBuffer,
+    pub shared: Option<&'a DeviceBuffer>,
+    pub out: &'a DeviceBuffer,
 }
 
 /// Addresses of [`Routes`].

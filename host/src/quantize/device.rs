@@ -39,6 +39,7 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use fp4_formats::Arch;
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::{
     self as contract, AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource,
 };
@@ -47,10 +48,9 @@ use serde::Serialize;
 
 use super::{QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::buffer::DeviceBuffer;
-use crate::device::{FoundKernel, Kernels, LaunchSpec};
+use crate::device::{AtOnce, FoundKernel, Kernels, LaunchSpec, Queue};
 use crate::error::{Error, Result, filled};
 use crate::floats;
-use crate::params::bytes;
 use crate::shape::MAX_DIM;
 use crate::stream::FirstStream;
 use crate::tensor::Dims;
@@ -270,7 +270,7 @@ impl Quantizer {
     ///
     /// # Errors
     /// [`Error::Shape`] for another size, [`Error::WrongDevice`].
-    pub(crate) fn place_input(&self, what: &str, input: &DeviceBuffer) -> Result<u64> {
+    fn place_input(&self, what: &str, input: &DeviceBuffer) -> Result<u64> {
         let required = usize::try_from(self.input_bytes()).unwrap_or(usize::MAX);
         input.checked(what, required, self.kernels.device())
     }
@@ -301,10 +301,37 @@ impl Quantizer {
         codes: &DeviceBuffer,
         scales: &DeviceBuffer,
     ) -> Result<()> {
+        let launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
+        self.give(&mut AtOnce, &launching, [Some(input), up], [codes, scales])
+    }
+
+    /// [`launch`](Self::launch) of one input, given to a queue.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn prepare<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        input: &DeviceBuffer,
+    ) -> Result<()> {
+        let launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
+        self.give(queue, &launching, [Some(input), None], [&self.codes, &self.scales])
+    }
+
+    /// Checks the arguments of a launch and gives its steps to a queue; `launching` is the quantiser's own.
+    fn give<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        launching: &FirstStream,
+        [input, up]: [Option<&DeviceBuffer>; 2],
+        [codes, scales]: [&DeviceBuffer; 2],
+    ) -> Result<()> {
         let is_gated = up.is_some();
         let device = self.kernels.device();
-        let input = self.place_input("`input`", input)?;
-        let up = up.map_or(Ok(0), |up| self.place_input("`up`", up))?;
+        let place = |what: &str, buffer: Option<&DeviceBuffer>| {
+            buffer.map_or(Ok(0), |buffer| self.place_input(what, buffer))
+        };
+        let (input, up) = (place("`input`", input)?, place("`up`", up)?);
         if is_gated != self.input.gated {
             let required = if self.input.gated { "given" } else { "absent" };
             let found = if is_gated { "given" } else { "absent" };
@@ -316,7 +343,6 @@ impl Quantizer {
         let scales = scales.checked("the scales", self.scales.len(), device)?;
         let source = scale_source(&self.options);
         let address = |buffer: Option<&DeviceBuffer>| buffer.map_or(0, DeviceBuffer::address);
-        let launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
         if own_memory {
             launching.require("quantiser", device)?;
         }
@@ -335,11 +361,12 @@ impl Quantizer {
                 m: self.rows,
                 k: self.cols,
                 per_row: per_row.into(),
+                reserved: 0,
             };
             // SAFETY: the buffers have the sizes that the parameters state (the input's was
             // checked above). They are alive until the launch is complete, because freeing device
             // memory waits for launches.
-            unsafe { launch_step(&self.kernels, amax, per_row, &params.to_bytes())? };
+            unsafe { launch_step(queue, &self.kernels, amax, per_row, bytes(&params))? };
         }
         let params = QuantizeParams {
             input,
@@ -364,7 +391,7 @@ impl Quantizer {
         if let Some(quantize) = steps.next() {
             // SAFETY: the buffers have the sizes that the parameters state and are alive until the
             // launch is complete, because freeing device memory waits for launches.
-            unsafe { launch_step(&self.kernels, quantize, true, bytes(&params))? };
+            unsafe { launch_step(queue, &self.kernels, quantize, true, bytes(&params))? };
         }
         Ok(())
     }
@@ -418,14 +445,15 @@ fn scale_source(options: &QuantizeOptions) -> ScaleSource {
     }
 }
 
-/// Launches one step by its kernel. `overlaps` states that the stream's last operation is a kernel and
+/// Gives one step to a queue, by its kernel. `overlaps` states that the stream's last operation is a kernel and
 /// that the step itself waits for it.
 ///
 /// # Safety
-/// The obligations of [`Kernels::launch`] hold.
-pub(crate) unsafe fn launch_step(
-    kernels: &Kernels,
-    (step, kernel): (&Step, &FoundKernel),
+/// The obligations of [`Queue::launch`] hold.
+pub(crate) unsafe fn launch_step<'k>(
+    queue: &mut dyn Queue<'k>,
+    kernels: &'k Kernels,
+    (step, kernel): (&Step, &'k FoundKernel),
     overlaps: bool,
     params: &[u8],
 ) -> Result<()> {
@@ -438,8 +466,8 @@ pub(crate) unsafe fn launch_step(
         overlaps,
         params,
     };
-    // SAFETY: the caller guarantees the obligations of `Kernels::launch`.
-    unsafe { kernels.launch_found(kernel, &spec) }
+    // SAFETY: the caller guarantees the obligations.
+    unsafe { queue.launch(kernels, kernel, &spec) }
 }
 
 /// Quantises the little-endian elements `data` of type `dtype`, a matrix or a batch with

@@ -110,7 +110,6 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: u32, _
         76 => field(3) % 10,
         38 => 50 << 20,
         // Shared memory of a multiprocessor and of a block.
-        81 => 228 << 10,
         97 => 227 << 10,
         // Withdrawn: the memory clock.
         36 => return 1,

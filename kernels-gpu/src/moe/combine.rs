@@ -5,8 +5,8 @@
 //! along `y` for the columns of a token, any number along `x`, which take tokens in turn.
 //!
 //! # Arithmetic
-//! Each product is rounded to f32, and so is each sum; `shared` is added last. Results depend on
-//! nothing but the operands.
+//! Each product is rounded to f32, and so is each sum; `shared` is added last, in f32 as well, and the sum is
+//! rounded to the result's type once. Results depend on nothing but the operands.
 
 use core::array::from_fn;
 
@@ -174,7 +174,7 @@ unsafe fn eight(p: &CombineParams, token: u32, column: u32, next: &mut Choices) 
         // SAFETY: the token's elements exist.
         let shared = unsafe {
             let element = u64::from(token) * columns + u64::from(column);
-            values(p.out_type, load(p.out_type, true, p.shared, element))
+            values(p.shared_type, load(p.shared_type, true, p.shared, element))
         };
         for i in 0..COLUMNS {
             sums[i] += shared[i];

@@ -165,6 +165,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
             ("type of the tokens", layer.tokens().name(), tokens.operand().name()),
             ("type of the rows", layer.rows().name(), options.rows.name()),
             ("type of the result", layer.output().name(), options.output.name()),
+            ("type of what is added", layer.shared().name(), options.shared_type().name()),
             ("activations", quantises[0], quantises[1]),
         ] {
             if found != required {
@@ -306,7 +307,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// The shared experts' result as the layer takes it.
     pub(crate) fn shared_bytes(&self) -> Option<Vec<u8>> {
         let encode = |values: &[f32]| {
-            floats::encode(self.options.output, values.iter().copied().map(f64::from))
+            floats::encode(self.options.shared_type(), values.iter().copied().map(f64::from))
         };
         self.shared.map(encode)
     }
@@ -315,7 +316,8 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     pub(crate) fn combined(&self, order: &[usize], rows: &[f32]) -> Reference {
         let MoeShape { tokens, top_k, .. } = self.shape;
         let hidden = self.hidden();
-        let shared = self.shared_bytes().map(|bytes| floats::decode(self.options.output, &bytes));
+        let of = self.options.shared_type();
+        let shared = self.shared_bytes().map(|bytes| floats::decode(of, &bytes));
         let mut values = match shared {
             None => vec![0f64; tokens * hidden],
             Some(shared) => shared.into_iter().map(f64::from).collect(),

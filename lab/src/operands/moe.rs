@@ -84,7 +84,8 @@ impl<F: BlockFormat> LayerFile<F> {
             factors: None,
             biases: HostBiases { gate, up, down },
             shared: self.shared.as_deref(),
-            options: options.clone().quantized(self.scales),
+            // As it is in the file, whatever type it has there.
+            options: options.clone().quantized(self.scales).shared(FloatType::F32),
         };
         operands.check()?;
         Ok(operands)

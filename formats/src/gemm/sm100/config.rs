@@ -235,6 +235,14 @@ impl Sm100Config {
         self.activations.is_some() || self.loads_tokens()
     }
 
+    /// Whether the weights are `X` in a launch with this
+    /// [`Sm100Params::swapped`](super::Sm100Params::swapped). Kernels whose weights must be `X` know it when
+    /// they are compiled.
+    #[inline(always)]
+    pub const fn is_swapped(&self, swapped: u32) -> bool {
+        self.only_swapped() || swapped != 0
+    }
+
     /// Whether the kernel takes the scales of activations as they are in memory, and codes that the copy
     /// engine does not take ([`Bringing::Loaded`]).
     pub const fn loads_tokens(&self) -> bool {

@@ -4,6 +4,7 @@ use super::config::Products;
 use super::{Sm100Config, TokenBlocks};
 use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
 use crate::layout::{TILE_BYTES, TILE_ROWS};
+use crate::params::blocks;
 use crate::swizzle::Swizzle;
 use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
 
@@ -64,76 +65,6 @@ pub struct Sm100Params {
     pub schedule: Schedule,
 }
 
-impl Sm100Params {
-    /// The block as the kernel's `.param` space holds it: C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        const MAP: usize = size_of::<TensorMap>() / 4;
-        const EPILOGUE: usize = size_of::<Epilogue>() / 4;
-        const MAPS: usize = 5;
-        const WALK: usize = size_of::<Walk>() / 4;
-        const SCHEDULE: usize = size_of::<Schedule>() / 4;
-        const TOKENS: usize = size_of::<TokenBlocks>() / 4;
-        const SUMS: usize = 4;
-        const REST: usize = 12;
-        const FRONT: usize = MAPS * MAP + EPILOGUE;
-        const {
-            let words = FRONT + SUMS + TOKENS + REST + WALK + SCHEDULE;
-            assert!(size_of::<Self>() == 4 * words);
-        }
-        let maps: [_; MAPS] =
-            [&self.x_codes, &self.y_codes, &self.x_scales, &self.y_scales, &self.result];
-        let (epilogue, walk) = (self.epilogue.words(), self.walk.words());
-        let schedule = self.schedule.words();
-        let Problem { m, n, k, l } = self.problem;
-        let sums: [_; SUMS] = [
-            self.partials as u32,
-            (self.partials >> 32) as u32,
-            self.flags as u32,
-            (self.flags >> 32) as u32,
-        ];
-        let tokens = self.tokens.words();
-        let rest: [_; REST] = [
-            m,
-            n,
-            k,
-            l,
-            self.swapped,
-            self.dynamic,
-            self.x_once,
-            self.y_once,
-            self.x_shared,
-            self.y_shared,
-            self.copied,
-            self.row_factor_stride,
-        ];
-        let mut bytes = [0; size_of::<Self>()];
-        let mut at = 0;
-        while at < bytes.len() {
-            let i = at / 4;
-            let word = if i < MAPS * MAP {
-                let wide = maps[i / MAP].0[i % MAP / 2];
-                (wide >> (32 * (i % 2))) as u32
-            } else if i < FRONT {
-                epilogue[i - MAPS * MAP]
-            } else if i < FRONT + SUMS {
-                sums[i - FRONT]
-            } else if i < FRONT + SUMS + TOKENS {
-                tokens[i - FRONT - SUMS]
-            } else if i < FRONT + SUMS + TOKENS + REST {
-                rest[i - FRONT - SUMS - TOKENS]
-            } else if i < FRONT + SUMS + TOKENS + REST + WALK {
-                walk[i - FRONT - SUMS - TOKENS - REST]
-            } else {
-                schedule[i - FRONT - SUMS - TOKENS - REST - WALK]
-            };
-            bytes[at] = word.to_le_bytes()[at % 4];
-            at += 1;
-        }
-        bytes
-    }
-}
-
 /// Parameter block of the sm_100a kernels of grouped products, passed by value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
@@ -145,24 +76,6 @@ pub struct Sm100GroupedParams {
     pub gemm: Sm100Params,
     /// The problems; of the runs only the CTAs count.
     pub groups: Groups,
-}
-
-impl Sm100GroupedParams {
-    /// The block as the kernel's `.param` space holds it: C layout, little endian.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        const GEMM: usize = size_of::<Sm100Params>();
-        const END: usize = GEMM + size_of::<Groups>();
-        let (gemm, groups) = (self.gemm.to_bytes(), self.groups.words());
-        let mut bytes = [0; size_of::<Self>()];
-        let mut at = 0;
-        while at < END {
-            bytes[at] =
-                if at < GEMM { gemm[at] } else { groups[(at - GEMM) / 4].to_le_bytes()[at % 4] };
-            at += 1;
-        }
-        bytes
-    }
 }
 
 /// One of the two operands.
@@ -250,80 +163,10 @@ pub const fn scales_map(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gemm::epilogue::sample;
-    use core::mem::offset_of;
-
-    #[test]
-    fn bytes_follow_the_layout() {
-        let map = |seed: u64| TensorMap(core::array::from_fn(|i| seed << 32 | i as u64));
-        let params = Sm100Params {
-            x_codes: map(1),
-            y_codes: map(2),
-            x_scales: map(3),
-            y_scales: map(4),
-            result: map(23),
-            epilogue: sample::epilogue(300),
-            partials: 27 << 32 | 28,
-            flags: 29 << 32 | 30,
-            tokens: TokenBlocks {
-                codes: 34 << 32 | 35,
-                code_stride: 36 << 32 | 37,
-                scales: 38 << 32 | 39,
-                scale_stride: 40 << 32 | 41,
-                blocked: 42,
-                reserved: 0,
-            },
-            problem: Problem { m: 13, n: 14, k: 15, l: 16 },
-            swapped: 17,
-            dynamic: 18,
-            x_once: 19,
-            y_once: 20,
-            x_shared: 21,
-            y_shared: 22,
-            copied: 24,
-            row_factor_stride: 26,
-            walk: Walk::new(Sm100Config::order(true), 25, 26),
-            schedule: Schedule::stream_k(31, 32, 33).unwrap(),
-        };
-        let bytes = params.to_bytes();
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        let walk = params.walk.words();
-        for (i, expected) in (0..).zip(walk) {
-            assert_eq!(word(offset_of!(Sm100Params, walk) + 4 * i), expected);
-        }
-        // Tiles, a band's, the last band's width and number.
-        assert_eq!([walk[0], walk[3], walk[6], walk[9]], [25 * 26, 8 * 26, 1, 3]);
-        for (i, expected) in (0..).zip(params.schedule.words()) {
-            assert_eq!(word(offset_of!(Sm100Params, schedule) + 4 * i), expected);
-        }
-        let words = |at: usize| [word(at), word(at + 4)];
-        assert_eq!(words(offset_of!(Sm100Params, partials)), [28, 27]);
-        assert_eq!(words(offset_of!(Sm100Params, flags)), [30, 29]);
-        for (i, expected) in (0..).zip(params.tokens.words()) {
-            assert_eq!(word(offset_of!(Sm100Params, tokens) + 4 * i), expected);
-        }
-        for (at, seed) in [
-            (offset_of!(Sm100Params, x_codes), 1),
-            (offset_of!(Sm100Params, y_codes), 2),
-            (offset_of!(Sm100Params, x_scales), 3),
-            (offset_of!(Sm100Params, y_scales), 4),
-            (offset_of!(Sm100Params, result), 23),
-        ] {
-            assert_eq!((word(at + 8), word(at + 12), at % 64), (1, seed, 0));
-        }
-        let epilogue = offset_of!(Sm100Params, epilogue);
-        sample::assert_bytes(&bytes[epilogue..epilogue + size_of::<Epilogue>()], 300);
-        assert_eq!(word(offset_of!(Sm100Params, problem) + 12), 16);
-        assert_eq!(word(offset_of!(Sm100Params, swapped)), 17);
-        assert_eq!(word(offset_of!(Sm100Params, dynamic)), 18);
-        assert_eq!(word(offset_of!(Sm100Params, x_once)), 19);
-        assert_eq!(word(offset_of!(Sm100Params, y_once)), 20);
-        assert_eq!(word(offset_of!(Sm100Params, x_shared)), 21);
-        assert_eq!(word(offset_of!(Sm100Params, y_shared)), 22);
-        assert_eq!(word(offset_of!(Sm100Params, copied)), 24);
-        assert_eq!(word(offset_of!(Sm100Params, row_factor_stride)), 26);
+blocks! {
+    Sm100Params {
+        x_codes, y_codes, x_scales, y_scales, result, epilogue, partials, flags, tokens, problem, swapped, dynamic,
+        x_once, y_once, x_shared, y_shared, copied, row_factor_stride, walk, schedule
     }
+    Sm100GroupedParams { gemm, groups }
 }

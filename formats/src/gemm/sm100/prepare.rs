@@ -13,6 +13,7 @@ use super::config::{BYTE_STEP, FOLDED_TABLE_TILES};
 use crate::divisor::Divisor;
 use crate::gemm::Groups;
 use crate::layout::{ScaleLayout, SizeOverflow, TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
+use crate::params::blocks;
 use crate::quantize::Format;
 
 /// Threads of a CTA of these kernels.
@@ -109,23 +110,6 @@ impl PrepareScales {
     pub const fn grid(&self) -> u32 {
         grid(self.words())
     }
-
-    /// The block as the kernel's `.param` space holds it.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let [value, multiplier, shift] = self.row_tiles.words();
-        let wide = [
-            self.from,
-            self.to,
-            self.from_stride,
-            self.to_stride,
-            self.rows as u64 | (self.blocks as u64) << 32,
-            self.batch as u64 | (self.blocked as u64) << 32,
-            value as u64 | (multiplier as u64) << 32,
-            shift as u64 | (self.reserved as u64) << 32,
-        ];
-        words_to_bytes(&wide)
-    }
 }
 
 impl PrepareGroupedScales {
@@ -148,24 +132,6 @@ impl PrepareGroupedScales {
     pub const fn grid(&self) -> u32 {
         grid(self.words())
     }
-
-    /// The block as the kernel's `.param` space holds it.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        const SCALES: usize = size_of::<PrepareScales>();
-        let (scales, groups) = (self.scales.to_bytes(), self.groups.words());
-        let mut bytes = [0; size_of::<Self>()];
-        let mut at = 0;
-        while at < SCALES + size_of::<Groups>() {
-            bytes[at] = if at < SCALES {
-                scales[at]
-            } else {
-                groups[(at - SCALES) / 4].to_le_bytes()[at % 4]
-            };
-            at += 1;
-        }
-        bytes
-    }
 }
 
 impl PrepareCodes {
@@ -186,14 +152,6 @@ impl PrepareCodes {
     pub const fn grid(&self) -> u32 {
         grid(self.words())
     }
-
-    /// The block as the kernel's `.param` space holds it.
-    #[must_use]
-    pub const fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let wide =
-            [self.from, self.to, self.rows, self.row_bytes as u64 | (self.reserved as u64) << 32];
-        words_to_bytes(&wide)
-    }
 }
 
 /// A thread for each word, up to a grid that any device holds in few waves; threads
@@ -201,19 +159,6 @@ impl PrepareCodes {
 const fn grid(words: u64) -> u32 {
     let needed = words.div_ceil(THREADS as u64);
     if needed < 4096 { needed as u32 } else { 4096 }
-}
-
-const fn words_to_bytes<const WORDS: usize, const BYTES: usize>(
-    wide: &[u64; WORDS],
-) -> [u8; BYTES] {
-    const { assert!(BYTES == 8 * WORDS) };
-    let mut bytes = [0; BYTES];
-    let mut at = 0;
-    while at < BYTES {
-        bytes[at] = wide[at / 8].to_le_bytes()[at % 8];
-        at += 1;
-    }
-    bytes
 }
 
 /// Whether scales of `rows` x `k` elements in `layout` must be laid out anew.
@@ -305,4 +250,10 @@ impl PreparedBlocks {
         let total = self.matrix_bytes() as u128 * self.batch as u128;
         if total >> 63 == 0 { Some(total as u64) } else { None }
     }
+}
+
+blocks! {
+    PrepareScales { from, to, from_stride, to_stride, rows, blocks, batch, blocked, row_tiles, reserved }
+    PrepareGroupedScales { scales, groups }
+    PrepareCodes { from, to, rows, row_bytes, reserved }
 }

@@ -12,8 +12,8 @@
 
 use super::config::GROUP_ROWS;
 use super::{STEP, prepare};
-use crate::gemm::epilogue::{put, put_wide};
 use crate::layout::{ScaleLayout, TILE_BLOCKS, TILE_BYTES};
+use crate::params::blocks;
 use crate::quantize::Format;
 
 /// Bytes of a token's row of scales in a stage.
@@ -95,35 +95,15 @@ impl TokenBlocks {
             ScaleLayout::Linear | ScaleLayout::Blocked128x4 => Pieces::Bytes,
         }
     }
+}
 
-    /// Returns the parameters as 32-bit words in memory order.
-    #[must_use]
-    pub const fn words(&self) -> [u32; size_of::<Self>() / 4] {
-        let Self { codes, code_stride, scales, scale_stride, blocked, reserved } = *self;
-        let mut words = [0; size_of::<Self>() / 4];
-        let at = put_wide(&mut words, 0, &[codes, code_stride, scales, scale_stride]);
-        let at = put(&mut words, at, &[blocked, reserved]);
-        assert!(at == words.len());
-        words
-    }
+blocks! {
+    TokenBlocks { codes, code_stride, scales, scale_stride, blocked, reserved }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_in_order() {
-        let tokens = TokenBlocks {
-            codes: 2 << 32 | 1,
-            code_stride: 4 << 32 | 3,
-            scales: 6 << 32 | 5,
-            scale_stride: 8 << 32 | 7,
-            blocked: 9,
-            reserved: 10,
-        };
-        assert_eq!(tokens.words(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-    }
 
     /// Pieces divide rows and strides, and are as large as they can be.
     #[test]

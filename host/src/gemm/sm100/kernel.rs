@@ -3,12 +3,14 @@
 use fp4_formats::gemm::sm100::config::Products;
 use fp4_formats::gemm::sm100::prepare;
 use fp4_formats::gemm::{Problem, ResultType, Split};
+use fp4_formats::params::bytes;
 use fp4_formats::{Operand, TensorFamily};
 
 use super::launch;
 use super::prepare::Preparation;
 use super::workspace::Sm100Workspace;
 use crate::buffer::ALIGNMENT;
+use crate::device::Queue;
 use crate::error::{Error, Result};
 use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored};
 use crate::gemm::fp8;
@@ -231,15 +233,15 @@ impl Kernel for Sm100Kernel {
         self.choice.count.into()
     }
 
-    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        launch::queue(self, launch)
+    fn launch<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
+        launch::give(self, launch, queue)
     }
 
-    fn prepare(&self, launch: &Launch<'_>) -> Result<()> {
-        launch::lay_out(self, launch)
+    fn prepare<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
+        launch::lay_out(self, launch, queue)
     }
 
     fn block(&self, launch: &Launch<'_>) -> Result<Vec<u8>> {
-        Ok(launch::params(self, launch)?.to_bytes().to_vec())
+        Ok(bytes(&launch::params(self, launch)?).to_vec())
     }
 }

@@ -8,19 +8,19 @@ use fp4_formats::gemm::sm100::{
     scales_map,
 };
 use fp4_formats::gemm::{EvenRuns, Groups, Problem};
+use fp4_formats::params::bytes;
 use fp4_formats::tensor_map::{TensorMap, TensorMapShape};
 use fp4_formats::{Divisor, ScaleLayout};
 
 use super::kernel::Sm100Kernel;
 use super::prepared;
-use crate::device::{Device, LaunchSpec};
+use crate::device::{Device, LaunchSpec, Queue};
 use crate::error::{Error, Result};
 use crate::gemm::Output;
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::{Launch, Stored};
 use crate::gemm::fp8::{self, PlacedBytes};
 use crate::gemm::strides::{Entries, Strides};
-use crate::params::bytes;
 use crate::plan::sm100::Estimate;
 use crate::quantize::device::launch_step;
 
@@ -114,15 +114,19 @@ pub(super) fn store_path(kernel: &Sm100Kernel, stored: Stored) -> &'static str {
     }
 }
 
-/// Queues the launches of a product.
+/// Gives the launches of a product to a queue.
 ///
 /// # Errors
 /// The errors of the device; [`Error::Shape`] for row factors beside tokens' scales.
-pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
+pub(super) fn give<'k>(
+    kernel: &Sm100Kernel,
+    launch: &Launch<'k>,
+    queue: &mut dyn Queue<'k>,
+) -> Result<()> {
     let choice = &kernel.choice;
     let config = choice.config;
     let params = params(kernel, launch)?;
-    lay_out(kernel, launch)?;
+    lay_out(kernel, launch, queue)?;
     let ctas = choice.clusters * config.cluster();
     let (uniform, grouped);
     let params: &[u8] = match launch.groups {
@@ -151,7 +155,7 @@ pub(super) fn queue(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
     };
     // SAFETY: the maps name the operands, whose sizes were checked when the arguments were made and
     // at repacking, as were those of result and vectors; all are alive, and freeing waits for launches.
-    unsafe { launch.kernels.launch_found(launch.kernel, &spec) }
+    unsafe { queue.launch(launch.kernels, launch.kernel, &spec) }
 }
 
 /// The parameters that all kernels take.
@@ -285,13 +289,17 @@ fn place_blocks(
 ///
 /// # Errors
 /// The errors of the device.
-pub(super) fn lay_out(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
+pub(super) fn lay_out<'k>(
+    kernel: &Sm100Kernel,
+    launch: &Launch<'k>,
+    queue: &mut dyn Queue<'k>,
+) -> Result<()> {
     let made_at = launch.workspace + kernel.workspace().activations;
     let (codes, scales) = match launch.activations {
         CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
         CheckedActivations::ToFp8(input) => {
             let made = made(kernel, made_at);
-            return fp8::quantize(launch, &kernel.problem, input, made);
+            return fp8::quantize(launch, &kernel.problem, input, made, queue);
         }
         CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => return Ok(()),
     };
@@ -307,7 +315,7 @@ pub(super) fn lay_out(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
             let to = made_at + at;
             let params = preparation.code_params(index, codes, code_stride, to);
             // SAFETY: source and workspace have the sizes that the parameters state.
-            unsafe { launch_step(launch.kernels, step, true, bytes(&params))? };
+            unsafe { launch_step(queue, launch.kernels, step, true, bytes(&params))? };
         }
     }
     if let (Some(at), Some(step)) = (preparation.scales, steps.next()) {
@@ -324,7 +332,7 @@ pub(super) fn lay_out(kernel: &Sm100Kernel, launch: &Launch<'_>) -> Result<()> {
             }
         };
         // SAFETY: as above.
-        unsafe { launch_step(launch.kernels, step, true, params)? };
+        unsafe { launch_step(queue, launch.kernels, step, true, params)? };
     }
     Ok(())
 }

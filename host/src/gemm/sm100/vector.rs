@@ -4,6 +4,7 @@
 use fp4_formats::gemm::sm100::prepare::PreparedBlocks;
 use fp4_formats::gemm::sm100::{Side, Sm100Config, Sm100Params, result_map};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, ResultType, Sink};
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMap;
 use fp4_formats::{FloatType, ScaleLayout};
@@ -11,11 +12,10 @@ use fp4_formats::{FloatType, ScaleLayout};
 use super::launch::{Placed, map_result};
 use super::prepare::Preparation;
 use super::workspace::Sm100Workspace;
-use crate::device::{DeviceProperties, FoundKernel, Kernels, LaunchSpec};
+use crate::device::{AtOnce, DeviceProperties, FoundKernel, Kernels, LaunchSpec};
 use crate::error::Result;
 use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
-use crate::params::bytes;
 use crate::plan::sm100::{Estimate, Rates};
 use crate::plan::vector;
 use crate::quantize::device::{Step, launch_step};
@@ -153,7 +153,7 @@ impl VectorProduct {
             // It begins when the stream's earlier work has ended, which may write the weights: the
             // product, which overlaps it, copies them at once.
             // SAFETY: scales and workspace have the sizes that the parameters state.
-            unsafe { launch_step(kernels, (step, before), false, bytes(&scales))? };
+            unsafe { launch_step(&mut AtOnce, kernels, (step, before), false, bytes(&scales))? };
         }
         let [ctas, threads, dynamic_shared, _] = self.shape();
         let spec = LaunchSpec {
@@ -213,7 +213,7 @@ impl VectorProduct {
             column_factors: 0,
             bias: 0,
             alpha: operands.alpha,
-            bias_type: FloatType::F32 as u32,
+            reserved: 0,
         };
         let result = result_map(choice.config, true, operands.output, &problem, u64::from(n));
         let result = map_result(device, result, operands.out)?;

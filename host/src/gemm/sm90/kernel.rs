@@ -3,9 +3,11 @@
 use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::sm90::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::{Format, dequantize_config};
 use fp4_formats::{HalfType, Operand, TensorFamily};
 
+use crate::device::Queue;
 use crate::error::{Error, Result};
 use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored, launches};
 use crate::gemm::fp8::{self, matrix_bytes};
@@ -80,7 +82,7 @@ impl Sm90Kernel {
             detail: format!("activations of {:?} and {sums} bytes of sums", self.problem),
         };
         let align = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGNMENT);
-        let bytes = || {
+        let counted = || {
             let ([elements, of_rows], sums) = (made?, usize::try_from(sums).ok()?);
             let activations = align(flags)?;
             let scales = align(activations.checked_add(elements)?)?;
@@ -89,7 +91,7 @@ impl Sm90Kernel {
             let bytes = if elements + sums == 0 { 0 } else { bytes };
             Some(Sm90Workspace { activations, scales, partials, bytes })
         };
-        bytes().ok_or_else(overflow)
+        counted().ok_or_else(overflow)
     }
 
     /// The sizes that are counted with: of a grouped product, the expected ones.
@@ -261,16 +263,16 @@ impl Kernel for Sm90Kernel {
         self.estimate.config.tiles(&self.problem).count()
     }
 
-    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.queue(launch)
+    fn launch<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
+        self.give(launch, queue)
     }
 
-    fn prepare(&self, launch: &Launch<'_>) -> Result<()> {
-        self.make_before(launch)
+    fn prepare<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
+        self.make_before(launch, queue)
     }
 
     fn block(&self, launch: &Launch<'_>) -> Result<Vec<u8>> {
-        Ok(self.params(launch)?.to_bytes().to_vec())
+        Ok(bytes(&self.params(launch)?).to_vec())
     }
 }
 

@@ -3,33 +3,33 @@
 
 use fp4_formats::gemm::sm90::{Sm90GroupedParams, Sm90Params, activations_map};
 use fp4_formats::gemm::{EvenRuns, Groups, NextWeights};
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::{DequantizeParams, ScaleSource};
 use fp4_formats::{Divisor, ScaleLayout};
 
 use super::kernel::{GroupedRuns, Sm90Kernel, Sm90Workspace};
 use super::layout;
-use crate::device::LaunchSpec;
+use crate::device::{LaunchSpec, Queue};
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
 use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
 use crate::gemm::fp8::{self, PlacedBytes, matrix_bytes};
 use crate::gemm::strides::Strides;
-use crate::params::bytes;
 use crate::plan::sm90 as estimate;
 use crate::quantize::device::launch_step;
 
 impl Sm90Kernel {
-    /// Queues the launches of a product.
+    /// Gives the launches of a product to a queue.
     ///
     /// # Errors
     /// The errors of the device.
-    pub fn queue(&self, launch: &Launch<'_>) -> Result<()> {
+    pub fn give<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let LaunchShape { ctas, cluster, threads, dynamic_shared, .. } = self.shape();
         // The plan has checked that a launch has so many.
         let ctas = ctas as u32;
         let params = self.params(launch)?;
-        self.make_before(launch)?;
+        self.make_before(launch, queue)?;
         let grouped;
         let params: &[u8] = match (launch.groups, self.groups) {
             (Some(groups), Some(GroupedRuns { least, .. })) => {
@@ -64,7 +64,7 @@ impl Sm90Kernel {
         // SAFETY: all buffers are of this device, alive, and have the sizes that the parameters
         // state: they were checked when the arguments were made, and when the weights were
         // repacked. Freeing device memory waits for launches.
-        unsafe { launch.kernels.launch_found(launch.kernel, &spec) }
+        unsafe { queue.launch(launch.kernels, launch.kernel, &spec) }
     }
 
     /// Offsets in a workspace that is large enough.
@@ -126,31 +126,32 @@ impl Sm90Kernel {
         })
     }
 
-    /// Queues decoding block-scaled activations, or quantising floats to e4m3, to the workspace; nothing
+    /// Gives a queue decoding block-scaled activations, or quantising floats to e4m3, to the workspace; nothing
     /// for others.
     ///
     /// # Errors
     /// The errors of the device.
-    pub fn make_before(&self, launch: &Launch<'_>) -> Result<()> {
+    pub fn make_before<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
         match launch.activations {
             CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => Ok(()),
             CheckedActivations::ToFp8(input) => {
-                fp8::quantize(launch, &self.problem, input, self.made(launch)?)
+                fp8::quantize(launch, &self.problem, input, self.made(launch)?, queue)
             }
             CheckedActivations::Blocks { codes, scales, layout } => {
-                self.decode(launch, [codes, scales], layout, self.made(launch)?[0])
+                self.decode(launch, [codes, scales], layout, self.made(launch)?[0], queue)
             }
         }
     }
 
-    /// Queues decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`
+    /// Gives a queue decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`
     /// where entries share them.
-    fn decode(
+    fn decode<'k>(
         &self,
-        launch: &Launch<'_>,
+        launch: &Launch<'k>,
         [codes, scales]: [u64; 2],
         layout: ScaleLayout,
         out: u64,
+        queue: &mut dyn Queue<'k>,
     ) -> Result<()> {
         let Strides { activations, activation_scales, .. } = launch.strides;
         // The rows fit: they were checked when the launches were planned.
@@ -166,10 +167,11 @@ impl Sm90Kernel {
                 given: self.decoded_scale(launch.kind),
                 source: ScaleSource::Given as u32,
                 blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+                reserved: 0,
             };
             // SAFETY: codes and scales have the sizes that the parameters state, as checked by
             // the caller; `out` is the workspace, which is large enough.
-            unsafe { launch_step(launch.kernels, step, true, &params.to_bytes())? };
+            unsafe { launch_step(queue, launch.kernels, step, true, bytes(&params))? };
         }
         Ok(())
     }

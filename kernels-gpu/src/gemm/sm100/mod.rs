@@ -169,7 +169,7 @@ unsafe fn gemm<K: Kernel, L: List>(params: &Sm100Params, list: L) {
             }
         }
         if L::GROUPED && role == SCHEDULE_WARP {
-            list.begin(config, params.swapped != 0);
+            list.begin(config, work.swapped());
         }
         if config.takes_bytes() && role == SCHEDULE_WARP {
             control.fill_ones();

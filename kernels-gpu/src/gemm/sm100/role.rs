@@ -3,7 +3,7 @@
 use super::RESULT;
 use super::work::List;
 use fp4_formats::gemm::Problem;
-use fp4_formats::gemm::sm100::config::{CTA_ROWS, NARROW_COLUMNS};
+use fp4_formats::gemm::sm100::config::CTA_ROWS;
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::quantize::Format;
@@ -41,10 +41,10 @@ impl<L: List> Work<'_, L> {
         self.list.maps(self.params) + u64::from(index) * TENSOR_MAP_BYTES as u64
     }
 
-    /// Whether `X` is the weights, which narrow tiles know when they are compiled.
+    /// Whether `X` is the weights.
     #[inline(always)]
     pub fn swapped(&self) -> bool {
-        self.config.columns < NARROW_COLUMNS || self.params.swapped != 0
+        self.config.is_swapped(self.params.swapped)
     }
 
     /// Whether a warp brings the codes of `Y` to the stages, whose rows the copy engine does not

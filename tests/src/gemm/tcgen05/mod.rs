@@ -10,6 +10,7 @@ use fp4_formats::gemm::sm100::{CONFIGS, Sm100Config, Sm100Params, result_map};
 use fp4_formats::gemm::{
     Epilogue, OUT_MXFP4, OUT_NVFP4, Problem, ResultScales, Schedule as StreamK, Sink,
 };
+use fp4_formats::params::bytes;
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TensorMapShape;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, TensorMap};
@@ -359,7 +360,7 @@ impl Product {
             grid: self.clusters() * self.config.cluster(),
             threads: self.config.threads(),
             shared: self.config.shared_bytes(),
-            params: params.to_bytes().to_vec(),
+            params: bytes(params).to_vec(),
         }
     }
 

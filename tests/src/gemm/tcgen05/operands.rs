@@ -9,8 +9,9 @@ use fp4_formats::gemm::sm100::{
     Side, Sm100Params, TokenBlocks, codes_map, elements_map, scales_map,
 };
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
+use fp4_formats::params;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
-use fp4_formats::{Arch, BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
+use fp4_formats::{Arch, BlockFormat, ScaleLayout, Swizzle, TensorMap};
 use nvfp4::gemm::{ActivationKind, Activations, Repacked};
 use nvfp4::tensor::BlockScaled;
 use ptx_emu::tensor_map::{self, ElementType};
@@ -129,7 +130,7 @@ impl Product {
                     column_factors: vector(&options.column_factors),
                     bias: vector(&options.bias),
                     alpha: options.alpha * a_scale * inputs.weights.global_scale(),
-                    bias_type: FloatType::F32 as u32,
+                    reserved: 0,
                 },
                 Sink {
                     out: 0,
@@ -179,7 +180,11 @@ impl Product {
             let from = memory.alloc_from("A before", &row).expect("room");
             let to = memory.alloc("A", row_bytes.into(), 256).expect("room");
             let params = PrepareCodes { from, to, rows: 1, row_bytes, reserved: 0 };
-            before.push(Kernel::preparation(CODES_NAME, few(params.grid()), &params.to_bytes()));
+            before.push(Kernel::preparation(
+                CODES_NAME,
+                few(params.grid()),
+                params::bytes(&params),
+            ));
             [to, to + scales_at as u64]
         } else {
             [("A codes", blocks.codes()), ("A scales", blocks.scales())]
@@ -238,7 +243,11 @@ impl Product {
             let rows = u64::from(rows * batch);
             let to = memory.alloc(&format!("{name} padded"), rows * row_stride, 256).expect("room");
             let params = PrepareCodes { from: codes, to, rows, row_bytes, reserved: 0 };
-            before.push(Kernel::preparation(CODES_NAME, few(params.grid()), &params.to_bytes()));
+            before.push(Kernel::preparation(
+                CODES_NAME,
+                few(params.grid()),
+                params::bytes(&params),
+            ));
             codes = to;
         }
         let bytes = operand.scales();
@@ -259,7 +268,11 @@ impl Product {
                 row_tiles: PrepareScales::row_tiles(rows),
                 reserved: 0,
             };
-            before.push(Kernel::preparation(SCALES_NAME, few(params.grid()), &params.to_bytes()));
+            before.push(Kernel::preparation(
+                SCALES_NAME,
+                few(params.grid()),
+                params::bytes(&params),
+            ));
             scales = to;
         }
         let code_stride = row_stride * u64::from(rows);

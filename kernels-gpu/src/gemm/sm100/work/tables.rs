@@ -158,7 +158,7 @@ impl List for MixedTable<'_> {
 
     #[inline(always)]
     fn numbers(self, config: &Sm100Config, params: &Sm100Params) -> Self::Numbers {
-        let swapped = params.swapped != 0;
+        let swapped = config.is_swapped(params.swapped);
         (config.work_shape(swapped), Sm100Config::order(swapped))
     }
 

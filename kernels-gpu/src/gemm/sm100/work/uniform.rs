@@ -26,7 +26,7 @@ impl List for Uniform {
 
     #[inline(always)]
     fn numbers(self, config: &Sm100Config, params: &Sm100Params) -> Self::Numbers {
-        let swapped = params.swapped != 0;
+        let swapped = config.is_swapped(params.swapped);
         let (shape, order) = (config.work_shape(swapped), Sm100Config::order(swapped));
         gemm::Tiles::walked(&params.problem, shape, order, params.walk)
     }
