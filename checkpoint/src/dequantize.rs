@@ -89,8 +89,8 @@ pub struct DequantizeReport {
 /// # Errors
 /// [`CheckpointError::Nothing`] if nothing is quantised in a known layout, the errors of [`load`],
 /// [`CheckpointError::Unsupported`] for layers in other formats and rotated weights,
-/// [`Error::Shape`] for a value beyond the largest of the type, [`CheckpointError::Exists`],
-/// [`CheckpointError::Interrupted`], [`Error::Io`]. Nothing is left behind then.
+/// [`Error::Shape`](nvfp4::Error::Shape) for a value beyond the largest of the type, [`CheckpointError::Exists`],
+/// [`CheckpointError::Interrupted`], [`Error::Io`](nvfp4::Error::Io). Nothing is left behind then.
 pub fn dequantize_model(
     model: &Model,
     options: &DequantizeOptions,

@@ -59,7 +59,7 @@ fn shifts(codes: &[u8]) -> Option<(i32, i32)> {
 /// Converts a weight to the same values, bit for bit.
 ///
 /// # Errors
-/// [`CheckpointError::Inexact`], which names the block that does not fit; [`Error::Shape`] for a
+/// [`CheckpointError::Inexact`], which names the block that does not fit; [`Error::Shape`](nvfp4::Error::Shape) for a
 /// weight that is not MXFP4.
 pub fn to_nvfp4(weight: &Weight) -> Result<Weight> {
     let name = &weight.spec.name;

@@ -31,7 +31,7 @@ pub struct Matrix {
 /// `expert` chooses one of several matrices in one tensor.
 ///
 /// # Errors
-/// [`CheckpointError`]; [`Error::Shape`] if an expert is missing, or given for a single matrix; the
+/// [`CheckpointError`]; [`Error::Shape`](nvfp4::Error::Shape) if an expert is missing, or given for a single matrix; the
 /// errors of [`quantize`].
 pub fn matrix(model: &Model, tensor: &str, expert: Option<usize>) -> Result<Matrix> {
     let names = [tensor.to_owned(), format!("{tensor}.weight")];

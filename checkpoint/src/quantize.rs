@@ -144,7 +144,7 @@ fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision>
 /// [`CheckpointError::Exists`], [`CheckpointError::Nothing`] where no tensor can be quantised,
 /// [`CheckpointError::Orientation`] where it cannot be told which dimension is the input's,
 /// [`CheckpointError::Unsupported`], [`CheckpointError::NonFinite`] with the byte of the file,
-/// [`CheckpointError::Interrupted`], [`Error::Io`]. Nothing is left behind then.
+/// [`CheckpointError::Interrupted`], [`Error::Io`](nvfp4::Error::Io). Nothing is left behind then.
 pub fn quantize_model(
     model: &Model,
     options: &ModelOptions,

@@ -126,7 +126,7 @@ impl Weight {
     /// A part of a weight as it was loaded, with the tensor-level scales of its own experts.
     ///
     /// # Errors
-    /// The same as [`BlockScaled::part`].
+    /// The same as [`BlockScaled::part`](nvfp4::tensor::BlockScaled::part).
     pub fn part(&self, cut: Cut, part: Part) -> Result<Self> {
         let blocks = self.blocks.part(cut, part)?;
         let dims = blocks.dims();

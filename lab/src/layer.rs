@@ -96,7 +96,7 @@ pub struct Weight<'a> {
 ///
 /// # Errors
 /// The errors of reading the checkpoint, of quantising (K is a multiple of 16) and of running;
-/// [`Error::Shape`] for a weight in MXFP4. A wrong result is not an error but part of the report.
+/// [`Error::Shape`](nvfp4::Error::Shape) for a weight in MXFP4. A wrong result is not an error but part of the report.
 pub fn run(
     kernels: &Kernels,
     model: &Model,

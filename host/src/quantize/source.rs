@@ -30,6 +30,11 @@ impl Source<'_> {
         }
     }
 
+    /// Whether there are no elements.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
     /// Some of the elements, which are there.
     pub fn part(self, range: Range<usize>) -> Self {
         match self {

@@ -102,7 +102,7 @@ impl<F: BlockFormat> GemmOperands<F> {
     /// Returns the weights for a GEMM.
     ///
     /// # Errors
-    /// [`Error::Shape`] where halves do not fit each other.
+    /// [`Error::Shape`](nvfp4::Error::Shape) where halves do not fit each other.
     pub fn weights(&self) -> Result<Weights<'_, F>> {
         weights(&self.b, &self.halves)
     }
@@ -146,8 +146,8 @@ pub enum AnyOperands {
 /// Reads and checks the operands; see the module head for the names.
 ///
 /// # Errors
-/// [`CheckpointError`](checkpoint::CheckpointError) for missing tensors, types, shapes and values
-/// that are not finite, [`Error::Shape`] for metadata and operands that do not fit each other,
+/// [`CheckpointError`] for missing tensors, types, shapes and values
+/// that are not finite, [`Error::Shape`](nvfp4::Error::Shape) for metadata and operands that do not fit each other,
 /// and what [`BlockScaled::new`] checks.
 pub fn read(file: &Checkpoint) -> Result<AnyOperands> {
     match format(file)? {
@@ -184,7 +184,7 @@ pub(super) fn read_activations<F: BlockFormat>(
         Dtype::F16 => GemmActivations::Halves(halves(file, name, HalfType::F16)?),
         Dtype::BF16 => GemmActivations::Halves(halves(file, name, HalfType::Bf16)?),
         Dtype::F8_E4M3 => GemmActivations::Fp8(bytes(file, name)?),
-        other => return Err(file.wrong_type(name, "U8, F16, BF16 or F8_E4M3", other).into()),
+        other => return Err(file.wrong_type(name, "U8, F16, BF16 or F8_E4M3", other)),
     })
 }
 
@@ -252,7 +252,7 @@ fn sizes(file: &Checkpoint, name: &str, required: String) -> Result<[usize; 3]> 
     match *file.raw(name)?.shape.as_slice() {
         [batch, rows, last] => Ok([batch, rows, last]),
         [rows, last] => Ok([1, rows, last]),
-        ref other => Err(file.wrong_shape(name, required, other).into()),
+        ref other => Err(file.wrong_shape(name, required, other)),
     }
 }
 
@@ -295,7 +295,7 @@ pub(super) fn vector(
     }
     let tensor = file.floats(name)?;
     if !shapes.contains(&tensor.shape) {
-        return Err(file.wrong_shape(name, required, &tensor.shape).into());
+        return Err(file.wrong_shape(name, required, &tensor.shape));
     }
     Ok(Some(tensor.values))
 }
@@ -303,7 +303,7 @@ pub(super) fn vector(
 /// Writes operands in the form that [`read`] takes.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`](nvfp4::Error::Io).
 pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<()> {
     let GemmOperands { a, b, halves, options } = operands;
     let mut written = Written::of::<F>();
@@ -322,7 +322,7 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
 /// NVFP4, `c_global_scale`, in the form of an operand.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::ScaleNotFinite`] for a result in NVFP4 or MXFP4 with a NaN.
+/// [`Error::Io`](nvfp4::Error::Io); [`Error::ScaleNotFinite`](nvfp4::Error::ScaleNotFinite) for a result in NVFP4 or MXFP4 with a NaN.
 pub fn write_result(path: &Path, result: &GemmResult, shape: GemmShape) -> Result<()> {
     let GemmShape { m, n, l, .. } = shape;
     let mut metadata = vec![("kernel", result.plan.kernel.to_owned())];

@@ -56,7 +56,7 @@ impl<F: BlockFormat> GroupedOperands<F> {
     /// Returns the weights for a product.
     ///
     /// # Errors
-    /// [`Error::Shape`] where halves do not fit each other.
+    /// [`Error::Shape`](nvfp4::Error::Shape) where halves do not fit each other.
     pub fn weights(&self) -> Result<Vec<Weights<'_, F>>> {
         self.groups.iter().map(GroupWeights::weights).collect()
     }
@@ -81,8 +81,8 @@ impl<F: BlockFormat> GroupedOperands<F> {
 /// Reads and checks the operands; see the module head for the names.
 ///
 /// # Errors
-/// [`CheckpointError`](nvfp4_checkpoint::CheckpointError) for missing tensors, types, shapes and values
-/// that are not finite, [`Error::Shape`] for metadata, for counts that are negative or are not the
+/// [`CheckpointError`] for missing tensors, types, shapes and values
+/// that are not finite, [`Error::Shape`](nvfp4::Error::Shape) for metadata, for counts that are negative or are not the
 /// activations', and for operands that do not fit each other.
 pub fn read(file: &Checkpoint) -> Result<AnyGroupedOperands> {
     Ok(match format(file)? {
@@ -97,7 +97,7 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GroupedOperands<F>> {
     let (tokens, k) = (dims.rows(), dims.cols());
     if dims.batch() != 1 {
         let shape = file.raw("a")?.shape;
-        return Err(file.wrong_shape("a", "[T, K/2] or [T, K]", &shape).into());
+        return Err(file.wrong_shape("a", "[T, K/2] or [T, K]", &shape));
     }
     let counts = counts(file, tokens)?;
     let groups: Vec<GroupWeights<F>> = read_groups(file, "b")?;
@@ -124,7 +124,7 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GroupedOperands<F>> {
 fn counts(file: &Checkpoint, tokens: usize) -> Result<Vec<usize>> {
     let (shape, counts) = integers(file, "counts")?;
     if shape.len() != 1 || counts.is_empty() {
-        return Err(file.wrong_shape("counts", "[G], at least 1", &shape).into());
+        return Err(file.wrong_shape("counts", "[G], at least 1", &shape));
     }
     let count = |(group, count): (usize, i32)| {
         usize::try_from(count).map_err(|_| {
@@ -146,7 +146,7 @@ fn counts(file: &Checkpoint, tokens: usize) -> Result<Vec<usize>> {
 /// Writes operands in the form that [`read`] takes.
 ///
 /// # Errors
-/// [`Error::Io`], and as [`GroupedOperands::weights`].
+/// [`Error::Io`](nvfp4::Error::Io), and as [`GroupedOperands::weights`].
 pub fn write<F: BlockFormat>(path: &Path, operands: &GroupedOperands<F>) -> Result<()> {
     let GroupedOperands { a, counts, groups, options } = operands;
     let (n, g) = (operands.shape()?.n, counts.len());

@@ -63,7 +63,7 @@ pub struct Context {
 /// TorchAO's recipe, or rounded to 16 bits.
 ///
 /// # Errors
-/// The errors of [`matrix`] and of reading a file of activations; [`Error::Shape`] for activations
+/// The errors of [`matrix`] and of reading a file of activations; [`Error::Shape`](nvfp4::Error::Shape) for activations
 /// that do not fit.
 pub fn read(
     model: &Model,
@@ -173,7 +173,7 @@ fn input(values: &Values, weight: &str, k: usize) -> Result<(Vec<f32>, usize, St
                 [rows, cols] if cols == k => rows,
                 _ => {
                     let required = format!("[M, {k}] or [{k}], for the K of `{weight}`");
-                    return Err(file.wrong_shape(&name, required, &tensor.shape).into());
+                    return Err(file.wrong_shape(&name, required, &tensor.shape));
                 }
             };
             Ok((tensor.values, rows, format!("tensor `{name}` of {}", path.display())))

@@ -54,7 +54,7 @@ pub struct GemvOperands {
 /// The layout of this name.
 ///
 /// # Errors
-/// [`Error::Shape`] for another name; `field` is what the error calls it.
+/// [`Error::Shape`](nvfp4::Error::Shape) for another name; `field` is what the error calls it.
 pub fn layout_by_name(field: &str, name: &str) -> Result<ScaleLayout> {
     ScaleLayout::ALL
         .into_iter()
@@ -65,7 +65,7 @@ pub fn layout_by_name(field: &str, name: &str) -> Result<ScaleLayout> {
 /// Reads and checks the operands; the module's documentation lists the tensors.
 ///
 /// # Errors
-/// [`CheckpointError`](checkpoint::CheckpointError) for missing tensors, wrong types and wrong
+/// [`CheckpointError`] for missing tensors, wrong types and wrong
 /// shapes, and the errors of [`BlockScaled::new`].
 pub fn read(file: &Checkpoint) -> Result<GemvOperands> {
     let (a, b) = (file.raw("a")?.shape, file.raw("b")?.shape);
@@ -75,7 +75,7 @@ pub fn read(file: &Checkpoint) -> Result<GemvOperands> {
         } else {
             ""
         };
-        Err(file.wrong_shape(name, required + hint, actual).into())
+        Err(file.wrong_shape(name, required + hint, actual))
     };
     let [l, m, half_k] = match *b.as_slice() {
         [l, m, half_k] => [l, m, half_k],
@@ -118,7 +118,7 @@ fn exchanged(a: &[usize], b: &[usize]) -> bool {
 /// The format that a file's metadata names.
 ///
 /// # Errors
-/// [`Error::Shape`] for another name.
+/// [`Error::Shape`](nvfp4::Error::Shape) for another name.
 fn format(file: &Checkpoint) -> Result<Format> {
     match file.metadata("format").unwrap_or(Format::Nvfp4.name()) {
         name if name == Format::Nvfp4.name() => Ok(Format::Nvfp4),
@@ -146,7 +146,7 @@ fn parts<'a, F: BlockFormat>(
 ) -> Result<(ScaleLayout, &'a [u8], &'a [u8])> {
     let codes = file.raw(name)?;
     if codes.dtype != Dtype::U8 {
-        return Err(file.wrong_type(name, "U8", codes.dtype).into());
+        return Err(file.wrong_type(name, "U8", codes.dtype));
     }
     let scale_name = format!("{name}_scale");
     let scales = file.raw(&scale_name)?;
@@ -155,7 +155,7 @@ fn parts<'a, F: BlockFormat>(
         Format::Mxfp4 => "F8_E8M0 or U8",
     };
     if scales.dtype != Dtype::U8 && scales.dtype != scale_type::<F>() {
-        return Err(file.wrong_type(&scale_name, required, scales.dtype).into());
+        return Err(file.wrong_type(&scale_name, required, scales.dtype));
     }
     let key = format!("{scale_name}_layout");
     let layout = match file.metadata(&key) {
@@ -165,7 +165,7 @@ fn parts<'a, F: BlockFormat>(
     let last = scales.shape.last().copied();
     if layout == ScaleLayout::Linear && last != Some(dims.cols() / F::BLOCK) {
         let required = format!("[.., K/{} = {}]", F::BLOCK, dims.cols() / F::BLOCK);
-        return Err(file.wrong_shape(&scale_name, required, &scales.shape).into());
+        return Err(file.wrong_shape(&scale_name, required, &scales.shape));
     }
     Ok((layout, codes.data, scales.data))
 }
@@ -201,7 +201,7 @@ fn scalar(file: &Checkpoint, name: &str) -> Result<f32> {
 /// Writes operands in the form that [`read`] takes.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`](nvfp4::Error::Io).
 pub fn write(path: &Path, operands: &GemvOperands) -> Result<()> {
     let GemvOperands { a, b, alpha } = operands;
     let (l, m, half_k) = (b.dims().batch(), b.dims().rows(), b.dims().cols() / 2);
@@ -226,7 +226,7 @@ pub fn write(path: &Path, operands: &GemvOperands) -> Result<()> {
 /// Writes a result as the tensor `c` of shape `[l, m]`.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`](nvfp4::Error::Io).
 pub fn write_result(path: &Path, result: &GemvResult, l: usize, m: usize) -> Result<()> {
     let kernel = result.plan.kernel.to_owned();
     let c = tensor(result_type(result.output), vec![l, m], result.bytes.clone());

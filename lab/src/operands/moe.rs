@@ -71,7 +71,7 @@ impl<F: BlockFormat> LayerFile<F> {
     /// Returns the operands of a layer, with the scales of the file.
     ///
     /// # Errors
-    /// [`Error::Shape`] where halves do not fit each other, and as [`MoeOperands::check`].
+    /// [`Error::Shape`](nvfp4::Error::Shape) where halves do not fit each other, and as [`MoeOperands::check`].
     pub fn operands(&self, options: &MoeOptions) -> Result<MoeOperands<'_, F>> {
         let [gate, up, down] = self.biases.each_ref().map(Option::as_deref);
         let operands = MoeOperands {
@@ -95,8 +95,8 @@ impl<F: BlockFormat> LayerFile<F> {
 /// Reads and checks the operands; see the module head for the names.
 ///
 /// # Errors
-/// [`CheckpointError`](checkpoint::CheckpointError) for missing tensors, types, shapes and values that
-/// are not finite, [`Error::Shape`] for metadata, ids that are no expert's, and operands that do not
+/// [`CheckpointError`] for missing tensors, types, shapes and values that
+/// are not finite, [`Error::Shape`](nvfp4::Error::Shape) for metadata, ids that are no expert's, and operands that do not
 /// fit each other.
 pub fn read(file: &Checkpoint) -> Result<AnyLayerFile> {
     Ok(match format(file)? {
@@ -110,10 +110,10 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<LayerFile<F>> {
     let half = match raw.dtype {
         Dtype::F16 => HalfType::F16,
         Dtype::BF16 => HalfType::Bf16,
-        other => return Err(file.wrong_type("x", "F16 or BF16", other).into()),
+        other => return Err(file.wrong_type("x", "F16 or BF16", other)),
     };
     let [tokens, hidden] = *raw.shape.as_slice() else {
-        return Err(file.wrong_shape("x", "[T, H]", &raw.shape).into());
+        return Err(file.wrong_shape("x", "[T, H]", &raw.shape));
     };
     let scales = scales(file)?;
     let x = match scales {
@@ -129,9 +129,7 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<LayerFile<F>> {
     let top_k = match *shape_of_ids.as_slice() {
         [rows, top_k] if rows == tokens => top_k,
         _ => {
-            return Err(file
-                .wrong_shape("ids", format!("[T = {tokens}, k]"), &shape_of_ids)
-                .into());
+            return Err(file.wrong_shape("ids", format!("[T = {tokens}, k]"), &shape_of_ids));
         }
     };
     let floats =
@@ -195,7 +193,7 @@ fn scales(file: &Checkpoint) -> Result<Option<TokenScales>> {
 /// Writes operands in the form that [`read`] takes.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`](nvfp4::Error::Io).
 pub fn write<F: BlockFormat>(path: &Path, layer: &LayerFile<F>) -> Result<()> {
     let LayerFile { shape, x, ids, weights, gate, down, biases, shared, scales } = layer;
     let MoeShape { tokens, top_k, experts, first, count } = *shape;
@@ -225,7 +223,7 @@ pub fn write<F: BlockFormat>(path: &Path, layer: &LayerFile<F>) -> Result<()> {
 /// Writes a result as the tensor `c` of shape `[T, H]`.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`](nvfp4::Error::Io).
 pub fn write_result(
     path: &Path,
     bytes: Vec<u8>,

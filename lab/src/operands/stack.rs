@@ -24,7 +24,7 @@ impl<F: BlockFormat> GroupWeights<F> {
     /// Returns the weights for a product.
     ///
     /// # Errors
-    /// [`Error::Shape`] where halves do not fit each other.
+    /// [`Error::Shape`](nvfp4::Error::Shape) where halves do not fit each other.
     pub fn weights(&self) -> Result<Weights<'_, F>> {
         weights(&self.b, &self.halves)
     }
@@ -66,7 +66,7 @@ pub(super) fn read_stack<F: BlockFormat>(
 ) -> Result<Vec<BlockScaled<F>>> {
     let shape = file.raw(name)?.shape;
     let [groups, rows, half_k] = *shape.as_slice() else {
-        return Err(file.wrong_shape(name, "[matrices, rows, K/2]", &shape).into());
+        return Err(file.wrong_shape(name, "[matrices, rows, K/2]", &shape));
     };
     let k = half_k
         .checked_mul(2)
@@ -105,7 +105,7 @@ fn global_scales(file: &Checkpoint, name: &str, groups: usize) -> Result<Vec<f32
         ([count], values) if *count == groups => Ok(values.to_vec()),
         (shape, _) => {
             let required = format!("[] or [{groups}], one for each matrix");
-            Err(file.wrong_shape(&name, required, shape).into())
+            Err(file.wrong_shape(&name, required, shape))
         }
     }
 }
@@ -114,7 +114,7 @@ fn global_scales(file: &Checkpoint, name: &str, groups: usize) -> Result<Vec<f32
 pub(super) fn integers(file: &Checkpoint, name: &str) -> Result<(Vec<usize>, Vec<i32>)> {
     let raw = file.raw(name)?;
     if raw.dtype != Dtype::I32 {
-        return Err(file.wrong_type(name, "I32", raw.dtype).into());
+        return Err(file.wrong_type(name, "I32", raw.dtype));
     }
     let (words, _) = raw.data.as_chunks();
     Ok((raw.shape, words.iter().map(|word| i32::from_le_bytes(*word)).collect()))

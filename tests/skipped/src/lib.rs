@@ -1,7 +1,7 @@
 //! Tests say by this crate what they cannot run on this machine, and why.
 //!
 //! The test harness counts a test that returns as passed and swallows what it prints. So a test that
-//! cannot run says so to whoever runs it: [`test`] and [`part`] write a line to the file that [`FILE`]
+//! cannot run says so to whoever runs it: [`test()`] and [`part`] write a line to the file that [`FILE`]
 //! names, from which `cargo xtask test` corrects its totals, and to standard error without that variable.
 
 use std::ffi::{OsStr, OsString};
