@@ -1,7 +1,7 @@
 //! Shape strings, good and bad.
 
 use nvfp4_lab::shape::{
-    self, DUAL_CONTEST, DUAL_CORRECTNESS, GEMM_CONTEST, GEMM_CORRECTNESS, GEMV_CONTEST,
+    self, DUAL_CONTEST, DUAL_CORRECTNESS, GEMM_CONTEST, GEMM_CORRECTNESS, GEMM_LARGE, GEMV_CONTEST,
     GEMV_CORRECTNESS, GemvShape, QUANTIZE, Shape, ShapeError, gemv_ragged, grouped_contest, set,
 };
 use proptest::prelude::*;
@@ -125,7 +125,12 @@ fn sets_hold_valid_shapes() {
     let quantize = set("quantize").expect("built");
     assert_eq!(quantize, QUANTIZE.map(Shape::Quantize));
     let gemm = set("gemm").expect("built");
-    assert_eq!(gemm, GEMM_CONTEST.map(Shape::Gemm));
+    assert_eq!(
+        gemm,
+        [GEMM_CONTEST, GEMM_LARGE].concat().into_iter().map(Shape::Gemm).collect::<Vec<_>>()
+    );
+    let large = gemm.iter().filter(|shape| shape.is_large()).count();
+    assert_eq!(large, GEMM_LARGE.len(), "the contest's shapes run on emulated devices, too");
     let decode = set("decode").expect("built");
     assert_eq!(decode.len(), 14);
     assert_eq!(set("gemm-correctness").expect("built").len(), GEMM_CORRECTNESS.len());

@@ -14,6 +14,7 @@ mod fp8;
 mod group_budgets;
 mod grouped;
 mod grouped_refused;
+mod half_biases;
 mod harness;
 mod launches;
 mod mixed;

@@ -102,7 +102,7 @@ impl Epilogue {
     pub const fn is_plain(&self) -> bool {
         // A plain product has no `up`, and alpha and row factors are applied to every result.
         let Self { affine, up: _, combine, sink } = self;
-        let Affine { row_factors: _, column_factors: _, bias: _, alpha: _, reserved: _ } = affine;
+        let Affine { row_factors: _, column_factors: _, bias: _, alpha: _, bias_type: _ } = affine;
         combine.is_none() && !affine.has_columns() && sink.asks_nothing()
     }
 
@@ -110,7 +110,7 @@ impl Epilogue {
     pub const fn is_plain_gate(&self) -> bool {
         let Self { affine, up, combine, sink } = self;
         // `up` has the gate's row factors.
-        let Affine { row_factors, column_factors: _, bias: _, alpha: _, reserved: _ } = affine;
+        let Affine { row_factors, column_factors: _, bias: _, alpha: _, bias_type: _ } = affine;
         combine.is_sigmoid_gate()
             && *row_factors == 0
             && !affine.has_columns()
@@ -123,11 +123,11 @@ impl Epilogue {
 /// addresses, aligned to the element; 0 if a vector is absent. The problems of a launch share the
 /// vectors.
 ///
-/// | field | f32 |
-/// |---|---|
-/// | `row_factors` | `[M]` |
-/// | `column_factors` | `[N]` |
-/// | `bias` | `[N]` |
+/// | field | shape | type |
+/// |---|---|---|
+/// | `row_factors` | `[M]` | f32 |
+/// | `column_factors` | `[N]` | f32 |
+/// | `bias` | `[N]` | `bias_type` |
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C)]
 pub struct Affine {
@@ -139,8 +139,8 @@ pub struct Affine {
     pub bias: u64,
     /// Factor of all results.
     pub alpha: f32,
-    /// 0; keeps the size a multiple of 8.
-    pub reserved: u32,
+    /// A [`FloatType`]; arbitrary without a bias.
+    pub bias_type: u32,
 }
 
 impl Affine {
@@ -148,7 +148,7 @@ impl Affine {
     #[inline(always)]
     pub const fn has_columns(&self) -> bool {
         // A bias alone has a type, and the others are no column's.
-        let Self { row_factors: _, column_factors, bias, alpha: _, reserved: _ } = self;
+        let Self { row_factors: _, column_factors, bias, alpha: _, bias_type: _ } = self;
         *column_factors != 0 || *bias != 0
     }
 }
@@ -217,7 +217,7 @@ impl Epilogue {
 
 blocks! {
     Epilogue { affine, up, combine, sink }
-    Affine { row_factors, column_factors, bias, alpha, reserved }
+    Affine { row_factors, column_factors, bias, alpha, bias_type }
     Sink { out, out_stride, out_type, columns, scales, magnitude }
     ResultScales { out, stride, parameter, blocked }
 }

@@ -2,6 +2,7 @@
 //! the crate `nvfp4-lab`, `gemm/exact.rs` is what the oracle computes. A new step is written here, in the contract
 //! (`fp4_formats::gemm::epilogue`) and in the kernels' step; [`GemmOptions`] has the option.
 
+use fp4_formats::FloatType;
 use fp4_formats::gemm::{Activation, Affine, Combine, Epilogue, Half, Sink};
 
 use super::{GemmOptions, Output, UpOptions};
@@ -92,7 +93,7 @@ impl Steps {
             column_factors: place("the column factors", vectors.column_factors, n)?,
             bias: place("the bias", vectors.bias, n)?,
             alpha: gate,
-            reserved: 0,
+            bias_type: FloatType::F32 as u32,
         };
         let of_up = [
             ("the column factors of up", vectors.up_column_factors),

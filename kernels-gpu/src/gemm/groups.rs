@@ -22,9 +22,9 @@ use fp4_formats::gemm::work::{Tile, TokenRange};
 use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
 
 use super::epilogue::combine::affine_of;
-use super::epilogue::nan;
+use super::epilogue::{affine, nan};
 
-/// Bytes of a word, of a factor, and of an element of a vector of columns.
+/// Bytes of a word, of a factor and of a column factor.
 const WORD: u32 = size_of::<u32>() as u32;
 /// Problems that a lane handles at once where each is little work, and counts that it loads at once.
 const AHEAD: usize = 8;
@@ -176,7 +176,7 @@ impl GroupTable<'_> {
             affine.column_factors += elements * u64::from(WORD);
         }
         if affine.bias != 0 {
-            affine.bias += elements * u64::from(WORD);
+            affine.bias += elements * affine::bias_bytes(&affine);
         }
         if affine.row_factors != 0 {
             affine.row_factors += u64::from(problem) * u64::from(self.groups.slot * WORD);

@@ -13,8 +13,8 @@ use thiserror::Error;
 pub use groups::{GroupedShape, MixtureShape};
 pub use nvfp4::shape::{GemmShape, GemvShape, MAX_DIM};
 pub use sets::{
-    DUAL_CONTEST, DUAL_CORRECTNESS, GEMM_CONTEST, GEMM_CORRECTNESS, GEMV_CONTEST, GEMV_CORRECTNESS,
-    QUANTIZE, decode, gemv_ragged, grouped_contest, set,
+    DUAL_CONTEST, DUAL_CORRECTNESS, GEMM_CONTEST, GEMM_CORRECTNESS, GEMM_LARGE, GEMV_CONTEST,
+    GEMV_CORRECTNESS, QUANTIZE, decode, gemv_ragged, grouped_contest, set,
 };
 
 /// The reasons why a shape string cannot be used. All of them are bad input.
@@ -128,6 +128,12 @@ impl Shape {
             Self::Moe(shape) => Some(shape.flops()),
             Self::Quantize(_) => None,
         }
+    }
+
+    /// Whether an emulated device takes minutes for it: more than 64 GFLOP.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.flops().is_some_and(|flops| flops > 64e9)
     }
 
     /// The operation's name.

@@ -38,6 +38,13 @@ pub const GEMM_CONTEST: [GemmShape; 3] = [
     GemmShape::of(128, 7168, 2048),
 ];
 
+/// Products of many tokens, which the tensor cores bound.
+pub const GEMM_LARGE: [GemmShape; 3] = [
+    GemmShape::of(2304, 4608, 7168),
+    GemmShape::of(4096, 4096, 4096),
+    GemmShape::of(8192, 8192, 8192),
+];
+
 /// The correctness shapes of the public GEMM contest.
 pub const GEMM_CORRECTNESS: [GemmShape; 10] = [
     GemmShape::of(128, 256, 256),
@@ -121,7 +128,7 @@ const TIMED: [&str; 8] =
 ///
 /// | set | what |
 /// | --- | --- |
-/// | `gemv`, `gemm`, `dual`, `grouped` | the benchmarks of the contests |
+/// | `gemv`, `gemm`, `dual`, `grouped` | the benchmarks of the contests; `gemm` also [`GEMM_LARGE`] |
 /// | `gemv-correctness`, `gemv-ragged`, `gemm-correctness`, `dual-correctness` | for checking, not for timing |
 /// | `decode`, `grouped-decode` | GEMM and grouped GEMM with few tokens |
 /// | `moe` | a mixture of experts; `moe` and `grouped-decode` take gigabytes |
@@ -134,7 +141,7 @@ pub fn set(name: &str) -> Result<Vec<Shape>, ShapeError> {
     match name {
         "gemv" => Ok(GEMV_CONTEST.map(Shape::Gemv).to_vec()),
         "quantize" => Ok(QUANTIZE.map(Shape::Quantize).to_vec()),
-        "gemm" => Ok(GEMM_CONTEST.map(Shape::Gemm).to_vec()),
+        "gemm" => Ok(GEMM_CONTEST.into_iter().chain(GEMM_LARGE).map(Shape::Gemm).collect()),
         "gemm-correctness" => Ok(GEMM_CORRECTNESS.map(Shape::Gemm).to_vec()),
         "decode" => Ok(decode().into_iter().map(Shape::Gemm).collect()),
         "all" => Ok(TIMED.map(set).into_iter().collect::<Result<Vec<_>, _>>()?.concat()),

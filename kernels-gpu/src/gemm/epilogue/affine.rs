@@ -1,6 +1,7 @@
 //! Factors and bias: `alpha * row[m] * column[n] * sum + bias[n]`, in f32, from left to right.
 
-use cuda_std::ptx::memory;
+use cuda_std::ptx::{convert, memory};
+use fp4_formats::FloatType;
 use fp4_formats::gemm::Affine;
 
 /// What belongs to one column of the result.
@@ -93,7 +94,7 @@ pub unsafe fn values<const N: usize>(
     sums: [f32; N],
 ) -> [f32; N] {
     // One vector after the other: both would take twice the registers. One branch for all columns
-    // on each vector.
+    // on each vector and on the bias's type.
     let mut values = sums.map(|sum| scaled(sum, unit, row));
     // SAFETY: the vectors that there are have elements for the columns, which exist.
     unsafe {
@@ -103,14 +104,37 @@ pub unsafe fn values<const N: usize>(
                 values[i] = Column { factor, ..Column::NONE }.apply(values[i]);
             }
         }
-        if affine.bias != 0 {
+        if affine.bias == 0 {
+            return values;
+        }
+        let mut biases = [0.0; N];
+        if affine.bias_type == FloatType::F32 as u32 {
             for i in 0..N {
-                let bias = bias(affine, n + i as u32);
-                values[i] = Column { bias, ..Column::NONE }.apply(values[i]);
+                biases[i] = wide_bias(affine, n + i as u32);
             }
+        } else {
+            let mut halves = [0; N];
+            for i in 0..N {
+                halves[i] = half_bias(affine, n + i as u32);
+            }
+            biases = if affine.bias_type == FloatType::F16 as u32 {
+                halves.map(convert::cvt_f32_f16)
+            } else {
+                halves.map(widened_bf16)
+            };
+        }
+        for i in 0..N {
+            values[i] = Column { bias: biases[i], ..Column::NONE }.apply(values[i]);
         }
     }
     values
+}
+
+/// Bytes of an element of the bias.
+#[inline(always)]
+pub fn bias_bytes(affine: &Affine) -> u64 {
+    let wide = affine.bias_type == FloatType::F32 as u32;
+    if wide { FloatType::F32.bytes().into() } else { FloatType::F16.bytes().into() }
 }
 
 /// Factor of column `n`.
@@ -129,6 +153,43 @@ unsafe fn column_factor(affine: &Affine, n: u32) -> f32 {
 /// There is a bias, and it has this element.
 #[inline(always)]
 unsafe fn bias(affine: &Affine, n: u32) -> f32 {
+    // SAFETY: an element of the vector, which has elements of its type.
+    unsafe {
+        if affine.bias_type == FloatType::F32 as u32 {
+            wide_bias(affine, n)
+        } else {
+            let half = half_bias(affine, n);
+            if affine.bias_type == FloatType::F16 as u32 {
+                convert::cvt_f32_f16(half)
+            } else {
+                widened_bf16(half)
+            }
+        }
+    }
+}
+
+/// Element `n` of a bias in f32.
+///
+/// # Safety
+/// As [`bias`].
+#[inline(always)]
+unsafe fn wide_bias(affine: &Affine, n: u32) -> f32 {
     // SAFETY: an element of the vector.
     f32::from_bits(unsafe { memory::ld_global_nc_b32(affine.bias + u64::from(n) * 4) })
+}
+
+/// The bits of element `n` of a bias in f16 or bf16.
+///
+/// # Safety
+/// As [`bias`].
+#[inline(always)]
+unsafe fn half_bias(affine: &Affine, n: u32) -> u16 {
+    // SAFETY: an element of the vector.
+    unsafe { memory::ld_global_nc_u16(affine.bias + u64::from(n) * 2) }
+}
+
+/// The value of a bf16.
+#[inline(always)]
+fn widened_bf16(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
 }

@@ -286,9 +286,10 @@ pub struct Bench {
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
     /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or `all`,
-    /// which has all of these; grouped-decode and moe take gigabytes.
+    /// which has all of these; grouped-decode and moe take gigabytes; can be repeated. An emulated device
+    /// leaves out a set's shapes of more than 64 GFLOP, and says so; `--shape` runs them there, too.
     #[arg(long, group = "what")]
-    pub set: Option<String>,
+    pub set: Vec<String>,
     /// Inputs: contest (GEMV's), contest-gemm, contest-dual, full-range or exact.
     #[arg(long, default_value = "full-range")]
     pub generator: Generator,
@@ -716,6 +717,8 @@ mod tests {
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
         assert!(parse("nvfp4 bench --set gemm --host --replays 0"));
+        assert!(parse("nvfp4 bench --set gemm --set dual"));
+        assert!(!parse("nvfp4 bench --set gemm --shape gemv:128x256x1"));
         assert!(!parse("nvfp4 bench --set gemm --host --tune"));
         assert!(parse("nvfp4 bench --set all --vs cublas --report d --record r"));
         assert!(!parse("nvfp4 bench --set all --record r"));

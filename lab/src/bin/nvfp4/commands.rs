@@ -143,10 +143,10 @@ fn run_inputs(args: &Gemv, path: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
-    let shapes: Vec<Shape> = match &args.set {
-        Some(name) => shape::set(name),
-        None => args.shape.iter().map(|text| text.parse()).collect(),
-    }?;
+    let sets = args.set.iter().map(|name| shape::set(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut shapes =
+        args.shape.iter().map(|text| text.parse()).collect::<Result<Vec<Shape>, _>>()?;
+    shapes.extend(sets.concat());
     if let Some(ResultType::Blocks(format)) = args.dtype
         && let Some(shape) = shapes
             .iter()
@@ -157,6 +157,13 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     let kernels = open(&args.target, args.capture.as_deref(), &progress)?;
     let kernels = if args.serial { kernels.serial() } else { kernels };
+    if !args.set.is_empty() && kernels.device().gpu("bench").is_err() {
+        let large: Vec<Shape> = shapes.extract_if(.., |shape| shape.is_large()).collect();
+        for shape in large {
+            let line = format!("left out on an emulated device: {shape}; --shape runs it");
+            progress.suspend(|| writeln!(io::stderr(), "{line}"))?;
+        }
+    }
     let bench = GemvBench {
         generator: args.generator,
         seed: args.seed,
@@ -228,8 +235,8 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     drop(progress);
     if args.target.json {
         // A single `--shape` gives one object; otherwise the output is a list.
-        let text = match (reports.as_slice(), &args.set) {
-            ([report], None) => serde_json::to_string_pretty(report)?,
+        let text = match reports.as_slice() {
+            [report] if args.set.is_empty() => serde_json::to_string_pretty(report)?,
             _ => serde_json::to_string_pretty(&reports)?,
         };
         writeln!(io::stdout(), "{text}")?;
@@ -278,9 +285,9 @@ fn gemm_bench(args: &Bench) -> GemmBench {
 
 /// The activations where none are asked for.
 fn default_activations(args: &Bench) -> ActivationInput {
-    match args.set.as_deref() {
-        Some("all") => ActivationInput::Halves(HalfType::F16),
-        _ => ActivationInput::Fp4,
+    match args.set.iter().any(|name| name == "all") {
+        true => ActivationInput::Halves(HalfType::F16),
+        false => ActivationInput::Fp4,
     }
 }
 
