@@ -50,9 +50,9 @@ const _: () = {
     assert!(OUT_NVFP4 < OUT_MXFP4);
 };
 
-/// How results in NVFP4 are quantised.
+/// The recipe of results in NVFP4.
 pub const OUT_RECIPE: Nvfp4Recipe = Nvfp4Recipe::TorchAo;
-/// How results in MXFP4 are quantised: as the OCP MX specification says.
+/// The recipe of results in MXFP4: the OCP MX specification's.
 pub const OUT_MX_RECIPE: Mxfp4Recipe = Mxfp4Recipe::Floor;
 
 /// The type of a result, as far as the cost of a product depends on it.

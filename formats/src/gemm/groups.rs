@@ -52,7 +52,7 @@ pub struct Groups {
     /// Weights that the stream's next product reads, for the same groups and tokens. Only kernels of sm_90a [that
     /// prefetch](crate::gemm::sm90::config::Sm90Config::prefetches_next) look at them.
     pub next: NextWeights,
-    /// How many there are, at most [`MAX_PROBLEMS`].
+    /// The number of problems, at most [`MAX_PROBLEMS`].
     pub problems: u32,
     /// Tokens of a matrix that only one problem has; 0 if all share one matrix.
     pub slot: u32,
@@ -145,7 +145,7 @@ impl Groups {
         if self.slot == 0 { first / rows + problem } else { problem * self.slot.div_ceil(rows) }
     }
 
-    /// How many such tiles there are.
+    /// Returns the number of such tiles.
     pub const fn scale_tiles(&self) -> u64 {
         let rows = TILE_ROWS as u32;
         if self.slot == 0 {
@@ -208,7 +208,7 @@ pub struct ScaleRows {
     pub matrix: u32,
     /// Row of the first one in it; arbitrary without tokens.
     pub first: u32,
-    /// How many.
+    /// The number of tokens.
     pub count: u32,
 }
 
@@ -223,7 +223,8 @@ pub struct Located {
     pub token_tile: u32,
 }
 
-/// How the tokens of a problem become tiles: as few as hold them, and no wider than they need be.
+/// The division of a problem's tokens into tiles: as few as hold them, and no wider than they need
+/// be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiling {
     /// Tokens that a tile holds, a power of two.
@@ -273,7 +274,7 @@ impl Tiling {
         self.most - narrower
     }
 
-    /// How long a step of a tile of `width` tokens takes, in units of tokens.
+    /// Returns the time of a step of a tile of `width` tokens, in units of tokens.
     #[inline(always)]
     pub const fn weight(&self, width: u32) -> u32 {
         let counted = if width < self.floor { self.floor } else { width };
@@ -314,7 +315,7 @@ const fn steps_of(work: u32, weight: u32) -> u32 {
 /// The tiles of some problems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// How many there are.
+    /// The number of tiles.
     pub tiles: u32,
     /// K steps of all of them, each counted by its [weight](Tiling::weight).
     pub total: u32,
@@ -347,7 +348,7 @@ impl OwnRun {
     }
 }
 
-/// How the tiles are divided among CTAs.
+/// The division of tiles among CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shares {
     /// CTAs take whole tiles in turn, in every other round the last CTA first, so that nobody has to add up sums,
@@ -383,8 +384,8 @@ impl EvenRuns {
     /// Rounds of whole tiles whose longest run is found, not bounded.
     const ROUNDS: u32 = 8;
 
-    /// How `work` is divided; `is_cut` is the [tiling's](Tiling::is_cut). The total of the work and its tiles,
-    /// with the CTAs added, are below [`Divisor::DIVIDENDS`].
+    /// Divides `work`; `is_cut` is the [tiling's](Tiling::is_cut). The total of the work and its tiles, with
+    /// the CTAs added, are below [`Divisor::DIVIDENDS`].
     #[inline(always)]
     pub const fn shares(&self, work: &Work, is_cut: bool) -> Shares {
         let even = self.ctas.div_ceil(work.total);

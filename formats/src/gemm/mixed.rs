@@ -33,9 +33,9 @@ pub const fn block_stride<P>() -> usize {
 pub struct Mixed {
     /// Address of the products' parameter blocks, at distances of [`block_stride`].
     pub blocks: u64,
-    /// How many tiles precede each product, `[products]` u32.
+    /// Address of the number of tiles before each product, `[products]` u32.
     pub firsts: u64,
-    /// How many there are, from 1 to [`MAX_PROBLEMS`](super::groups::MAX_PROBLEMS).
+    /// The number of products, from 1 to [`MAX_PROBLEMS`](super::groups::MAX_PROBLEMS).
     pub products: u32,
     /// Tiles of all. With the CTAs they are below [`Divisor::DIVIDENDS`].
     pub tiles: u32,

@@ -44,7 +44,7 @@ pub struct Schedule {
     long_share: Divisor,
     /// CTAs of a cluster that split the K of one tile; 1 if runs ignore tile boundaries.
     cluster: Divisor,
-    /// How many CTAs have one step more than the others.
+    /// The number of CTAs with one step more than the others.
     longer: u32,
     /// K steps of a tile, the kept ones too.
     tile_steps: u32,
@@ -282,7 +282,7 @@ impl Run {
 }
 
 impl Item {
-    /// How many steps.
+    /// Returns the number of steps.
     pub const fn count(&self) -> u32 {
         self.end - self.first
     }

@@ -56,7 +56,7 @@ pub struct TokenRange {
     pub matrix: u32,
     /// First token in that matrix.
     pub first: u32,
-    /// How many.
+    /// The number of tokens.
     pub count: u32,
     /// Tokens of the matrix up to the problem's last one.
     pub rows: u32,

@@ -1,4 +1,4 @@
-//! Where the launches of an operation go: to the stream at once, or to a list that is queued when the
+//! The queue of an operation's launches: the stream at once, or a list that is queued when the
 //! arguments of all of them are checked.
 
 use std::ops::Range;

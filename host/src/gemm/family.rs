@@ -179,7 +179,7 @@ pub(super) struct Launch<'a> {
     pub workspace: u64,
     pub epilogue: Epilogue,
     pub stored: Stored,
-    /// Of a grouped product: what is in memory of its problems. Row tiles and runs are not set.
+    /// The problems of a grouped product, in memory. Row tiles and runs are not set.
     pub groups: Option<Groups>,
 }
 

@@ -490,7 +490,8 @@ pub struct CombineTypes {
     pub shared: FloatType,
 }
 
-/// What is combined, as [`Routing::combine`] takes it; rows are in the order of choices if ids are given.
+/// The operands of combining, as [`Routing::combine`] takes them; rows are in the order of choices if ids
+/// are given.
 #[derive(Clone, Copy)]
 pub(super) struct CombineOperands<'a> {
     pub from: &'a DeviceBuffer,

@@ -11,7 +11,8 @@ pub trait Target: Copy {
     type Memory: Copy;
 }
 
-/// What every role of a CTA takes. `L` is the launch's work list.
+/// Context of every role: the configuration, the parameters, the list, the memory and the rank. `L`
+/// is the launch's work list.
 #[derive(Clone, Copy)]
 pub struct Cta<'a, T: Target, L> {
     /// The kernel's configuration.
@@ -20,9 +21,9 @@ pub struct Cta<'a, T: Target, L> {
     pub params: &'a T::Params,
     /// Generic address of the tensor maps at the head of those parameters.
     pub maps: u64,
-    /// Which tiles there are, and which of them are this CTA's.
+    /// The list of tiles, and the CTA's share of them.
     pub list: L,
-    /// Where things are in shared memory.
+    /// The map of shared memory.
     pub memory: T::Memory,
     /// Rank of the CTA among those that work together.
     pub rank: u32,

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`make`](GroupTable::make) | one warp of each CTA | at the start; behind the kernels before, unless the counts are settled |
 //! | [`tiles`](GroupTable::tiles), [`own`](GroupTable::own), [`tile`](GroupTable::tile) | any thread | behind a barrier after that |
-//! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | likewise |
+//! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | behind that barrier |
 //! | [`affine`](GroupTable::affine), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
 //!
 //! The table in shared memory has a word for the number of tiles; which work is this CTA's; for each
@@ -26,29 +26,30 @@ use super::epilogue::{affine, nan};
 
 /// Bytes of a word, of a factor and of a column factor.
 const WORD: u32 = size_of::<u32>() as u32;
-/// Problems that a lane handles at once where each is little work, and counts that it loads at once.
+/// Problems that a lane handles at once if each is little work, and counts that it loads at once.
 const AHEAD: usize = 8;
-/// In place of the number of tiles, where token counts are bad.
+/// Stands for the number of tiles if token counts are bad.
 const BAD: u32 = u32::MAX;
-/// Where the table has the CTA's run, and how many token tiles precede the first problem.
+/// Offsets in the table of the CTA's run, and of the number of token tiles that precede the first
+/// problem.
 const RUN: u32 = WORD;
 const PLACES: u32 = RUN + size_of::<OwnRun>() as u32;
 
-/// The groups of a launch, and where a CTA's table of them is.
+/// The groups of a launch, and the shared address of a CTA's table of them.
 #[derive(Clone, Copy)]
 pub struct GroupTable<'a> {
     /// The groups.
     pub groups: &'a Groups,
     /// Shared address of the table.
     pub table: u32,
-    /// Whether the tiles of up to a warp's lanes of problems are numbered by weight, those that weigh most
-    /// first, so that whole tiles in turn come closest to even runs.
+    /// Whether the tiles of up to a warp's lanes of problems are numbered by weight, the heaviest first,
+    /// so that whole tiles in turn come closest to even runs.
     pub sorts: bool,
 }
 
 impl GroupTable<'_> {
-    /// Where counts are bad: says so, and makes all results of `sizes`, those of the product, NaN.
-    /// `thread` is this thread's number of `threads`, `cta` this CTA's.
+    /// Reports bad counts, and makes all results of `sizes`, the product's, NaN. `thread` is this
+    /// thread's number of `threads`, `cta` this CTA's.
     ///
     /// # Safety
     /// All of these threads of all CTAs call it.
@@ -76,8 +77,8 @@ impl GroupTable<'_> {
         }
     }
 
-    /// Brings to L2 the beginning of what CTA `cta` of the next launch copies first. That is a guess: its tiles have
-    /// as many rows and tokens as this launch's, and its CTAs are as many and take them in turn.
+    /// Brings to L2 the first weights that CTA `cta` of the next launch copies. They are a guess: its tiles have as
+    /// many rows and tokens as this launch's, and its CTAs are as many and take them in turn.
     ///
     /// # Safety
     /// One thread; there is a next product.
@@ -95,7 +96,7 @@ impl GroupTable<'_> {
         }
     }
 
-    /// How many tiles there are; 0 where counts are bad.
+    /// Returns the number of tiles; 0 if counts are bad.
     #[inline(always)]
     pub fn tiles(self) -> u32 {
         // SAFETY: the table is made.
@@ -105,7 +106,7 @@ impl GroupTable<'_> {
         }
     }
 
-    /// This CTA's run, where the table was made with runs. What is not used is not loaded.
+    /// Returns this CTA's run, if the table was made with runs. Unused words are not loaded.
     #[inline(always)]
     pub fn own(self) -> OwnRun {
         // SAFETY: the table is made, with runs.
@@ -125,14 +126,14 @@ impl GroupTable<'_> {
     pub fn tile(self, index: u32) -> Tile {
         let at = self.groups.locate(index, |place| self.before(place));
         let at = Located { problem: self.problem(at.problem), ..at };
-        // Where counts are bad, there is no tile.
+        // Bad counts leave no tile.
         let none = TokenRange { matrix: 0, first: 0, count: 0, rows: 0 };
         let tokens = self.groups.range(at.problem, |at| self.count(at)).unwrap_or(none);
         let problem = self.weights(at.problem);
         Tile { problem, row_tile: at.row_tile, token_tile: at.token_tile, tokens }
     }
 
-    /// Which weights problem `problem` has, which has a token.
+    /// Returns the number of the weights of problem `problem`, which has a token.
     #[inline(always)]
     fn weights(self, problem: u32) -> u32 {
         self.groups.weights(problem, |at| self.count(at))
@@ -168,7 +169,7 @@ impl GroupTable<'_> {
         alpha
     }
 
-    /// The vectors of problem `problem`, where `affine` has those of the first.
+    /// Returns the vectors of problem `problem`; `affine` has the first problem's.
     #[inline(always)]
     pub fn vectors(self, mut affine: Affine, problem: u32) -> Affine {
         let elements = u64::from(problem) * u64::from(self.groups.vector_stride);
@@ -191,13 +192,14 @@ impl GroupTable<'_> {
         unsafe { memory::ld_shared_b32(self.table) == BAD }
     }
 
-    /// Where the table says how many token tiles precede the problem in place `place` of their order.
+    /// Returns the table's address of the number of token tiles that precede the problem in place
+    /// `place` of their order.
     #[inline(always)]
     fn place(self, place: u32) -> u32 {
         self.table + PLACES + place * WORD
     }
 
-    /// How many token tiles precede the problem in place `place`.
+    /// Returns the number of token tiles before the problem in place `place`.
     #[inline(always)]
     fn before(self, place: u32) -> u32 {
         // SAFETY: the table is made, and has a word for each problem.
@@ -210,15 +212,16 @@ impl GroupTable<'_> {
         self.sorts && self.groups.problems <= warp::LANES
     }
 
-    /// Where the table says which problem is in place `place`, and its weight. Few problems leave this
-    /// room.
+    /// Returns the table's address of the problem in place `place`, and of its weight. Few problems
+    /// leave this room.
     #[inline(always)]
     fn ordered(self, place: u32) -> u32 {
         const { assert!(warp::LANES * 2 < MAX_PROBLEMS) };
         self.place(MAX_PROBLEMS + place)
     }
 
-    /// The problem in place `place`, and what a step of its tiles weighs, where problems are sorted.
+    /// Returns the problem in place `place`, and the weight of a step of its tiles, if problems are
+    /// sorted.
     #[inline(always)]
     fn order(self, place: u32) -> (u32, u32) {
         // SAFETY: the order is in the table.
@@ -232,7 +235,7 @@ impl GroupTable<'_> {
         if self.is_sorted() { self.order(place).0 } else { place }
     }
 
-    /// Where the table has token count number `at`.
+    /// Returns the table's address of token count number `at`.
     #[inline(always)]
     fn count_place(self, at: u32) -> u32 {
         self.place(self.groups.problems) + at * WORD

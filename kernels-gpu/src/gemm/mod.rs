@@ -1,8 +1,8 @@
 //! GEMM with block-scaled 4-bit weights, `C[m, n] = factors * sum_k A[m, k] B[n, k] + bias[n]`.
 //!
-//! Each architecture has a main loop of its own; the work list, the table of a grouped product's
-//! problems ([`groups`]), that of products of sizes of their own ([`mixed`]), the [`flags`] of stream-K and
-//! the epilogue are shared.
+//! Each architecture has its own main loop. They share the work list, the table of a grouped product's
+//! problems ([`groups`]), the table of mixed products ([`mixed`]), the [`flags`] of stream-K and the
+//! epilogue.
 
 pub mod cta;
 pub mod epilogue;

@@ -102,7 +102,7 @@ struct Choices {
 unsafe fn choices(p: &CombineParams, token: u32, first: u32) -> Choices {
     let last = p.tokens * p.top_k - 1;
     let exists = |i: usize| token < p.tokens && first + (i as u32) < p.top_k;
-    // Where there is no choice, the last one is loaded: branches would wait for each load.
+    // Past the last choice, it is loaded again: branches would wait for each load.
     let word = |array: u64, i: usize| {
         let slot = (token * p.top_k + first + i as u32).min(last);
         // SAFETY: the slot exists.

@@ -104,7 +104,7 @@ pub enum Products {
     Folded,
 }
 
-/// How one sm_100a GEMM kernel was compiled.
+/// The constants that one sm_100a GEMM kernel was compiled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sm100Config {
     /// Entry name in the PTX module.

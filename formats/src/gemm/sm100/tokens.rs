@@ -79,7 +79,7 @@ impl TokenBlocks {
         if self.blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear }
     }
 
-    /// How scales of rows of `k` elements are loaded.
+    /// Returns the pieces in which scales of rows of `k` elements are loaded.
     #[must_use]
     #[inline(always)]
     pub const fn pieces(&self, format: Format, k: u32) -> Pieces {

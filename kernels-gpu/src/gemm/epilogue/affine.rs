@@ -4,21 +4,21 @@ use cuda_std::ptx::{convert, memory};
 use fp4_formats::FloatType;
 use fp4_formats::gemm::Affine;
 
-/// What belongs to one column of the result.
+/// The factor and the bias of one column of the result.
 #[derive(Clone, Copy)]
 pub struct Column {
     /// Its factor.
     pub factor: f32,
-    /// What is added.
+    /// The bias.
     pub bias: f32,
 }
 
 impl Column {
-    /// Of a column without factor and bias. Neither operation changes any value: adding -0.0 keeps
-    /// the sign of a zero.
+    /// The values of a column without factor and bias. Neither operation changes any value: adding
+    /// -0.0 keeps the sign of a zero.
     pub const NONE: Self = Self { factor: 1.0, bias: -0.0 };
 
-    /// What the column makes of a [`scaled`] sum.
+    /// Applies the column to a [`scaled`] sum.
     #[inline(always)]
     pub fn apply(self, scaled: f32) -> f32 {
         scaled * self.factor + self.bias

@@ -4,20 +4,18 @@
 //! they are or NVFP4 weights [folded](fp4_formats::gemm::sm100::folded) to e4m3.
 //!
 //! # Contract
-//! The parameters are [`Sm100Params`], of grouped products [`Sm100GroupedParams`]. Any M, N, L >= 1; K is a multiple of the block and has
-//! at least as many K steps as the configuration has parts of K. Rows of codes are multiples of 16
-//! bytes; scales are in the 128x4 layout, with numbers in the padding along K. Where a warp [loads
-//! tokens](Sm100Config::loads_tokens), activations are as they are in memory
-//! ([`fp4_formats::gemm::sm100::tokens`]). The grid has one
-//! cluster per tile if `dynamic` is set; otherwise, of configurations that
-//! [take stream-K](Sm100Config::takes_stream_k), one for each run of the schedule, and of others no more than
-//! tiles. The flags are zeros before and after a launch. The kernel reads nothing
-//! outside the operands and writes each element of the result once. Of grouped products the grid has
-//! as many clusters as are resident, the scales of 4-bit activations are laid out
-//! ([`fp4_formats::gemm::sm100::prepare`]), and elements of no problem are left alone; the tokens
-//! of each problem, whose counts the kernel reads, are tiles of their own ([`work`]). Mixed products, whose
-//! parameter is [`Mixed`], have a [`Sm100Params`] in memory each
-//! ([`mixed`](crate::gemm::mixed)); they have `swapped` in common.
+//! The parameters are [`Sm100Params`], of grouped products [`Sm100GroupedParams`]. Any M, N, L >= 1; K is a multiple
+//! of the block and has at least as many K steps as the configuration has parts of K. Rows of codes are multiples of
+//! 16 bytes; scales are in the 128x4 layout, with numbers in the padding along K. If a warp [loads
+//! tokens](Sm100Config::loads_tokens), activations are as they are in memory ([`fp4_formats::gemm::sm100::tokens`]).
+//! The grid has one cluster per tile if `dynamic` is set; otherwise, of configurations that [take
+//! stream-K](Sm100Config::takes_stream_k), one for each run of the schedule, and of others no more than tiles. The
+//! flags are zeros before and after a launch. The kernel reads nothing outside the operands and writes each element
+//! of the result once. For grouped products the grid has as many clusters as are resident, the scales of 4-bit
+//! activations are laid out ([`fp4_formats::gemm::sm100::prepare`]), and elements of no problem are left alone; the
+//! tokens of each problem, whose counts the kernel reads, are their own tiles ([`work`]). Mixed products, whose
+//! parameter is [`Mixed`], have a [`Sm100Params`] in memory each ([`mixed`](crate::gemm::mixed)); they have `swapped`
+//! in common.
 //!
 //! [`Mixed`]: fp4_formats::gemm::Mixed
 //! [`Sm100GroupedParams`]: fp4_formats::gemm::sm100::Sm100GroupedParams
@@ -37,25 +35,28 @@
 //! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`], [`fix_up`], [`results`], [`boxes`], [`store_blocks`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`], [`byte_product`] |
-//! | 8-11 | decode: `X` of a K step to tensor memory, where it is [decoded](Sm100Config::decodes) | [`decode`], [`decode_folded`] |
+//! | 8-11 | decode: `X` of a K step to tensor memory, if it is [decoded](Sm100Config::decodes) | [`decode`],
+//! [`decode_folded`] |
 //! | 7 | tokens: scales of few tokens, and some codes, from memory into a stage | [`tokens`] |
-//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. Of a grouped product: makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
+//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. For a grouped product:
+//! makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
 //!
 //! # Shared memory
 //! From the first multiple of 1024; the same in each CTA of a cluster.
 //!
-//! | what | bytes |
+//! | contents | bytes |
 //! |---|---|
 //! | stages: `X` codes, `Y` codes (128-byte swizzle), `Y` scales, `X` scales (512-byte tiles) | `stages * stage_bytes` |
 //! | sums from the other CTAs of a split | `exchange_bytes` |
 //! | boxes of results of the storing warps | `boxes_bytes` |
 //! | barriers, scheduler's responses, address of tensor memory | `CONTROL_BYTES` |
-//! | scales of 1, where `Y` is e4m3 | `ones_bytes` |
+//! | scales of 1, if `Y` is e4m3 | `ones_bytes` |
 //! | of a grouped product, the table of groups | `table_bytes` |
 //!
 //! # Tensor memory
-//! Two accumulators ([`Sm100Config::accumulator_step`] apart), then scales of 1 where `Y` is e4m3,
-//! then [`Sm100Config::buffers`] sets of columns of scales, or of decoded `X` (and its factors).
+//! Two accumulators ([`Sm100Config::accumulator_step`] columns from one to the other), then scales
+//! of 1 if `Y` is e4m3, then [`Sm100Config::buffers`] sets of columns of scales, or of decoded `X`
+//! (and its factors).
 //!
 //! # Barriers
 //! | barrier | arrives | waits | says |
@@ -70,10 +71,10 @@
 //! | exchange full, empty | store warps of the other CTAs of a split | store | sums have come; were read |
 //! | flag (global), of each store warp of a CTA | a lane of that warp | a lane of the same warp of the tile's owner | its partial sums are in memory |
 //!
-//! Full expects one arrival, or two where a warp loads tokens, and the copies' bytes.
-//! In a CTA pair, full, acc_empty and decoded full are those of the first CTA, and commits reach
-//! both; where warps decode, the second CTA's full says that its `X` is there. A stage that
-//! is empty is so in every CTA that its copies reach.
+//! Full expects one arrival, or two if a warp loads tokens, and the copies' bytes. In a CTA pair,
+//! the first CTA has full, acc_empty and decoded full, and commits reach both. If warps decode, the
+//! second CTA's full signals that its `X` is there. A stage that is empty is so in every CTA that
+//! its copies reach.
 //!
 //! All threads of the cluster meet behind the initialisation of barriers and the table of groups, before anything of
 //! another CTA is used, tensor memory of a pair included; the warps of a CTA that use tensor
@@ -83,11 +84,12 @@
 //! and empty when the lane that had it copied has waited for the copy's reads.
 //!
 //! # The kernel before
-//! May still run, if the launch says so: weights are copied at once, all else that an earlier
-//! kernel may have written is read, and the result is written, behind `griddepcontrol.wait`, which
-//! the copying lane, the warp that loads tokens and the storing warps execute. Of a grouped product
-//! one warp executes it before it reads the token counts, unless they are settled, and then lets the next kernel
-//! begin, which the copying lane does of other products; of products of sizes of their own, before it reads the table. In both cases all else is behind that one.
+//! May still run, if the launch says so. Weights are copied at once. Everything else that an earlier kernel may have
+//! written is read, and the result is written, behind `griddepcontrol.wait`, which the copying lane, the warp that
+//! loads tokens and the storing warps execute. In grouped products one warp executes it before it reads the token
+//! counts, unless they are settled, and then lets the next kernel begin; in other products the copying lane lets it
+//! begin. In mixed products the warp executes it before it reads the table. In both cases everything else is behind
+//! that wait.
 
 /// Calls a wrapper whose instruction names the CTA group: a pair, or one CTA.
 macro_rules! for_group {
@@ -175,8 +177,8 @@ unsafe fn gemm<K: Kernel, L: List>(params: &Sm100Params, list: L) {
             control.fill_ones();
         }
         begin(config);
-        // As if it changed: a compiler that knows that it does not may give the copying warp
-        // instructions of its own above, which all threads must execute together.
+        // Pinned as if it changed: otherwise the compiler may give the copying warp separate copies
+        // of the instructions above, which all threads must execute together.
         let role = marker::pin(role);
         let tensor = tensor_memory(config, role, control.tensor_slot());
 
@@ -268,9 +270,9 @@ unsafe fn tensor_memory(config: &Sm100Config, role: u32, slot: u32) -> u32 {
     }
 }
 
-/// All threads of the cluster wait for each other; what each did to shared memory before is
-/// known to all after. Of tensor memory only its end is behind this, which is synchronous:
-/// every role has waited for what it read there.
+/// All threads of the cluster wait for each other, and each one's accesses to shared memory before
+/// are known to all after. The end of tensor memory is the only use behind this, and it is
+/// synchronous: every role has waited for its reads there.
 ///
 /// # Safety
 /// All threads of the cluster call it.

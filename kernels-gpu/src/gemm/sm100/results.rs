@@ -21,7 +21,7 @@ use fp4_formats::gemm::sm100::config::STORE_COLUMNS;
 
 /// Columns that a thread has at a time, which are quantised together.
 pub const PART: usize = GROUP;
-/// The columns of The columns of [`PART`] as a number of columns of a tile.
+/// The columns of The columns of The columns of [`PART`] as a number of columns of a tile.
 pub const PART_COLUMNS: u32 = PART as u32;
 /// A thread's sums or results of neighbouring columns, two times eight.
 pub type Part = [f32; PART];

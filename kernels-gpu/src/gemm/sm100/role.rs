@@ -1,4 +1,4 @@
-//! What every role needs: the problem, and which rows, columns and K steps are the CTA's.
+//! The context of every role: the problem, and the CTA's rows, columns and K steps.
 
 use super::RESULT;
 use super::work::List;
@@ -9,7 +9,7 @@ use fp4_formats::gemm::work::Tile;
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 
-/// What every role needs: the problem and the CTA's place.
+/// Context of every role: the problem and the CTA's place in it.
 #[derive(Clone, Copy)]
 pub struct Work<'a, L> {
     pub list: L,
@@ -47,8 +47,8 @@ impl<L: List> Work<'_, L> {
         self.config.is_swapped(self.params.swapped)
     }
 
-    /// Whether a warp brings the codes of `Y` to the stages, whose rows the copy engine does not
-    /// take: those of MXFP4 are always such that it does.
+    /// Whether a warp brings the codes of `Y` to the stages because the copy engine does not take
+    /// their rows; it always takes rows of MXFP4.
     #[inline(always)]
     pub fn loads_codes(&self) -> bool {
         match self.config.format {
@@ -119,7 +119,7 @@ impl<L: List> Work<'_, L> {
         self.x_row_from(tile, self.list.scales(&tile).1)
     }
 
-    /// The same where the problem's tokens begin at `token`.
+    /// Returns the same if the problem's tokens begin at `token`.
     #[inline(always)]
     pub fn x_row_from(&self, tile: Tile, token: u32) -> u32 {
         let (x, first) = if self.swapped() { (tile.row_tile, 0) } else { (tile.token_tile, token) };
@@ -138,7 +138,7 @@ impl<L: List> Work<'_, L> {
         self.y_row_from(tile, self.list.scales(&tile).1)
     }
 
-    /// The same where the problem's tokens begin at `token`.
+    /// Returns the same if the problem's tokens begin at `token`.
     #[inline(always)]
     pub fn y_row_from(&self, tile: Tile, token: u32) -> u32 {
         let (y, first) = if self.swapped() { (tile.token_tile, token) } else { (tile.row_tile, 0) };

@@ -163,7 +163,7 @@ pub struct Consumer<W, const SUMS: usize, const BLOCKS: usize> {
 }
 
 impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
-    /// No sums yet; `one` is `Sm90Params::one`.
+    /// Starts without sums; `one` is `Sm90Params::one`.
     #[inline(always)]
     pub fn new(one: u32) -> Self {
         Self {
@@ -223,7 +223,7 @@ impl<W, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
 }
 
 impl<W: Decoded, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
-    /// What decoding multiplies words by.
+    /// Returns the multipliers of decoding.
     #[inline(always)]
     pub(super) fn multipliers(&self) -> Multipliers {
         W::HALF.multipliers(self.one).map(marker::pin)

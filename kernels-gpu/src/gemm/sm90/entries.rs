@@ -126,8 +126,8 @@ fn grouped<'a>(
     (&params.gemm, GroupTable { groups: &params.groups, table, sorts: config.is_wide() })
 }
 
-/// The arguments of [`gemm`] for mixed products. Where a launch's parameters are asked for and no
-/// product's, the first product's serve: they have all in common that is looked at.
+/// The arguments of [`gemm`] for mixed products. Parameters of a launch, as opposed to a product's,
+/// are those of the first product: all products have them in common.
 #[inline(always)]
 fn mixed<'a>(config: &Sm90Config, mixed: &'a Mixed) -> (&'a Sm90Params, MixedTable<'a>) {
     let table = shared::dynamic::<1024>() + config.table_offset();

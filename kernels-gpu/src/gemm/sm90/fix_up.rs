@@ -5,10 +5,10 @@
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
 //! rearrangement: each thread sends vectors of four, 256 threads side by side.
 //!
-//! A contributor sends its partial sums of a tile before it computes anything else, as a rule long before
-//! the owner needs them. Where a stage has room for a batch of vectors, the owner's producer copies them into
-//! stages behind the tile's last step, while that is multiplied ([`copy`], [`add_copied`]). Elsewhere the
-//! consumers wait for them and load them ([`add_partials`]).
+//! A contributor sends its partial sums of a tile before it computes anything else, as a rule long before the
+//! owner needs them. If a stage has room for a batch of vectors, the owner's producer copies them into stages
+//! behind the tile's last step, while that is multiplied ([`copy`], [`add_copied`]). Elsewhere the consumers
+//! wait for them and load them ([`add_partials`]).
 
 use cuda_std::ptx::{bulk, fence, marker, memory, scoped};
 use cuda_std::{thread, warp};
@@ -135,11 +135,12 @@ pub unsafe fn copy<L>(own: &Cta<'_, L>, cursor: &mut Cursor, first: u32) {
     }
 }
 
-/// Consumers: adds the partial sums that [`copy`] copies. Until its stages are full, so many times as it has
-/// contributors, this waits.
+/// Adds in the consumers the partial sums that [`copy`] copies. It waits until the stages are full, once per
+/// contributor.
 ///
 /// # Safety
-/// All consumers call this, warp by warp converged, with what the producer calls [`copy`] with.
+/// All consumers call this, warp by warp converged, with the arguments of the producer's call of
+/// [`copy`].
 #[inline(always)]
 pub unsafe fn add_copied<L, const SUMS: usize, const BLOCKS: usize>(
     own: &Cta<'_, L>,
@@ -253,7 +254,7 @@ pub unsafe fn add_partials<L, const SUMS: usize, const BLOCKS: usize>(
 /// Vector `index` of the thread's.
 ///
 /// # Safety
-/// It is written, and that is known to this thread.
+/// It is written, and this thread has observed that.
 #[inline(always)]
 unsafe fn load(from: u64, index: u32) -> [u32; VECTOR] {
     let address = from + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES);

@@ -3,7 +3,7 @@
 //!
 //! `wgmma` keeps fewer bits of sums of e4m3 products than f32 has, so they are promoted: the products of
 //! a step, 128 columns, are summed from zero and then added to the sums in f32, times the factors of the
-//! thread's two rows. Of more than 128 tokens the products of a step are done a panel of tokens at a
+//! thread's two rows. For more than 128 tokens the products of a step are done a panel of tokens at a
 //! time, so that registers suffice; all panels take the same operands.
 //!
 //! | while these products run | the warpgroup |
@@ -12,7 +12,7 @@
 //! | the second 64 columns, of one panel | decodes the first 64 columns of the next step |
 //! | those of the other warpgroup | promotes a panel |
 //!
-//! No product runs from one step to the next, where the compiler may copy its sums.
+//! No product runs from one step to the next, because the compiler may copy its sums there.
 
 use cuda_std::ptx::{float, marker, wgmma};
 use fp4_formats::gemm::sm90::config::BOX_BYTES;
@@ -81,7 +81,7 @@ products! {
     64 = wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_choose;
 }
 
-/// Main loops with as many sums as a tile's tokens take, in panels of so many.
+/// Makes main loops for each number of sums of a tile's tokens, in panels of so many.
 macro_rules! main_loops {
     ($($weights:ty: $($sums:literal in $panels:literal of $panel:literal),*;)*) => {
         $($(
@@ -118,7 +118,7 @@ main_loops! {
     Mxfp4E4m3: 16 in 1 of 16, 32 in 1 of 32, 64 in 1 of 64, 128 in 2 of 64;
 }
 
-/// Where steps are.
+/// The places of steps.
 #[derive(Clone, Copy)]
 struct Steps {
     memory: Memory,
@@ -195,7 +195,7 @@ impl Steps {
                 if step >= count {
                     return;
                 }
-                // Of several panels, before the sums are promoted there is no register for it.
+                // With several panels, there is no register for it before the sums are promoted.
                 ring.wait_full(cursor);
                 first = self.rows(cursor).operands::<W>(0);
             }
@@ -210,8 +210,8 @@ impl Steps {
     }
 }
 
-/// Begins the products of a block column with a panel of tokens, and makes them a group: the first sets
-/// the sums where it is told a [`zero`](Product::set).
+/// Begins the products of a block column with a panel of tokens, and makes them a group: the first
+/// product sets the sums if it is given a [`zero`](Product::set).
 ///
 /// # Safety
 /// The warpgroup is converged; the panel's tokens in the block column are `at` bytes from the shared
@@ -241,7 +241,7 @@ unsafe fn products<const PANEL: usize>(
     }
 }
 
-/// Adds a step's sums to those of panel `panel`, times the factors of their rows.
+/// Adds a step's sums to the sums of panel `panel`, times the factors of their rows.
 #[inline(always)]
 fn promote<W, const SUMS: usize, const BLOCKS: usize, const PANEL: usize>(
     consumer: &mut Consumer<W, SUMS, BLOCKS>,

@@ -1,5 +1,5 @@
-//! A thread's rows of weights folded to e4m3 ([`fold`]): where they are in a stage, and how codes and
-//! tables become the operands of products.
+//! A thread's rows of weights folded to e4m3 ([`fold`]): their places in a stage, and the way from
+//! codes and tables to the operands of products.
 
 use cuda_std::ptx::{integer, marker, memory};
 use cuda_std::warp;
@@ -14,9 +14,9 @@ pub const PRODUCTS: usize = 2;
 /// Words of a block column that a thread decodes: one for each 16 columns.
 const WORDS: usize = 4;
 
-/// How a format's tables become magnitudes.
+/// The magnitudes of a format's tables.
 pub trait Folded: Weights {
-    /// What stands for the scales of a thread's two rows by 64 columns, as loaded.
+    /// The tables that stand for the scales of a thread's two rows by 64 columns, as loaded.
     type Tables: Copy;
 
     /// Loads it.
@@ -46,7 +46,7 @@ impl Weights for Mxfp4E4m3 {
 }
 
 impl Folded for Nvfp4E4m3 {
-    /// Of each block, row `g` in the low half.
+    /// Tables of each block, row `g` in the low half.
     type Tables = [u32; WORDS];
 
     #[inline(always)]
@@ -89,7 +89,8 @@ impl Folded for Mxfp4E4m3 {
     }
 }
 
-/// Where a thread's two rows are in a stage's weights, in registers from before the main loop.
+/// Places of a thread's two rows in a stage's weights. They are kept in registers across the main
+/// loop.
 #[derive(Clone, Copy)]
 pub struct RowPlaces {
     /// Codes and tables.

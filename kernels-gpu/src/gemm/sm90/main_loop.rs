@@ -15,7 +15,7 @@
 //! - *Multiply.* Four asynchronous `wgmma`s add weights times activations, which they read from the stage, to
 //!   the sums in registers, and are one group.
 //!
-//! # What overlaps
+//! # Overlap
 //! Units alternate between two sets of operand registers, and at most one group is unfinished:
 //!
 //! ```text
@@ -104,8 +104,8 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         // The stages of the step before.
         let mut last = [cursor.stage; 2];
         let mut step = 0;
-        // There is a first step. A path around the loop would join it with sums that no
-        // product wrote, and ptxas would run the products one by one.
+        // There is a first step. A path around the loop would join it with sums that no product
+        // wrote, and ptxas would run the products one by one.
         loop {
             // SAFETY: the stage has arrived when the wait returns. Its predecessor is read: its
             // products are finished where `step` says so, and its codes were decoded before.

@@ -9,7 +9,7 @@ use crate::pipeline::Ring;
 /// Shared addresses of a CTA.
 #[derive(Clone, Copy)]
 pub struct Memory {
-    /// Where the dynamic shared memory begins.
+    /// Address of the dynamic shared memory.
     pub base: u32,
     /// The kernel's configuration, which has all offsets.
     pub config: &'static Sm90Config,
@@ -81,7 +81,7 @@ impl Memory {
         unsafe {
             self.ring().init(1, arrivals);
             mbarrier::mbarrier_init_shared_cta_b64(self.sums_stored(), arrivals);
-            // Of a grouped product, `first_place` at the same place.
+            // In a grouped product, `first_place` is at the same place.
             mbarrier::mbarrier_init_shared_cta_b64(self.sums_received(), 1);
         }
     }

@@ -1,8 +1,8 @@
 //! Consumers for few tokens: each warp multiplies its 16 rows of a block by `mma.sync`.
 //!
-//! Its fragments are those of `wgmma`, so the order of the weights and their decoding are the same.
-//! Of eight tokens, the next step's operands are on their way to registers while a step is
-//! multiplied; of 16 there are not the registers for that.
+//! Its fragments are the same as `wgmma`'s, so the order of the weights and their decoding are the
+//! same. With eight tokens, the next step's operands are on their way to registers while a step is
+//! multiplied; 16 tokens leave no registers for that.
 
 use cuda_std::ptx::{marker, mma};
 use cuda_std::warp;
@@ -31,7 +31,7 @@ const SUMS_EACH: usize = 4;
 type Tokens = [[[u32; 2]; STEPS]; COLUMNS];
 
 impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS> {
-    /// As [`sum_steps`](Self::sum_steps), for one block of rows and few tokens.
+    /// Sums as [`sum_steps`](Self::sum_steps) does, for one block of rows and few tokens.
     ///
     /// # Safety
     /// As [`sum_steps`](Self::sum_steps).
@@ -40,7 +40,8 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         // Products of even and odd number add to separate sums: a product takes longer than
         // decoding the operands of the next.
         let mut sums = [[0.0; SUMS]; 2];
-        // Of 16 tokens, products of `mma.sync` are many, and shifts that the compiler divides are faster.
+        // With 16 tokens, products of `mma.sync` are many, and shifts that the compiler divides are
+        // faster.
         let by = if SUMS == SUMS_EACH { self.multipliers() } else { W::HALF.multipliers(1) };
         let steps = Steps { memory, places: Places::new(memory.config) };
         // SAFETY: the caller's; the producer has so many steps.
@@ -79,7 +80,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
 struct Operands<W: Decoded> {
     /// Codes and scales of each block column.
     words: [([u32; STEPS], W::Scales); COLUMNS],
-    /// Of eight tokens each.
+    /// The operands of eight tokens each.
     tokens: [Tokens; 2],
 }
 
@@ -137,7 +138,8 @@ impl Steps {
     }
 }
 
-/// Where a thread's operands are in a stage, in registers from before the main loop.
+/// Places of a thread's operands in a stage. They are kept in registers across the main loop,
+/// because recomputing them costs a tenth of a step's instructions.
 #[derive(Clone, Copy)]
 struct Places {
     weights: stage::Places,

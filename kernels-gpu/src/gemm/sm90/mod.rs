@@ -11,7 +11,8 @@
 //! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
 //! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
 //! | grouped | as many CTAs as are resident | global memory |
-//! | mixed: [`Sm90Params`] for each product, in memory ([`mixed`](crate::gemm::mixed)) | likewise, or as many as there are tiles | - |
+//! | mixed: [`Sm90Params`] for each product, in memory ([`mixed`](crate::gemm::mixed)) | as many CTAs as are
+//! resident, or as tiles | - |
 //! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
 //!
 //! # Pipeline
@@ -32,25 +33,28 @@
 //! | 10, 11 | only release registers, as 8 and 9 do |
 //!
 //! # Shared memory
-//! | at | what |
+//! | at | contents |
 //! |---|---|
 //! | 0 | activations of each stage: two boxes of 64 columns, 128-byte swizzle; of a step that takes two stages, one box of twice the tokens in each |
 //! | `weights_offset` | weights of each stage: one chunk for every 128 rows |
 //! | 0, after a tile's last stage is read; of grouped products with few tokens `sums_offset`, behind the stages | f32 sums, one token after the other |
-//! | `slot_offset`, likewise | sums that other CTAs of a split-K cluster send |
+//! | `slot_offset`, at the same place | sums that other CTAs of a split-K cluster send |
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
 //! | `sums_received_offset` | the barrier `sums_received`, of a grouped product `first_place` |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
 //! | `places_offset` | of a grouped product, which tiles the next stages are of ([`place`]) |
-//! | `results_offset` | where [results are stored from registers](store_registers), a piece of them for each warpgroup |
+//! | `results_offset` | a piece for each warpgroup, if [results are stored from registers](store_registers) |
 //!
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with `copied_bytes`, those that the multicast peer copies included, or with `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches, and under multicast a grouped product's | the stage holds data, or a batch of partial sums |
-//! | `empty[stage]` | consumers, those of the multicast peer too | producer | the stage is read, in both CTAs |
-//! | `sums_stored` | consumers, those of the multicast peer too | producer, after a tile that this CTA owns, where sums overlay the stages | the sums are stored: stages may be overwritten |
+//! | `full[stage]` | producer, with `copied_bytes`, the multicast peer's copies included, or with
+//! `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches, and under multicast a grouped
+//! product's | the stage holds data, or a batch of partial sums |
+//! | `empty[stage]` | consumers, the multicast peer's too | producer | the stage is read, in both CTAs |
+//! | `sums_stored` | consumers, the multicast peer's too | producer, after a tile that this CTA owns, if sums overlay
+//! the stages | the sums are stored: stages may be overwritten |
 //! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
 //! | cluster, after initialisation, under multicast | all threads of the cluster, before the table is made | all threads of the cluster, behind it | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
@@ -60,19 +64,22 @@
 //! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
 //! | `first_place`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
-//! | cluster, finished | consumers of the cluster | consumers of the cluster | what this CTA sent is read: it may end |
-//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | what this CTA sent has arrived: it may end |
-//! | flag (global) | one thread of the contributor | the owner's producer where it copies partial sums, elsewhere one lane | the contributor's partial sums are there |
+//! | cluster, finished | consumers of the cluster | consumers of the cluster | the other CTAs have read this CTA's
+//! sums: it may end |
+//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too
+//! | consumers of the cluster | this CTA's copies have arrived: it may end |
+//! | flag (global) | one thread of the contributor | the owner's producer if it copies partial sums, otherwise one
+//! lane | the contributor's partial sums are there |
 //!
-//! The producer's warpgroup ends as soon as all its copies are issued, or, where it waits for the last of them, when
-//! it has [brought the next product's weights to L2](fp4_formats::gemm::next). Consumers wait for each copy.
+//! The producer's warpgroup ends as soon as all its copies are issued, or, if it waits for the last of them, when it
+//! has [brought the next product's weights to L2](fp4_formats::gemm::next). Consumers wait for each copy.
 //!
 //! # Dependent launches
-//! The next kernel of the stream may start as soon as all CTAs of this one have, of grouped products as soon as they
-//! may read the token counts. No kernel that may still run writes weights, so they are copied at once. Activations
-//! are copied, and results and partial sums written, after `griddepcontrol.wait`. Unless they are settled, the token
-//! counts of groups are read after it as well, and nothing is copied before it. A CTA without work executes it, too, so that
-//! the end of this kernel implies the end of those before.
+//! The next kernel of the stream may start as soon as all CTAs of this one have, or in grouped products as soon as
+//! they may read the token counts. No kernel that may still run writes weights, so they are copied at once.
+//! Activations are copied, and results and partial sums written, after `griddepcontrol.wait`. Unless they are
+//! settled, the token counts of groups are read after it as well, and nothing is copied before it. A CTA without work
+//! executes it, too, so that the end of this kernel implies the end of the kernels before.
 //!
 //! # Arithmetic
 //! 16-bit operands are exact (see [`operands`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
@@ -128,7 +135,7 @@ impl cta::Target for Sm90 {
     type Memory = Memory;
 }
 
-/// What every role of a CTA takes.
+/// Context of every role, on sm_90a.
 type Cta<'a, L> = cta::Cta<'a, Sm90, L>;
 
 /// A kernel: its configuration, and how it decodes weights.
@@ -227,8 +234,8 @@ unsafe fn gemm<
                     if warp::lane_id() == 0 {
                         let item = L::take(cta, &mut run);
                         let tile = tile::find(cta, item.tile);
-                        // The kernels before may make a group's factors. The host makes those of
-                        // products of sizes of their own.
+                        // The kernels before may make a group's factors. The host makes the factors
+                        // of mixed products.
                         if !L::MIXED {
                             grid::griddepcontrol_wait();
                         }

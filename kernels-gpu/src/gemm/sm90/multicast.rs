@@ -13,7 +13,7 @@ use fp4_formats::gemm::sm90::config::Sm90Config;
 
 use super::memory::Memory;
 
-/// Rank of this CTA among those of its multicast.
+/// Returns the rank of this CTA in its multicast pair.
 #[inline(always)]
 pub fn rank(config: &Sm90Config) -> u32 {
     if config.multicast > 1 { thread::block_idx_x() % config.multicast } else { 0 }
@@ -72,7 +72,7 @@ pub unsafe fn release(config: &Sm90Config, empty: u32, reads: bool) {
 #[inline(always)]
 pub unsafe fn release_sums(memory: Memory) {
     let (config, sums_stored) = (memory.config, memory.sums_stored());
-    // Copies of both CTAs overwrite what was stored and loaded here.
+    // Copies of both CTAs overwrite the stages that were stored and loaded here.
     if config.multicast > 1 {
         fence::fence_proxy_async();
     } else {

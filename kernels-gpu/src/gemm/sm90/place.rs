@@ -1,6 +1,6 @@
-//! The items of a CTA's run as the consumers see them. Those of a grouped product are handed over in
-//! shared memory ([`Place`]) by the producer, which looks for a tile while stages are full. Those of
-//! other products are computed before the main loop and again after it, to save registers.
+//! The items of a CTA's run as the consumers see them. In a grouped product the producer, which
+//! looks for a tile while stages are full, hands them over in shared memory ([`Place`]). In other
+//! products they are computed before the main loop and again after it, to save registers.
 //!
 //! The first item, which no stage hides, is handed over by another warp than the producer's, while
 //! the producer begins to copy; the consumers wait for it at the barrier `first_place`. A later item is written
@@ -23,7 +23,7 @@ use super::work::WorkList;
 /// Writes an item of the CTA's run to place number `index`.
 ///
 /// # Safety
-/// `tile` is the item's tile, and no consumer needs what was there.
+/// `tile` is the item's tile, and no consumer needs the place's old contents.
 #[inline(always)]
 pub unsafe fn hand_over<L: WorkList>(cta: &Cta<'_, L>, index: u32, (item, tile): (&Item, &Tile)) {
     // SAFETY: the tile's problem exists.
@@ -74,8 +74,8 @@ pub struct Part {
     pub next: u32,
 }
 
-/// The first position of a run: of a grouped product, the number of a place, otherwise where what is left of
-/// the run ends.
+/// Returns the first position of a run: in a grouped product the number of a place, otherwise the end of the
+/// rest of the run.
 #[inline(always)]
 pub fn start<L: WorkList>(run: &Run) -> u32 {
     if L::GROUPED { 0 } else { run.end }
@@ -84,14 +84,14 @@ pub fn start<L: WorkList>(run: &Run) -> u32 {
 /// The item at position `at`.
 ///
 /// # Safety
-/// There is one. Of a grouped product, its place is written, and that is known to the thread.
+/// There is one. In a grouped product, its place is written, and the thread has observed that.
 #[inline(always)]
 pub unsafe fn part<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Part {
     if L::GROUPED {
         let word = |field| word(cta.memory, at, field);
         let flags = word(offset_of!(Place, flags));
         let (first, end) = (word(offset_of!(Place, first_step)), word(offset_of!(Place, end_step)));
-        // Nothing of a fix-up is compiled where there is none.
+        // Kernels without a fix-up compile none of it.
         return Part {
             item: Item { tile: at, first: if L::WHOLE_TILES { 0 } else { first }, end },
             owned: L::WHOLE_TILES || flags & OWNED != 0,
@@ -152,8 +152,8 @@ pub unsafe fn alphas<L: WorkList>(cta: &Cta<'_, L>, item: &Item, tile: &Tile) ->
     unsafe { cta.alphas(tile.problem) }
 }
 
-/// [`Tile::width`] of an item's tile: the configuration's tokens, unless it has several widths. Only
-/// grouped products have, so that the width is read from the item's place.
+/// Returns [`Tile::width`] of an item's tile: the configuration's tokens, unless it has several
+/// widths. Only grouped products have several, so the width is read from the item's place.
 #[inline(always)]
 pub fn width(memory: Memory, item: &Item) -> u32 {
     if memory.config.has_widths() {

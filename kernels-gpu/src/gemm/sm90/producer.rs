@@ -17,7 +17,7 @@ fn row_chunks(p: &Sm90Params) -> u32 {
     p.problem.k.div_ceil(K_STEP)
 }
 
-/// What the copies of all steps have in common.
+/// The values that the copies of all steps have in common.
 struct Copies<'a> {
     config: &'static Sm90Config,
     p: &'a Sm90Params,
@@ -26,7 +26,7 @@ struct Copies<'a> {
     rank: u32,
     /// Address of the activations' tensor map.
     map: u64,
-    /// How long L2 keeps each.
+    /// The time for which L2 keeps each.
     weights_policy: u64,
     activations_policy: u64,
 }
@@ -114,7 +114,7 @@ impl<'a> Copies<'a> {
         let halves = self.config.step_stages(tile.width) > 1;
         let column = step * K_STEP + part * self.config.box_columns();
         let to = self.memory.activations(stage);
-        // How many there are is known where all tiles are equally wide.
+        // Their number is known if all tiles are equally wide.
         while own < end {
             let to = to + own * BOX_BYTES;
             let at = [column as i32, (tile.token + own) as i32, tile.matrix as i32];
@@ -164,7 +164,7 @@ pub struct Begun {
     chunk: u64,
 }
 
-/// Stages of the first steps of an item, those that are whole in the ring.
+/// Returns the number of stages of an item's first steps that are whole in the ring.
 #[inline(always)]
 fn early(config: &Sm90Config, item: &Item, tile: &Tile) -> u32 {
     let parts = config.step_stages(tile.width);
@@ -216,7 +216,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
     let Begun { mut item, mut tile, mut chunk } = begun;
     // SAFETY: the tile is one of the launch's.
     let mut copies = unsafe { Copies::of(cta, &tile) };
-    // Stages that are told what comes, and whose weights are in flight.
+    // Stages whose bytes are expected, and whose weights are in flight.
     let mut early = early(config, &item, &tile);
     let chunk_bytes = u64::from(config.chunk_bytes);
     let mut step = item.first;
@@ -260,7 +260,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
             if run.is_empty() {
                 let prefetches = L::prefetches_next(cta);
                 if prefetches || (L::GROUPED && config.multicast > 1) {
-                    // Nothing is prefetched while copies are on their way, which would take longer. Multicast
+                    // Nothing is prefetched while copies are in flight, which would take longer. Multicast
                     // kernels, which do not prefetch, take 1 % less time with the wait.
                     ring.wait_full(&ring.filled(&cursor));
                 }
@@ -290,7 +290,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
             step = item.first;
             // To find a tile in a table takes time, which passes while the sums are stored. So does the
             // time to copy weights, which nothing overlays; where tiles narrow, or problems have
-            // parameters of their own, the thread has no registers for that.
+            // their own parameters, the thread has no registers for that.
             if overlaid && L::GROUPED {
                 if !config.narrows() && !L::MIXED {
                     early = item.count().min(config.stages());

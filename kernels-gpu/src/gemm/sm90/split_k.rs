@@ -1,6 +1,7 @@
 //! Split-K: the CTAs of a cluster compute parts of one tile's K, and each stores its own part of the
-//! tile, some of the tokens. Of many tokens each CTA sends the others their parts of its sums by
-//! bulk copies; of few tokens ([`Sm90Config::loads_remote`]) each loads them from where they are.
+//! tile, some of the tokens. With many tokens each CTA sends the others their parts of its sums by
+//! bulk copies; with few tokens ([`Sm90Config::loads_remote`]) each loads them from shared memory of
+//! the other CTAs.
 
 use cuda_std::ptx::{bulk, cluster, fence, mbarrier, special};
 use cuda_std::{thread, warp};
@@ -45,8 +46,8 @@ impl Share {
         Sm90Config::token_part(self.tokens, rank, self.cluster)
     }
 
-    /// Address, in the cluster's window where sums are loaded remotely, of the sums that CTA
-    /// `rank` has of this CTA's token `token`.
+    /// Returns the address of the sums that CTA `rank` has of this CTA's token `token`, in the
+    /// cluster's window if sums are loaded remotely.
     #[inline(always)]
     pub fn sums(&self, memory: Memory, rank: u32, token: u32) -> u32 {
         let config = memory.config;
@@ -141,8 +142,8 @@ pub unsafe fn exchange(memory: Memory, part: &Share) {
 /// Waits until the other CTAs have received or loaded this CTA's sums: then it may end.
 ///
 /// # Safety
-/// As [`release_stages`], after [`exchange`]. This thread has used all that it loaded, so that its
-/// loads have returned.
+/// The same as [`release_stages`], after [`exchange`]. This thread has used all of its loads, so
+/// that they have returned.
 #[inline(always)]
 pub unsafe fn finish(config: &Sm90Config) {
     // SAFETY: all consumers of the cluster are here.

@@ -1,15 +1,17 @@
 //! The store of a tile: its sums, in shared memory, become results.
 //!
-//! Of a split-K cluster, each CTA stores some of the tokens and adds the sums of all CTAs for them,
+//! In a split-K cluster, each CTA stores some of the tokens and adds the sums of all CTAs for them,
 //! in the order of their ranks.
 //!
 //! | results | a thread stores |
 //! |---|---|
-//! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest magnitude | eight columns of every so many tokens, the sums of several tokens in flight |
-//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of every so many tokens ([`store_any`](super::store_any)) |
-//! | floats in other rows | one column of every so many tokens |
+//! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest
+//! magnitude | eight columns of tokens at a fixed distance, the sums of several tokens in flight |
+//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of tokens at a fixed distance
+//! ([`store_any`](super::store_any)) |
+//! | floats in other rows | one column of tokens at a fixed distance |
 //!
-//! Of a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
+//! In a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
 //! of each. It goes through the affine step for one and then the other, in the same code.
 //!
 //! Lanes store side by side.
@@ -45,7 +47,7 @@ pub unsafe fn store_tile<W: Weights, L: WorkList>(
     let (config, p) = (cta.config, cta.params);
     let sink = &p.epilogue.sink;
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
-    // Pinned, so that what follows from it takes no register during the main loop.
+    // Pinned, so that values that follow from it take no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
     let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
     let store = Store { cta, sink, result: &result, tile, part, unit, thread, alphas };
@@ -79,14 +81,15 @@ pub unsafe fn store_tile<W: Weights, L: WorkList>(
     }
 }
 
-/// Whether the epilogue is plain. What its fields say takes registers during the main loop, which grouped
-/// products leave none of: for those one word of the parameters says it, and alignment is found anew.
+/// Whether the epilogue is plain. The fields would take registers during the main loop, which grouped
+/// products cannot spare: for those one word of the parameters has the answer, and alignment is found
+/// anew.
 #[inline(always)]
 pub(super) fn is_plain(config: &Sm90Config, p: &Sm90Params) -> bool {
     if config.is_grouped() { p.plain != 0 } else { p.epilogue.is_plain() }
 }
 
-/// What a thread needs to store its part of a tile.
+/// The context of a thread that stores its part of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Store<'a, L> {
     pub cta: &'a Cta<'a, L>,
@@ -118,8 +121,8 @@ pub(super) struct Piece {
 }
 
 impl<L: WorkList> Store<'_, L> {
-    /// Where `2^log2` neighbouring threads store a token: the thread's first token, behind the first
-    /// that the CTA stores, and the distance of its tokens.
+    /// Returns the tokens of a thread if `2^log2` neighbouring threads store a token: the first one,
+    /// behind the first that the CTA stores, and the distance of the others.
     #[inline(always)]
     fn tokens(&self, log2: u32) -> (u32, u32) {
         (self.thread >> log2, CONSUMER_THREADS >> log2)
@@ -131,14 +134,14 @@ impl<L: WorkList> Store<'_, L> {
         self.cta.list.affine(&self.cta.params.epilogue, half, self.tile.problem, self.alphas)
     }
 
-    /// 1 where two sums make a result.
+    /// Returns 1 if two sums make a result.
     #[inline(always)]
     pub(super) fn gated(&self) -> u32 {
         self.cta.params.epilogue.combine.gated
     }
 
-    /// The thread's piece of rows of eight results each, or `1 << eights_log2` times eight. `gated` is
-    /// [`Self::gated`], or 0 where that is known.
+    /// Returns the thread's piece of rows of eight results each, or `1 << eights_log2` times eight.
+    /// `gated` is [`Self::gated`], or 0 if that is known.
     #[inline(always)]
     pub(super) fn piece(&self, gated: u32, eights_log2: u32) -> Piece {
         let columns_log2 = const { (COLUMNS as u32).ilog2() } + eights_log2;
@@ -288,7 +291,7 @@ impl<L: WorkList> Store<'_, L> {
         if n >= self.result.n {
             return found;
         }
-        // Behind every eight sums of a gate are those of `up`.
+        // Every eight sums of a gate precede eight of `up`.
         let column = if gated == 0 { index } else { index + index / GATE_ROWS * GATE_ROWS };
         let (first, end) = self.part.range(self.part.rank);
         let (ahead, step) = self.tokens(log2);

@@ -1,7 +1,7 @@
 //! The store of tiles whose results are more than sums times factors of rows, or NVFP4 or MXFP4.
 //!
-//! Eight results of a token are made at a time, by the same code for all: of a gated product, from the
-//! eight sums of the gate and then from those of `up`.
+//! Eight results of a token are made at a time, by the same code for all: in a gated product, from the
+//! eight sums of the gate and then from the eight of `up`.
 
 use cuda_std::ptx::{float, marker, memory as words};
 use cuda_std::warp;
@@ -17,8 +17,8 @@ use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
 impl<L: WorkList> Store<'_, L> {
-    /// Floats in aligned rows, or NVFP4 or MXFP4, of which two or four neighbouring lanes have a block.
-    /// For kernels of few tokens, whose main loops this leaves alone; of more tokens
+    /// Stores floats in aligned rows, or NVFP4 or MXFP4, of which two or four neighbouring lanes have a
+    /// block. It is for kernels of few tokens, whose main loops this leaves alone; for more tokens
     /// [`Self::store_blocks`] is faster.
     ///
     /// # Safety
@@ -36,15 +36,16 @@ impl<L: WorkList> Store<'_, L> {
         while first + ahead < end {
             let token = first + piece.ahead + ahead;
             let exists = piece.n < result.n && token < end;
-            // Pinned, so that what follows from it takes no registers from one token to the next.
+            // Pinned, so that values that follow from it take no registers from one token to the
+            // next.
             let place = [tile.token + token, marker::pin(piece.n)];
             let mut results = [0.0; COLUMNS];
             if exists {
                 // SAFETY: the token's factor, all eight columns' and the sums.
                 results = unsafe { self.eight(&piece, token, place, 0) };
             }
-            // Of each round: the largest of all rounds would take a register from one to the next.
-            // SAFETY: all lanes are here.
+            // The largest is raised in each round: the largest of all rounds would take a register
+            // from one to the next. SAFETY: all lanes are here.
             unsafe { largest::raise(sink, || blocks::magnitude(results)) };
             if epilogue::is_blocks(sink) {
                 let mut amax = blocks::magnitude(results);
@@ -68,7 +69,7 @@ impl<L: WorkList> Store<'_, L> {
         }
     }
 
-    /// Writes the padding of a 128x4 result's scales below the last token, where the CTA has that.
+    /// Writes the padding of a 128x4 result's scales below the last token, if the CTA has it.
     ///
     /// # Safety
     /// As [`store_tile`](super::store::store_tile).
@@ -85,8 +86,8 @@ impl<L: WorkList> Store<'_, L> {
         }
     }
 
-    /// Floats in aligned rows, or NVFP4 or MXFP4, of which a thread has sixteen columns. The
-    /// largest magnitude, if it is asked for.
+    /// Stores floats in aligned rows, or NVFP4 or MXFP4, of which a thread has sixteen columns.
+    /// Returns the largest magnitude, if it is asked for.
     ///
     /// # Safety
     /// As [`store_tile`](super::store::store_tile).
@@ -104,7 +105,8 @@ impl<L: WorkList> Store<'_, L> {
         // uniform register.
         let ((mut first, end), mut found) = (part.range(part.rank), 0.0);
         while first < end {
-            // Pinned, so that what follows from it takes no registers from one token to the next.
+            // Pinned, so that values that follow from it take no registers from one token to the
+            // next.
             let piece =
                 Self { thread: marker::pin(self.thread), ..*self }.piece(gated, eights >> 1);
             let token = first + piece.ahead;
@@ -159,8 +161,8 @@ impl<L: WorkList> Store<'_, L> {
         sums.map(|eight| eight.map(|sum| affine::value(sum, self.unit, row, Column::NONE)))
     }
 
-    /// `eights` times eight results of a token of the piece, which begins at `place` of the result.
-    /// Eight are stored, as floats; sixteen, a block or half of one, are given back. `found` is raised to
+    /// Makes `eights` times eight results of a token of the piece, which begins at `place` of the result.
+    /// Eight are stored, as floats; sixteen, a block or half of one, are returned. `found` is raised to
     /// their largest magnitude, if that is asked for.
     ///
     /// # Safety
@@ -174,8 +176,8 @@ impl<L: WorkList> Store<'_, L> {
         eights: u32,
         found: &mut f32,
     ) -> [[f32; COLUMNS]; 2] {
-        // Of sixteen, both halves wait in shared memory: registers are few. Their place is that of sums
-        // that only this thread needs.
+        // With sixteen, both halves wait in shared memory: registers are few. Their place is that of
+        // sums that only this thread needs.
         let block = self.cta.memory.sums(token) + piece.column * F32_BYTES;
         let sink = self.sink;
         let half = |eight: u32| block + eight * COLUMNS as u32 * F32_BYTES;
@@ -226,7 +228,7 @@ impl<L: WorkList> Store<'_, L> {
                 affine::values(&affine, self.unit, row, n + eight * COLUMNS as u32, sums)
             };
             results = combine(&epilogue.combine, half, results, values);
-            // Not unrolled: one copy of all this is for gated products and others.
+            // Not unrolled: one copy of this code serves gated products and others.
             half = marker::pin(half + 1);
             if half > gated {
                 return results;

@@ -3,18 +3,18 @@
 //! transposed. The stages are left alone, so that they are filled for the next tile meanwhile, and one
 //! warpgroup may store while the other one multiplies.
 //!
-//! Of a gated product, a thread has the sum of the gate and that of `up` for the same result: they are eight
-//! rows apart ([`PairedRows`](fp4_formats::gemm::combine::PairedRows)). A piece takes 128 bytes of each of 32
-//! rows of shared memory:
+//! In a gated product, a thread has the sums of the gate and of `up` for the same result: they are eight rows
+//! apart ([`PairedRows`](fp4_formats::gemm::combine::PairedRows)). A piece takes 128 bytes of each of 32 rows
+//! of shared memory:
 //!
 //! | product | bytes of row `r` | results |
 //! |---|---|---|
 //! | plain | all | 64 of token `r` |
 //! | gated | the first half, the second half | 32 of token `r`, 32 of token `32 + r` |
 //!
-//! Only dense products are gated here. ptxas chooses the instructions for the shifts of a main loop by what
-//! the whole kernel multiplies and shifts. With this code in the kernels of grouped products, their loops for
-//! fewer than 128 tokens, for which decoding is the limit, were up to 4 % slower.
+//! Only dense products are gated here. ptxas chooses the instructions for the shifts of a main loop by the
+//! products and shifts of the whole kernel. With this code in the kernels of grouped products, their loops
+//! for fewer than 128 tokens, for which decoding is the limit, were up to 4 % slower.
 
 use cuda_std::ptx::{barrier, convert, marker, memory as words};
 use cuda_std::thread;
@@ -63,12 +63,12 @@ pub unsafe fn store_tile<W: Weights, L: WorkList, const SUMS: usize, const BLOCK
     let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
     let store = Store { config, p, tile, staged };
     let affine = cta.list.affine(&p.epilogue, 0, tile.problem, alphas);
-    // Where all tokens have the same factor, it is multiplied with the unit first, a power of two: the same
+    // If all tokens have the same factor, it is multiplied with the unit first, a power of two: the same
     // product, unless that is beyond f32.
     let same = affine.alpha * unit;
     // One branch for all results.
     let is_bf16 = p.epilogue.sink.out_type == FloatType::Bf16 as u32;
-    // Pinned, as what `applies` says.
+    // Pinned, like the answer of `applies`.
     if !L::OWN_FACTORS && marker::pin(p.epilogue.combine.gated) != 0 {
         let gated = Gated { unit, alphas, step: &p.epilogue.combine };
         // One copy of the code for both types: it is long.
@@ -100,7 +100,7 @@ pub unsafe fn store_tile<W: Weights, L: WorkList, const SUMS: usize, const BLOCK
     }
 }
 
-/// What a thread needs to store its part of a tile.
+/// The context of a thread that stores its part of a tile.
 pub(super) struct Store<'a> {
     config: &'a Sm90Config,
     p: &'a Sm90Params,
@@ -120,7 +120,7 @@ impl Store<'_> {
     /// each time.
     ///
     /// # Safety
-    /// As [`store_tile`]; those of the tile before are not read any more.
+    /// The same as [`store_tile`]; the factors of the tile before are not read any more.
     #[inline(always)]
     unsafe fn factors(&self, affine: &Affine) {
         let last = self.tile.tokens() - 1;
@@ -149,7 +149,7 @@ impl Store<'_> {
         pair: impl Fn(f32, f32) -> u32,
     ) {
         let (sink, tile) = (&self.p.epilogue.sink, self.tile);
-        // Pinned, so that what follows from it takes no register during the main loop.
+        // Pinned, so that values that follow from it take no register during the main loop.
         let thread = marker::pin(lane());
         let (piece, row) = (thread % PIECES, thread / PIECES);
         let from = self.staged + row * RESULT_PITCH + piece * RESULT_ALIGN;
@@ -160,7 +160,7 @@ impl Store<'_> {
         for block in 0..BLOCKS {
             let rows = (first_block::<BLOCKS>() + block as u32) * S::ROWS;
             let n = tile.row_tile * (self.config.rows / S::HALVES) + rows + vector * COLUMNS as u32;
-            // Of rows that there are not, no token is stored.
+            // Rows past the last store no token.
             let end = if n < sink.columns { tile.tokens() } else { 0 };
             let place = [tile.token + ahead, n];
             let at = epilogue::element(sink, sink.columns, tile.matrix, place);

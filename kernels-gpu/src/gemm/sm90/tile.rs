@@ -1,4 +1,4 @@
-//! Where a tile is.
+//! The place of a tile.
 
 use cuda_std::ptx::marker;
 pub use fp4_formats::gemm::sm90::place::Tile;
@@ -10,7 +10,7 @@ use super::work::WorkList;
 #[inline(always)]
 pub fn find<L: WorkList>(cta: &Cta<'_, L>, index: u32) -> Tile {
     let config = cta.config;
-    // Pinned: where the tile is would otherwise stay in registers from before its main loop.
+    // Pinned: the tile's place would otherwise stay in registers from before its main loop.
     let tile = L::tile(cta, marker::pin(index));
     let room =
         if config.narrows() { config.tiling().width(tile.tokens.count) } else { config.tokens };

@@ -63,9 +63,10 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         }
     }
 
-    /// Where the loops of all widths meet, this uses the operands of the last two units, which is why
-    /// ptxas keeps those of all loops in the same registers. Without it, each product of the kernel has
-    /// registers of its own for its operand, which are not enough. It is never executed: there is a step.
+    /// Uses the operands of the last two units at the place where the loops of all widths meet, so that
+    /// ptxas keeps the operands of all loops in the same registers. Without it, each product of the
+    /// kernel has separate registers for its operand, which are not enough. It is never executed: there
+    /// is a step.
     ///
     /// # Safety
     /// The products are finished.

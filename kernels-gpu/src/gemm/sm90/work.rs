@@ -1,6 +1,5 @@
-//! The work list as a CTA's roles see it: of dense and batched products, whose sizes the host knows, of
-//! grouped ones, whose token counts only the device knows, or of several products of sizes of their
-//! own.
+//! The work list of a CTA's roles: dense and batched products, whose sizes the host knows, grouped
+//! ones, whose token counts only the device knows, or mixed ones.
 
 use cuda_std::ptx::{grid, marker};
 use cuda_std::thread;
@@ -22,13 +21,13 @@ pub trait WorkList: Copy {
     /// before it is made.
     const GROUPED: bool;
 
-    /// Whether problems have parameters of their own.
+    /// Whether problems have their own parameters.
     const MIXED: bool = false;
 
     /// Whether CTAs take whole tiles alone.
     const WHOLE_TILES: bool = Self::MIXED;
 
-    /// Whether problems have factors of their own.
+    /// Whether problems have their own factors.
     const OWN_FACTORS: bool = Self::GROUPED;
 
     /// Lets the next kernel of the stream begin, unless [`begin`](Self::begin) does: as soon as it may read the
@@ -62,7 +61,8 @@ pub trait WorkList: Copy {
     #[inline(always)]
     unsafe fn acquire(self, _: u64) {}
 
-    /// Makes what the other functions need. Of token counts on the device, it also lets the next kernel begin.
+    /// Prepares the list for the other functions. With token counts on the device, it also lets the next
+    /// kernel begin.
     ///
     /// # Safety
     /// One whole warp of the CTA; the other threads use the work list behind a barrier.
@@ -82,7 +82,7 @@ pub trait WorkList: Copy {
         false
     }
 
-    /// Brings to L2 what this CTA's part of the next launch reads first.
+    /// Brings to L2 the first data that this CTA's part of the next launch reads.
     ///
     /// # Safety
     /// One thread of a CTA that [does so](Self::prefetches_next).
@@ -92,19 +92,19 @@ pub trait WorkList: Copy {
     /// This CTA's run; all CTAs of a multicast have the same.
     fn run(cta: &Cta<'_, Self>) -> Run;
 
-    /// What is left of it if the steps from `end` on are done.
+    /// Returns the rest of it if the steps from `end` on are done.
     #[inline(always)]
     fn rest(cta: &Cta<'_, Self>, end: u32) -> Run {
         Run { end, ..Self::run(cta) }
     }
 
-    /// Takes what is left of a run's last tile. Something is left.
+    /// Takes the rest of a run's last tile. It is not empty.
     #[inline(always)]
     fn take(cta: &Cta<'_, Self>, run: &mut Run) -> Item {
         run.take(&cta.params.schedule)
     }
 
-    /// Where the rest of the run ends when `item`, which was its last, is done.
+    /// Returns the end of the rest of the run when `item`, which was its last, is done.
     #[inline(always)]
     fn end(cta: &Cta<'_, Self>, item: &Item) -> u32 {
         cta.params.schedule.start(item)
@@ -180,7 +180,7 @@ impl WorkList for Uniform {
 
     #[inline(always)]
     fn run(cta: &Cta<'_, Self>) -> Run {
-        // Pinned: recomputed where it is needed, to save registers.
+        // Pinned: recomputed at each use, to save registers.
         let run = multicast::run_of(cta.config, marker::pin(thread::block_idx_x()));
         cta.params.schedule.run(run)
     }
@@ -206,8 +206,8 @@ impl WorkList for Uniform {
     }
 }
 
-/// A dense or batched product of activations in e4m3: each batch entry has row factors of its own, the
-/// scales of its tokens, [`Sm90Params::row_factor_stride`] apart.
+/// A dense or batched product of activations in e4m3: each batch entry has its own row factors, the
+/// scales of its tokens, at distances of [`Sm90Params::row_factor_stride`].
 #[derive(Clone, Copy)]
 pub struct Scaled {
     pub row_factor_stride: u32,
@@ -287,7 +287,7 @@ impl WorkList for GroupTable<'_> {
 
     #[inline(always)]
     fn first_cta(cta: &Cta<'_, Self>, _: &Item) -> u32 {
-        // Only where the run begins can steps of a tile be another CTA's.
+        // Only at the run's begin can steps of a tile be another CTA's.
         cta.list.own().first_cta
     }
 
@@ -310,7 +310,7 @@ impl WorkList for GroupTable<'_> {
     }
 }
 
-/// Products of sizes of their own. CTAs take whole tiles. The table in shared memory is
+/// The work list of mixed products. CTAs take whole tiles. The table in shared memory is
 /// [`Sm90Config::table_offset`]'s.
 impl WorkList for MixedTable<'_> {
     const GROUPED: bool = true;

@@ -1,5 +1,5 @@
 //! Work lists that are tables in shared memory: of grouped products, whose token counts only the
-//! device knows, and of several products of sizes of their own.
+//! device knows, and of mixed products.
 
 use cuda_std::ptx::grid;
 use cuda_std::{thread, warp};
@@ -16,7 +16,7 @@ use crate::gemm::epilogue::combine::affine_of;
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::{self, MixedTable};
 
-/// What a storing thread keeps of a group.
+/// The data that a storing thread keeps of a group.
 #[derive(Clone, Copy)]
 pub struct Group {
     problem: u32,
@@ -106,7 +106,7 @@ impl List for GroupTable<'_> {
     }
 }
 
-/// Products of sizes of their own. Their table in shared memory is
+/// The work list of mixed products. Their table in shared memory is
 /// [`Control::table`](crate::gemm::sm100::control::Control)'s.
 impl List for MixedTable<'_> {
     const GROUPED: bool = true;
@@ -149,8 +149,8 @@ impl List for MixedTable<'_> {
 
     #[inline(always)]
     unsafe fn begin(self, _: &Sm100Config, _: bool) {
-        // What the kernel before writes is read, and its memory written, by threads that meet this
-        // warp behind here.
+        // Threads that meet this warp behind here may read the results of the kernel before, and
+        // write its memory.
         grid::griddepcontrol_wait();
         // SAFETY: the caller's.
         unsafe { self.make() };

@@ -50,8 +50,8 @@ impl List for Uniform {
     }
 }
 
-/// A dense or batched product of activations in e4m3: each batch entry has row factors of its own, the
-/// scales of its tokens, [`Sm100Params::row_factor_stride`] apart.
+/// A dense or batched product of activations in e4m3: each batch entry has its own row factors, the
+/// scales of its tokens, at distances of [`Sm100Params::row_factor_stride`].
 #[derive(Clone, Copy)]
 pub struct Scaled {
     pub row_factor_stride: u32,
