@@ -21,6 +21,8 @@ mod lint;
 mod mutate;
 mod package;
 mod progress;
+#[cfg(test)]
+mod prose;
 mod run;
 mod test;
 #[cfg(test)]

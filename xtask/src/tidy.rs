@@ -224,7 +224,7 @@ struct Layers<'a> {
     folder: &'a str,
     /// The file in it that declares the modules.
     root: &'a str,
-    /// How paths to the modules begin everywhere in the crate.
+    /// The beginning of paths to the modules, everywhere in the crate.
     path: &'a str,
     /// The modules, the lowest first.
     order: &'a [&'a str],
