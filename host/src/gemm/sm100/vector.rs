@@ -213,7 +213,7 @@ impl VectorProduct {
             column_factors: 0,
             bias: 0,
             alpha: operands.alpha,
-            reserved: 0,
+            bias_type: FloatType::F32 as u32,
         };
         let result = result_map(choice.config, true, operands.output, &problem, u64::from(n));
         let result = map_result(device, result, operands.out)?;

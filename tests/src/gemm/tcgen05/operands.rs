@@ -11,7 +11,7 @@ use fp4_formats::gemm::sm100::{
 use fp4_formats::gemm::{Affine, Epilogue, Problem, ResultScales, Sink};
 use fp4_formats::params;
 use fp4_formats::tensor_map::{MapElement, TensorMapShape};
-use fp4_formats::{Arch, BlockFormat, ScaleLayout, Swizzle, TensorMap};
+use fp4_formats::{Arch, BlockFormat, FloatType, ScaleLayout, Swizzle, TensorMap};
 use nvfp4::gemm::{ActivationKind, Activations, Repacked};
 use nvfp4::tensor::BlockScaled;
 use ptx_emu::tensor_map::{self, ElementType};
@@ -130,7 +130,7 @@ impl Product {
                     column_factors: vector(&options.column_factors),
                     bias: vector(&options.bias),
                     alpha: options.alpha * a_scale * inputs.weights.global_scale(),
-                    reserved: 0,
+                    bias_type: FloatType::F32 as u32,
                 },
                 Sink {
                     out: 0,
