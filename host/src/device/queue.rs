@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::{FoundKernel, Kernels, LaunchSpec};
 use crate::error::Result;
 
@@ -39,31 +41,28 @@ impl<'k> Queue<'k> for AtOnce {
     }
 }
 
-/// Launches whose arguments are checked, in order.
+/// Launches whose arguments are checked, in order. A layer of experts has at most eight, with 4 KiB of
+/// parameters, so that its list needs no memory of the heap.
 pub(crate) struct Prepared<'k> {
-    launches: Vec<PreparedLaunch<'k>>,
+    launches: SmallVec<[PreparedLaunch<'k>; 16]>,
     /// The parameter blocks of all, one after the other.
-    params: Vec<u8>,
+    params: SmallVec<[u8; 8192]>,
 }
 
-/// One of them.
+/// A launch whose arguments are checked.
 struct PreparedLaunch<'k> {
     kernels: &'k Kernels,
     kernel: &'k FoundKernel,
-    /// The launch, of whose parameters there are none.
+    /// The launch without its parameters.
     spec: LaunchSpec<'k>,
-    /// Its parameter block in [`Prepared::params`].
+    /// Place of its parameter block in [`Prepared::params`].
     params: Range<usize>,
 }
 
 impl<'k> Prepared<'k> {
-    /// Makes an empty list, with room for so many launches of usual parameter blocks.
-    pub fn with_capacity(launches: usize) -> Self {
-        const BLOCK: usize = 512;
-        Self {
-            launches: Vec::with_capacity(launches),
-            params: Vec::with_capacity(launches * BLOCK),
-        }
+    /// Makes an empty list.
+    pub fn new() -> Self {
+        Self { launches: SmallVec::new(), params: SmallVec::new() }
     }
 
     /// Queues all launches on their kernels' stream, in order.

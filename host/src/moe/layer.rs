@@ -525,7 +525,7 @@ impl MoeLayer {
         // routing is complete, and with it all that was queued before. If nothing is gathered, the first
         // product reads the ids when all work queued before is complete, and then lets later ones begin.
         let settled = Some(unsafe { SettledCounts::new() });
-        let mut prepared = Prepared::with_capacity(MoeStep::ALL.len());
+        let mut prepared = Prepared::new();
         for step in self.steps() {
             self.give(&mut prepared, settled, step, inputs, weights, memory, out, biases)?;
         }
