@@ -44,13 +44,13 @@ impl<'k> Queue<'k> for AtOnce {
 /// Launches whose arguments are checked, in order. A layer of experts has at most eight, with 4 KiB of
 /// parameters, so that its list needs no memory of the heap.
 pub(crate) struct Prepared<'k> {
-    launches: SmallVec<[PreparedLaunch<'k>; 16]>,
+    launches: SmallVec<[CheckedLaunch<'k>; 16]>,
     /// The parameter blocks of all, one after the other.
     params: SmallVec<[u8; 8192]>,
 }
 
 /// A launch whose arguments are checked.
-struct PreparedLaunch<'k> {
+struct CheckedLaunch<'k> {
     kernels: &'k Kernels,
     kernel: &'k FoundKernel,
     /// The launch without its parameters.
@@ -74,7 +74,7 @@ impl<'k> Prepared<'k> {
     /// The arguments of all operations whose launches these are live, and no other thread launches with memory
     /// that one of them owns.
     pub unsafe fn queue(&self) -> Result<()> {
-        for PreparedLaunch { kernels, kernel, spec, params } in &self.launches {
+        for CheckedLaunch { kernels, kernel, spec, params } in &self.launches {
             let spec = LaunchSpec { params: &self.params[params.clone()], ..*spec };
             // SAFETY: the obligations hold, as the callers of `launch` and of this function state.
             unsafe { kernels.launch_found(kernel, &spec)? };
@@ -95,7 +95,7 @@ impl<'k> Queue<'k> for Prepared<'k> {
         let entry = kernel.name();
         let spec =
             LaunchSpec { entry, grid, block, cluster, dynamic_shared, overlaps, params: &[] };
-        self.launches.push(PreparedLaunch {
+        self.launches.push(CheckedLaunch {
             kernels,
             kernel,
             spec,
