@@ -80,9 +80,7 @@ fn of_page(text: &str) -> Vec<Paragraph> {
         let line = line.trim();
         if line.starts_with("```") {
             (open, code) = (false, !code);
-        } else if line.is_empty() {
-            open = false;
-        } else if code {
+        } else if code || line.is_empty() {
             open = false;
         } else if line.starts_with('|') {
             for cell in line.split('|').filter(|cell| !cell.trim().is_empty()) {
