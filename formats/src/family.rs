@@ -5,10 +5,10 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
-use crate::gemm::{Problems, sm90, sm100};
+use crate::gemm::{Operands, Problems, sm90, sm100};
 use crate::quantize::tokens::TOKENS;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
-use crate::{HalfType, Operand, ceiling, gemv, moe};
+use crate::{ceiling, gemv, moe};
 
 /// A family of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,47 +30,11 @@ pub enum Family {
     /// Launches around the grouped products of a mixture of experts.
     Moe,
     /// GEMM of weights and activations of these types, with tiles of this width.
-    Gemm(GemmTypes, TileWidth),
+    Gemm(Operands, TileWidth),
     /// Grouped GEMM of weights and activations of these types, with tiles of this width.
-    Grouped(GemmTypes, TileWidth),
+    Grouped(Operands, TileWidth),
     /// Products of sizes of their own in one launch, of weights and activations of these types.
-    Mixed(GemmTypes),
-}
-
-/// Types of the weights and the activations that a GEMM kernel takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum GemmTypes {
-    /// NVFP4 weights and NVFP4 activations.
-    Nvfp4,
-    /// MXFP4 weights and MXFP4 activations.
-    Mxfp4,
-    /// NVFP4 weights and f16 activations.
-    Nvfp4F16,
-    /// NVFP4 weights and bf16 activations.
-    Nvfp4Bf16,
-    /// MXFP4 weights and bf16 activations.
-    Mxfp4Bf16,
-    /// NVFP4 weights and e4m3 activations.
-    Nvfp4E4m3,
-    /// MXFP4 weights and e4m3 activations.
-    Mxfp4E4m3,
-}
-
-impl GemmTypes {
-    /// Weights in `format` and activations of a type or, with `None`, in the same format; none where
-    /// there are no such kernels.
-    const fn of(format: Format, activations: Option<Operand>) -> Option<Self> {
-        match (format, activations) {
-            (Format::Nvfp4, None) => Some(Self::Nvfp4),
-            (Format::Nvfp4, Some(Operand::Half(HalfType::F16))) => Some(Self::Nvfp4F16),
-            (Format::Nvfp4, Some(Operand::Half(HalfType::Bf16))) => Some(Self::Nvfp4Bf16),
-            (Format::Mxfp4, None) => Some(Self::Mxfp4),
-            (Format::Mxfp4, Some(Operand::Half(HalfType::F16))) => None,
-            (Format::Mxfp4, Some(Operand::Half(HalfType::Bf16))) => Some(Self::Mxfp4Bf16),
-            (Format::Nvfp4, Some(Operand::E4m3)) => Some(Self::Nvfp4E4m3),
-            (Format::Mxfp4, Some(Operand::E4m3)) => Some(Self::Mxfp4E4m3),
-        }
-    }
+    Mixed(Operands),
 }
 
 /// Whether a tile's second extent is at most [`TileWidth::NARROW`]. A plan needs one of the two, so
@@ -124,10 +88,29 @@ impl Operation {
     }
 }
 
+/// Picks the name of a family of GEMM kernels by its operands.
+macro_rules! names {
+    ($operands:ident, $before:literal, $after:literal) => {
+        $operands.pick([
+            [
+                concat!($before, "nvfp4", $after),
+                concat!($before, "nvfp4_f16", $after),
+                concat!($before, "nvfp4_bf16", $after),
+                concat!($before, "nvfp4_e4m3", $after),
+            ],
+            [
+                concat!($before, "mxfp4", $after),
+                concat!($before, "mxfp4_f16", $after),
+                concat!($before, "mxfp4_bf16", $after),
+                concat!($before, "mxfp4_e4m3", $after),
+            ],
+        ])
+    };
+}
+
 impl Family {
     /// All families, of whatever architecture.
     pub const ALL: [Self; 41] = {
-        use GemmTypes::{Mxfp4, Mxfp4Bf16, Mxfp4E4m3, Nvfp4, Nvfp4Bf16, Nvfp4E4m3, Nvfp4F16};
         use TileWidth::{Narrow, Wide};
         [
             Self::Ceiling,
@@ -138,39 +121,39 @@ impl Family {
             Self::Dequantize,
             Self::GemmPrepare,
             Self::Moe,
-            Self::Gemm(Nvfp4, Narrow),
-            Self::Gemm(Nvfp4, Wide),
-            Self::Gemm(Mxfp4, Narrow),
-            Self::Gemm(Mxfp4, Wide),
-            Self::Gemm(Nvfp4F16, Narrow),
-            Self::Gemm(Nvfp4F16, Wide),
-            Self::Gemm(Nvfp4Bf16, Narrow),
-            Self::Gemm(Nvfp4Bf16, Wide),
-            Self::Gemm(Mxfp4Bf16, Narrow),
-            Self::Gemm(Mxfp4Bf16, Wide),
-            Self::Gemm(Nvfp4E4m3, Narrow),
-            Self::Gemm(Nvfp4E4m3, Wide),
-            Self::Gemm(Mxfp4E4m3, Narrow),
-            Self::Gemm(Mxfp4E4m3, Wide),
-            Self::Grouped(Nvfp4, Narrow),
-            Self::Grouped(Nvfp4, Wide),
-            Self::Grouped(Mxfp4, Narrow),
-            Self::Grouped(Mxfp4, Wide),
-            Self::Grouped(Nvfp4F16, Narrow),
-            Self::Grouped(Nvfp4F16, Wide),
-            Self::Grouped(Nvfp4Bf16, Narrow),
-            Self::Grouped(Nvfp4Bf16, Wide),
-            Self::Grouped(Mxfp4Bf16, Narrow),
-            Self::Grouped(Mxfp4Bf16, Wide),
-            Self::Grouped(Nvfp4E4m3, Narrow),
-            Self::Grouped(Nvfp4E4m3, Wide),
-            Self::Grouped(Mxfp4E4m3, Narrow),
-            Self::Grouped(Mxfp4E4m3, Wide),
-            Self::Mixed(Nvfp4),
-            Self::Mixed(Mxfp4),
-            Self::Mixed(Nvfp4F16),
-            Self::Mixed(Nvfp4Bf16),
-            Self::Mixed(Mxfp4Bf16),
+            Self::Gemm(Operands::NVFP4, Narrow),
+            Self::Gemm(Operands::NVFP4, Wide),
+            Self::Gemm(Operands::MXFP4, Narrow),
+            Self::Gemm(Operands::MXFP4, Wide),
+            Self::Gemm(Operands::NVFP4_F16, Narrow),
+            Self::Gemm(Operands::NVFP4_F16, Wide),
+            Self::Gemm(Operands::NVFP4_BF16, Narrow),
+            Self::Gemm(Operands::NVFP4_BF16, Wide),
+            Self::Gemm(Operands::MXFP4_BF16, Narrow),
+            Self::Gemm(Operands::MXFP4_BF16, Wide),
+            Self::Gemm(Operands::NVFP4_E4M3, Narrow),
+            Self::Gemm(Operands::NVFP4_E4M3, Wide),
+            Self::Gemm(Operands::MXFP4_E4M3, Narrow),
+            Self::Gemm(Operands::MXFP4_E4M3, Wide),
+            Self::Grouped(Operands::NVFP4, Narrow),
+            Self::Grouped(Operands::NVFP4, Wide),
+            Self::Grouped(Operands::MXFP4, Narrow),
+            Self::Grouped(Operands::MXFP4, Wide),
+            Self::Grouped(Operands::NVFP4_F16, Narrow),
+            Self::Grouped(Operands::NVFP4_F16, Wide),
+            Self::Grouped(Operands::NVFP4_BF16, Narrow),
+            Self::Grouped(Operands::NVFP4_BF16, Wide),
+            Self::Grouped(Operands::MXFP4_BF16, Narrow),
+            Self::Grouped(Operands::MXFP4_BF16, Wide),
+            Self::Grouped(Operands::NVFP4_E4M3, Narrow),
+            Self::Grouped(Operands::NVFP4_E4M3, Wide),
+            Self::Grouped(Operands::MXFP4_E4M3, Narrow),
+            Self::Grouped(Operands::MXFP4_E4M3, Wide),
+            Self::Mixed(Operands::NVFP4),
+            Self::Mixed(Operands::MXFP4),
+            Self::Mixed(Operands::NVFP4_F16),
+            Self::Mixed(Operands::NVFP4_BF16),
+            Self::Mixed(Operands::MXFP4_BF16),
         ]
     };
 
@@ -186,41 +169,11 @@ impl Family {
             Self::Dequantize => "dequantize",
             Self::GemmPrepare => "gemm_prepare",
             Self::Moe => "moe",
-            Self::Gemm(GemmTypes::Nvfp4, TileWidth::Narrow) => "gemm_nvfp4_narrow",
-            Self::Gemm(GemmTypes::Nvfp4, TileWidth::Wide) => "gemm_nvfp4_wide",
-            Self::Gemm(GemmTypes::Mxfp4, TileWidth::Narrow) => "gemm_mxfp4_narrow",
-            Self::Gemm(GemmTypes::Mxfp4, TileWidth::Wide) => "gemm_mxfp4_wide",
-            Self::Gemm(GemmTypes::Nvfp4F16, TileWidth::Narrow) => "gemm_nvfp4_f16_narrow",
-            Self::Gemm(GemmTypes::Nvfp4F16, TileWidth::Wide) => "gemm_nvfp4_f16_wide",
-            Self::Gemm(GemmTypes::Nvfp4Bf16, TileWidth::Narrow) => "gemm_nvfp4_bf16_narrow",
-            Self::Gemm(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "gemm_nvfp4_bf16_wide",
-            Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "gemm_mxfp4_bf16_narrow",
-            Self::Gemm(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "gemm_mxfp4_bf16_wide",
-            Self::Gemm(GemmTypes::Nvfp4E4m3, TileWidth::Narrow) => "gemm_nvfp4_e4m3_narrow",
-            Self::Gemm(GemmTypes::Nvfp4E4m3, TileWidth::Wide) => "gemm_nvfp4_e4m3_wide",
-            Self::Gemm(GemmTypes::Mxfp4E4m3, TileWidth::Narrow) => "gemm_mxfp4_e4m3_narrow",
-            Self::Gemm(GemmTypes::Mxfp4E4m3, TileWidth::Wide) => "gemm_mxfp4_e4m3_wide",
-            Self::Grouped(GemmTypes::Nvfp4, TileWidth::Narrow) => "grouped_nvfp4_narrow",
-            Self::Grouped(GemmTypes::Nvfp4, TileWidth::Wide) => "grouped_nvfp4_wide",
-            Self::Grouped(GemmTypes::Mxfp4, TileWidth::Narrow) => "grouped_mxfp4_narrow",
-            Self::Grouped(GemmTypes::Mxfp4, TileWidth::Wide) => "grouped_mxfp4_wide",
-            Self::Grouped(GemmTypes::Nvfp4F16, TileWidth::Narrow) => "grouped_nvfp4_f16_narrow",
-            Self::Grouped(GemmTypes::Nvfp4F16, TileWidth::Wide) => "grouped_nvfp4_f16_wide",
-            Self::Grouped(GemmTypes::Nvfp4Bf16, TileWidth::Narrow) => "grouped_nvfp4_bf16_narrow",
-            Self::Grouped(GemmTypes::Nvfp4Bf16, TileWidth::Wide) => "grouped_nvfp4_bf16_wide",
-            Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Narrow) => "grouped_mxfp4_bf16_narrow",
-            Self::Grouped(GemmTypes::Mxfp4Bf16, TileWidth::Wide) => "grouped_mxfp4_bf16_wide",
-            Self::Grouped(GemmTypes::Nvfp4E4m3, TileWidth::Narrow) => "grouped_nvfp4_e4m3_narrow",
-            Self::Grouped(GemmTypes::Nvfp4E4m3, TileWidth::Wide) => "grouped_nvfp4_e4m3_wide",
-            Self::Grouped(GemmTypes::Mxfp4E4m3, TileWidth::Narrow) => "grouped_mxfp4_e4m3_narrow",
-            Self::Grouped(GemmTypes::Mxfp4E4m3, TileWidth::Wide) => "grouped_mxfp4_e4m3_wide",
-            Self::Mixed(GemmTypes::Nvfp4) => "mixed_nvfp4",
-            Self::Mixed(GemmTypes::Mxfp4) => "mixed_mxfp4",
-            Self::Mixed(GemmTypes::Nvfp4F16) => "mixed_nvfp4_f16",
-            Self::Mixed(GemmTypes::Nvfp4Bf16) => "mixed_nvfp4_bf16",
-            Self::Mixed(GemmTypes::Mxfp4Bf16) => "mixed_mxfp4_bf16",
-            Self::Mixed(GemmTypes::Nvfp4E4m3) => "mixed_nvfp4_e4m3",
-            Self::Mixed(GemmTypes::Mxfp4E4m3) => "mixed_mxfp4_e4m3",
+            Self::Gemm(operands, TileWidth::Narrow) => names!(operands, "gemm_", "_narrow"),
+            Self::Gemm(operands, TileWidth::Wide) => names!(operands, "gemm_", "_wide"),
+            Self::Grouped(operands, TileWidth::Narrow) => names!(operands, "grouped_", "_narrow"),
+            Self::Grouped(operands, TileWidth::Wide) => names!(operands, "grouped_", "_wide"),
+            Self::Mixed(operands) => names!(operands, "mixed_", ""),
         }
     }
 
@@ -240,11 +193,11 @@ impl Family {
     }
 
     /// The family of GEMM kernels for these problems, types, and second extent of a tile.
-    const fn gemm(problems: Problems, types: GemmTypes, extent: u32) -> Self {
+    const fn gemm(problems: Problems, operands: Operands, extent: u32) -> Self {
         match problems {
-            Problems::Uniform => Self::Gemm(types, TileWidth::of(extent)),
-            Problems::Grouped => Self::Grouped(types, TileWidth::of(extent)),
-            Problems::Mixed => Self::Mixed(types),
+            Problems::Uniform => Self::Gemm(operands, TileWidth::of(extent)),
+            Problems::Grouped => Self::Grouped(operands, TileWidth::of(extent)),
+            Problems::Mixed => Self::Mixed(operands),
         }
     }
 
@@ -269,13 +222,11 @@ impl Family {
             TensorFamily::Wgmma => (true, false),
             TensorFamily::Tcgen05 => (false, true),
         };
-        let sm90 = sm90::all().filter(move |_| on_sm90).filter_map(|config| {
-            let types = GemmTypes::of(config.scheme.format, Some(config.scheme.operand))?;
-            Some((Self::gemm(config.problems, types, config.tokens), config.name))
+        let sm90 = sm90::all().filter(move |_| on_sm90).map(|config| {
+            (Self::gemm(config.problems, config.operands(), config.tokens), config.name)
         });
-        let sm100 = sm100::all().filter(move |_| on_sm100).filter_map(|config| {
-            let types = GemmTypes::of(config.format, config.activations)?;
-            Some((Self::gemm(config.problems, types, config.columns), config.name))
+        let sm100 = sm100::all().filter(move |_| on_sm100).map(|config| {
+            (Self::gemm(config.problems, config.operands(), config.columns), config.name)
         });
         let prepare = sm100::prepare::NAMES.iter().filter(move |_| on_sm100);
         core::iter::once((Self::Ceiling, ceiling::NAME))

@@ -46,7 +46,7 @@ pub enum Operand {
     /// A 16-bit float, which holds every weight exactly.
     Half(HalfType),
     /// e4m3: activations with a scale for each token, and weights folded with their block scales
-    /// ([`fold`](crate::gemm::sm90::fold)).
+    /// ([`fold`](crate::gemm::fold)).
     E4m3,
 }
 

@@ -12,15 +12,19 @@
 //! | [`next`] | prefetching for the next launch |
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
+//! | [`operands`] | pairs of formats of weights and activations |
+//! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`table`] | which kernels there are: tiles by types, and their names |
 //! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters |
 //! | [`sm100`] | sm_100a: the same |
 
 pub mod combine;
 pub mod epilogue;
+pub mod fold;
 pub mod groups;
 pub mod mixed;
 pub mod next;
+pub mod operands;
 pub mod schedule;
 pub mod sm100;
 pub mod sm90;
@@ -36,6 +40,7 @@ pub use epilogue::{
 pub use groups::{EvenRuns, Groups};
 pub use mixed::Mixed;
 pub use next::NextWeights;
+pub use operands::Operands;
 pub use schedule::{Item, Run, Schedule};
 pub use split::Split;
 pub use table::Problems;

@@ -113,6 +113,11 @@ macro_rules! by_problems {
             CONFIGS.iter().chain(&GROUPED).chain(&MIXED)
         }
 
+        #[doc = concat!("Returns the pairs of formats that ", $arch, " has kernels for.")]
+        pub fn operands() -> impl Iterator<Item = Operands> {
+            Operands::ALL.into_iter().filter(|operands| all().any(|c| c.operands() == *operands))
+        }
+
         /// Returns the configuration of a kernel. For constants: panics if there is none of this name.
         pub const fn named(name: &str) -> $Config {
             let mut i = 0;

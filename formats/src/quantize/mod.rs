@@ -109,7 +109,7 @@ impl Recipe {
 }
 
 /// A block format as a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// [`Nvfp4`].
     Nvfp4,

@@ -3,10 +3,9 @@
 use std::fmt;
 
 use fp4_formats::gemm::combine::GATE_ROWS;
-use fp4_formats::gemm::sm90::Scheme;
-use fp4_formats::gemm::{PairedRows, Problem, Split};
+use fp4_formats::gemm::{Operands, PairedRows, Problem, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, Operand};
+use fp4_formats::{BlockFormat, TensorFamily};
 
 use super::epilogue::check_vectors;
 use super::{ActivationKind, Activations, GemmOptions, GemmOverrides, Weights};
@@ -111,30 +110,34 @@ pub(super) fn problem(shape: GemmShape, gated: bool, format: Format) -> Result<P
     }
 }
 
-/// Checks that weights in `format` and activations of `kind` have kernels. The type that both are
-/// decoded to on sm_90a.
+/// Checks that `tensor` has kernels for weights in `format` and activations of `kind`, and returns the
+/// formats that they multiply.
 ///
 /// # Errors
 /// [`Error::Shape`].
-pub(super) fn formats(format: Format, kind: ActivationKind) -> Result<Scheme> {
+pub(super) fn operands(
+    tensor: TensorFamily,
+    format: Format,
+    kind: ActivationKind,
+) -> Result<Operands> {
     if let ActivationKind::Blocks { format: of_activations, .. } = kind
         && of_activations != format
     {
         let required = format!("{}, as the weights", format.name());
         return Err(Error::shape("format of activations", required, of_activations.name()));
     }
-    scheme(format, kind.operand())
-}
-
-/// The scheme of a format and an operand type.
-///
-/// # Errors
-/// [`Error::Shape`] where there is none.
-pub(super) fn scheme(format: Format, operand: Operand) -> Result<Scheme> {
-    let wanted = Scheme { format, operand };
-    if Scheme::ALL.contains(&wanted) {
-        return Ok(wanted);
+    let activations = match (tensor, kind) {
+        // Blocks are decoded before the product.
+        (TensorFamily::Wgmma, _) => Some(kind.operand()),
+        (TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => None,
+        (TensorFamily::Tcgen05, ActivationKind::Halves(_) | ActivationKind::Fp8(_)) => {
+            Some(kind.operand())
+        }
+    };
+    let operands = Operands { weights: format, activations };
+    if operands.has_kernels(tensor) {
+        return Ok(operands);
     }
     let field = format!("type of activations for {} weights", format.name());
-    Err(Error::shape(field, "bf16, fp8, or the weights' own format", operand.name()))
+    Err(Error::shape(field, "bf16, fp8, or the weights' own format", kind.operand().name()))
 }

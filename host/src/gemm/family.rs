@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use fp4_formats::ScaleLayout;
-use fp4_formats::gemm::sm90::fold::Lost;
+use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::{Epilogue, Groups, NextWeights, Problem, ResultType};
 use fp4_formats::quantize::Format;
 

@@ -1,6 +1,6 @@
 //! The order of weights in memory, and the matrices that are brought into it.
 
-use fp4_formats::gemm::sm90::fold::Folded;
+use fp4_formats::gemm::fold::Folded;
 use fp4_formats::gemm::sm90::repack::CHUNK_COLUMNS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
@@ -129,7 +129,7 @@ pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usi
     )
 }
 
-/// Values of a row of weights [folded](fp4_formats::gemm::sm90::fold) to e4m3, without the tensor's
+/// Values of a row of weights [folded](fp4_formats::gemm::fold) to e4m3, without the tensor's
 /// scale: the operand of kernels that take activations in e4m3.
 #[must_use]
 pub fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {

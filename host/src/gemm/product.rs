@@ -3,7 +3,7 @@
 use fp4_formats::Operand;
 use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
 
-use super::check::{check_gated, formats};
+use super::check::{check_gated, operands};
 use super::epilogue::Steps;
 use super::family::{Kernel, Launch, Stored};
 use super::groups::PlannedGroups;
@@ -431,7 +431,7 @@ pub(super) fn check_kind(weights: &DeviceWeights, kind: ActivationKind) -> Resul
         let required = format!("{wanted}, which the weights were repacked for");
         return Err(Error::shape("type of activations", required, kind.operand().name()));
     }
-    formats(form.format, kind).map(|_| ())
+    operands(form.tensor, form.format, kind).map(drop)
 }
 
 /// Checks that there is a matrix of weights for each batch entry, or one for all.

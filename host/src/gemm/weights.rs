@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use fp4_formats::gemm::sm90::fold::Lost;
+use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::{Half, NextWeights};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat};
@@ -69,7 +69,7 @@ impl Repacked {
     }
 
     /// Repacks weights of either kind in the order that `device`'s kernels read, rounded if
-    /// activations are e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::sm90::fold)):
+    /// activations are e4m3 and it does not hold them ([`fold`](fp4_formats::gemm::fold)):
     /// [`lost`](Self::lost) has the changes.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub enum ActivationKind {
     Halves(HalfType),
     /// e4m3 with a scale for each token, given or, with a type, made of floats of that type before
     /// the product. Weights are folded to e4m3, which rounds those of NVFP4
-    /// ([`fold`](fp4_formats::gemm::sm90::fold)); sm_100a multiplies those of MXFP4 as they are.
+    /// ([`fold`](fp4_formats::gemm::fold)); sm_100a multiplies those of MXFP4 as they are.
     Fp8(Option<HalfType>),
 }
 

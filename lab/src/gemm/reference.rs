@@ -28,7 +28,7 @@ const LANES: usize = 8;
 
 /// The GEMM of [`nvfp4::gemm`]'s formula, `[L, M, N]`, plain or gated. Weights of one batch entry are
 /// shared. Beside activations in e4m3, weights of NVFP4 are those that are
-/// [folded](fp4_formats::gemm::sm90::fold), and those of MXFP4 as they are.
+/// [folded](fp4_formats::gemm::fold), and those of MXFP4 as they are.
 ///
 /// # Errors
 /// [`Error::Shape`] where operands or vectors do not fit each other, [`Error::Scalar`] for an

@@ -2,10 +2,13 @@
 
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
+use crate::gemm::fold;
 use crate::gemm::groups::TABLE_BYTES;
-use crate::gemm::sm90::fold;
+use crate::gemm::operands::operands;
 use crate::gemm::table::{by_problems, problems};
-use crate::gemm::{Dimension, Problem, Problems, ResultType, Split, TileOrder, TileShape, Tiles};
+use crate::gemm::{
+    Dimension, Operands, Problem, Problems, ResultType, Split, TileOrder, TileShape, Tiles,
+};
 use crate::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
 use crate::quantize::Format;
 use crate::{Divisor, HalfType, Operand};
@@ -153,7 +156,7 @@ pub enum Dividing {
 impl Sm100Config {
     const fn new(
         name: &'static str,
-        (format, activations): (Format, Option<Operand>),
+        Operands { weights: format, activations }: Operands,
         problems: Problems,
         [cta_group, columns, k_parts, multicast]: [u32; 4],
         bringing: Bringing,
@@ -194,6 +197,11 @@ impl Sm100Config {
         // No block of a result in NVFP4 is cut if the weights may be `Y`.
         assert!(narrow || config.stored_columns().is_multiple_of(Format::Nvfp4.block()));
         config
+    }
+
+    /// Returns the formats of weights and activations.
+    pub const fn operands(&self) -> Operands {
+        Operands { weights: self.format, activations: self.activations }
     }
 
     /// Whether problems have token counts of their own.
@@ -729,31 +737,6 @@ macro_rules! sm100a_gemm_configs {
     };
 }
 
-/// The format of weights and the type of activations that a table names so.
-macro_rules! types {
-    (nvfp4) => {
-        (Format::Nvfp4, None)
-    };
-    (mxfp4) => {
-        (Format::Mxfp4, None)
-    };
-    (nvfp4_f16) => {
-        (Format::Nvfp4, Some(Operand::F16))
-    };
-    (nvfp4_bf16) => {
-        (Format::Nvfp4, Some(Operand::BF16))
-    };
-    (mxfp4_bf16) => {
-        (Format::Mxfp4, Some(Operand::BF16))
-    };
-    (nvfp4_e4m3) => {
-        (Format::Nvfp4, Some(Operand::E4m3))
-    };
-    (mxfp4_e4m3) => {
-        (Format::Mxfp4, Some(Operand::E4m3))
-    };
-}
-
 /// The configuration of a kernel of the table.
 macro_rules! config {
     ([$($name:tt)+] $types:ident $problems:ident
@@ -761,7 +744,7 @@ macro_rules! config {
      ($bringing:ident, $dividing:ident)) => {
         Sm100Config::new(
             concat!($(stringify!($name)),+),
-            types!($types),
+            operands!($types),
             problems!($problems),
             [$rows / CTA_ROWS, $columns, 1 $(* $split)?, 1 $(* $multicast)?],
             Bringing::$bringing,
@@ -783,8 +766,14 @@ const KERNELS: [Sm100Config; {
 }] = {
     const FIRST: Sm100Config = {
         let tile = [1, NARROW_COLUMNS, 1, 1];
-        let types = (Format::Nvfp4, None);
-        Sm100Config::new("", types, Problems::Uniform, tile, Bringing::Copied, Dividing::Tile)
+        Sm100Config::new(
+            "",
+            Operands::NVFP4,
+            Problems::Uniform,
+            tile,
+            Bringing::Copied,
+            Dividing::Tile,
+        )
     };
     let (mut kernels, mut at) = ([FIRST; _], 0);
     macro_rules! put {

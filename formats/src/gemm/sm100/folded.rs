@@ -16,7 +16,7 @@
 //! | behind 2048, as in the 128x4 layout | the row's factor, four times |
 
 use super::config::{BYTE_STEP, FOLDED_TABLE_BYTES, FOLDED_TABLE_TILES};
-use crate::gemm::sm90::fold::{self, Folded};
+use crate::gemm::fold::{self, Folded};
 use crate::layout::{ScaleLayout, TILE_BLOCKS, TILE_BYTES};
 
 /// Bytes of a row's codes in one K step.

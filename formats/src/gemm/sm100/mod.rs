@@ -31,7 +31,7 @@ pub mod prepare;
 pub mod store;
 pub mod tokens;
 
-pub use config::{CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES, Sm100Config, all};
+pub use config::{CONFIGS, GROUPED, MIXED, STEP, STEP_BYTES, Sm100Config, all, operands};
 pub use params::{Side, Sm100GroupedParams, Sm100Params, codes_map, elements_map, scales_map};
 pub use store::result_map;
 pub use tokens::TokenBlocks;

@@ -7,8 +7,11 @@
 use super::place::{MORE_PLACES, Place};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
+use crate::gemm::operands::operands;
 use crate::gemm::table::{by_problems, problems};
-use crate::gemm::{Epilogue, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::gemm::{
+    Epilogue, Operands, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles,
+};
 use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -153,12 +156,15 @@ impl Sm90Config {
     /// must fit an SM.
     const fn new(
         name: &'static str,
-        scheme: Scheme,
+        operands: Operands,
         problems: Problems,
         [rows, tokens, multicast, min_blocks]: [u32; 4],
         instruction: Instruction,
         filling: Filling,
     ) -> Self {
+        let Some(scheme) = Scheme::of(operands) else {
+            panic!("`wgmma` does not multiply blocks");
+        };
         let (operand_bytes, chunk_bytes) = (scheme.operand.bytes(), scheme.chunk_bytes());
         let block_scale_bytes = scheme.block_scale_bytes();
         let config = Self {
@@ -188,7 +194,13 @@ impl Sm90Config {
         config
     }
 
-    /// Whether problems have their own token counts.
+    /// Returns the formats of weights and activations.
+    pub const fn operands(&self) -> Operands {
+        let Scheme { format, operand } = self.scheme;
+        Operands { weights: format, activations: Some(operand) }
+    }
+
+    /// Whether problems have token counts of their own.
     #[inline(always)]
     pub const fn is_grouped(&self) -> bool {
         self.problems.have_own_tokens()
@@ -690,32 +702,13 @@ macro_rules! sm90a_gemm_configs {
     };
 }
 
-/// The scheme that a table names so.
-macro_rules! scheme {
-    (nvfp4_f16) => {
-        Scheme::NVFP4_F16
-    };
-    (nvfp4_bf16) => {
-        Scheme::NVFP4_BF16
-    };
-    (mxfp4_bf16) => {
-        Scheme::MXFP4_BF16
-    };
-    (nvfp4_e4m3) => {
-        Scheme::NVFP4_E4M3
-    };
-    (mxfp4_e4m3) => {
-        Scheme::MXFP4_E4M3
-    };
-}
-
 /// The configuration of a kernel of the table.
 macro_rules! config {
     ([$($name:tt)+] $types:ident $problems:ident ($rows:literal x $tokens:literal $(_multicast $multicast:literal)?)
      ($blocks:literal per SM, $instruction:ident, $filling:ident)) => {
         Sm90Config::new(
             concat!($(stringify!($name)),+),
-            scheme!($types),
+            operands!($types),
             problems!($problems),
             [$rows, $tokens, 1 $(* $multicast)?, $blocks],
             Instruction::$instruction,
@@ -739,7 +732,7 @@ const KERNELS: [Sm90Config; {
         let tile = [CHUNK_ROWS, 8, 1, 1];
         Sm90Config::new(
             "",
-            Scheme::NVFP4_F16,
+            Operands::NVFP4_F16,
             Problems::Uniform,
             tile,
             Instruction::MmaSync,

@@ -6,19 +6,17 @@
 //! | file | topic |
 //! | --- | --- |
 //! | [`word`] | eight codes in the bits from which a thread decodes them |
-//! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and the sizes that follow from them |
 //! | [`params`] | the parameter block |
 //! | [`place`] | the message of a grouped product's producer to the consumers of a tile |
 
 pub mod config;
-pub mod fold;
 pub mod params;
 pub mod place;
 pub mod repack;
 pub mod word;
 
-pub use config::{CONFIGS, GROUPED, MIXED, Sm90Config, all};
+pub use config::{CONFIGS, GROUPED, MIXED, Sm90Config, all, operands};
 pub use params::{Sm90GroupedParams, Sm90Params, activations_map};
 pub use repack::{Scheme, WeightLayout};

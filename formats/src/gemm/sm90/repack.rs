@@ -6,21 +6,22 @@
 //! | at | contents |
 //! |---|---|
 //! | `((rb * 2 + kb) * 128 + thread) * 16 + j * 4` | the [word](super::word) that this thread of a warpgroup decodes for rows `64 rb ..` and columns `64 kb + 16 j ..` |
-//! | `8192 + ((rb * 2 + kb) * 32 + quad) * 2 B + 2 b + h` | the scale of row `64 rb + 16 (quad / 8) + quad % 8 + 8 h`, block `b` of the `B` that 64 columns have; of NVFP4 in e4m3 the two bytes of a [table](super::fold) in its place |
-//! | behind the scales, of weights in e4m3, `(rb * 32 + quad) * 2 + h` | the [factor](super::fold) of that row of the chunk |
+//! | `8192 + ((rb * 2 + kb) * 32 + quad) * 2 B + 2 b + h` | the scale of row `64 rb + 16 (quad / 8) + quad % 8 + 8 h`, block `b` of the `B` that 64 columns have; of NVFP4 in e4m3 the two bytes of a [table](crate::gemm::fold) in its place |
+//! | behind the scales, of weights in e4m3, `(rb * 32 + quad) * 2 + h` | the [factor](crate::gemm::fold) of that row of the chunk |
 //!
 //! `quad` is a thread's index over four: four threads share their rows. Rows and columns
 //! past the matrix have code 0 and scale byte 0, whose product is 0.
 
-use super::fold::{self, Folded, Lost};
 use super::word::PAIRS;
+use crate::gemm::Operands;
+use crate::gemm::fold::{self, Folded, Lost};
 use crate::quantize::Format;
 use crate::{HalfType, Operand};
 
 /// Rows of a chunk.
 pub const CHUNK_ROWS: u32 = 128;
 /// Columns of a chunk.
-pub const CHUNK_COLUMNS: u32 = 128;
+pub const CHUNK_COLUMNS: u32 = fold::COLUMNS;
 /// Rows of one `wgmma`.
 pub const BLOCK_ROWS: u32 = 64;
 /// Columns whose codes a thread loads at once: four `wgmma`s deep.
@@ -61,9 +62,13 @@ impl Scheme {
     /// MXFP4 weights, e4m3 activations.
     pub const MXFP4_E4M3: Self = Self { format: Format::Mxfp4, operand: Operand::E4m3 };
 
-    /// Every pair that has kernels. MXFP4's scales exceed f16's range.
-    pub const ALL: [Self; 5] =
-        [Self::NVFP4_F16, Self::NVFP4_BF16, Self::MXFP4_BF16, Self::NVFP4_E4M3, Self::MXFP4_E4M3];
+    /// Returns the scheme of a product, whose activations have been decoded. `None` for blocks.
+    pub const fn of(operands: Operands) -> Option<Self> {
+        match operands.activations {
+            Some(operand) => Some(Self { format: operands.weights, operand }),
+            None => None,
+        }
+    }
 
     /// Whether it is `other`, in a constant.
     pub const fn is(self, other: Self) -> bool {
@@ -302,7 +307,7 @@ mod tests {
     /// Every code and every scale of a chunk has its own place, and they fill it.
     #[test]
     fn a_chunk_is_a_permutation() {
-        for scheme in Scheme::ALL {
+        for scheme in crate::gemm::sm90::operands().filter_map(Scheme::of) {
             let mut bits = vec![0u32; 8 * scheme.chunk_bytes() as usize];
             let mut rows = vec![0u32; (CHUNK_ROWS * CHUNK_COLUMNS) as usize];
             match scheme.operand {
@@ -394,7 +399,7 @@ mod tests {
     /// A thread's word holds the codes of its fragment.
     #[test]
     fn words_hold_the_fragments_codes() {
-        let scheme = Scheme::ALL[0];
+        let scheme = Scheme::NVFP4_F16;
         let code = |row: u32, column: u32| ((row * 7 + column * 3 + row / 16) % 16) as u8;
         let mut chunk = vec![0xff; scheme.chunk_bytes() as usize];
         scheme.fill_chunk(&mut chunk, code, |row, block| (row + block) as u8);
@@ -416,11 +421,11 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(Scheme::ALL[0].chunk_bytes(), 9216);
-        assert_eq!(Scheme::ALL[2].chunk_bytes(), 8704);
-        let layout = WeightLayout { scheme: Scheme::ALL[0], rows: 7168, columns: 16384 };
+        assert_eq!(Scheme::NVFP4_F16.chunk_bytes(), 9216);
+        assert_eq!(Scheme::MXFP4_BF16.chunk_bytes(), 8704);
+        let layout = WeightLayout { scheme: Scheme::NVFP4_F16, rows: 7168, columns: 16384 };
         assert_eq!(layout.bytes(), Some(56 * 128 * 9216));
-        let layout = WeightLayout { scheme: Scheme::ALL[0], rows: 1, columns: 16 };
+        let layout = WeightLayout { scheme: Scheme::NVFP4_F16, rows: 1, columns: 16 };
         assert_eq!(layout.bytes(), Some(9216));
     }
 }

@@ -14,7 +14,7 @@ mod workspace;
 
 use std::sync::Arc;
 
-use fp4_formats::gemm::sm90::fold::Lost;
+use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::sm100::prepare::PreparedBlocks;
 use fp4_formats::gemm::sm100::{CONFIGS, GROUPED, MIXED, STEP_BYTES, Sm100Config, folded};
 use fp4_formats::gemm::{NextWeights, Problem, Split};
@@ -24,7 +24,7 @@ use fp4_formats::{Divisor, Operand, TensorFamily};
 use rayon::prelude::*;
 
 use super::candidate::Request;
-use super::check::{check_unsplit, formats};
+use super::check::{check_unsplit, operands};
 use super::family::{Family, Kernel};
 use super::form::{BlockRows, PlacedWeights, fold};
 use super::groups::GroupRequest;
@@ -104,7 +104,7 @@ impl Family for Sm100 {
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
         let (format, kind) = (asked.format, asked.activations);
-        formats(format, kind)?;
+        operands(TensorFamily::Tcgen05, format, kind)?;
         request.check_kernel(configs(format, kind).map(|config| config.name))?;
         let sms = machine.sms;
         let machine = rates(*machine);
@@ -128,7 +128,7 @@ impl Family for Sm100 {
     ) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
         let (format, kind) = (asked.format, asked.activations);
-        formats(format, kind)?;
+        operands(TensorFamily::Tcgen05, format, kind)?;
         let configs = GROUPED
             .iter()
             .filter(|config| config.format == format && config.activations == operand(kind));
@@ -174,7 +174,7 @@ impl Family for Sm100 {
         for request in requests {
             let Request { problem, asked, machine, overrides } = request;
             let (format, kind) = (asked.format, asked.activations);
-            formats(format, kind)?;
+            operands(TensorFamily::Tcgen05, format, kind)?;
             let configs = MIXED
                 .iter()
                 .filter(|config| config.format == format && config.activations == operand(kind));
@@ -214,7 +214,7 @@ impl Family for Sm100 {
         kind: ActivationKind,
         [rows, columns]: [u32; 2],
     ) -> Result<WeightForm> {
-        formats(format, kind)?;
+        operands(TensorFamily::Tcgen05, format, kind)?;
         let tensor = TensorFamily::Tcgen05;
         // All others take weights as they are.
         let activations = operand(kind).filter(|operand| *operand == Operand::E4m3);

@@ -5,18 +5,18 @@ mod launch;
 
 use std::sync::Arc;
 
+use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::sm90::config::{CONFIGS, GROUPED, K_STEP, MAX_STAGES, MIXED, Sm90Config};
-use fp4_formats::gemm::sm90::fold::Lost;
 use fp4_formats::gemm::sm90::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::sm90::{Scheme, WeightLayout};
-use fp4_formats::gemm::{NextWeights, Problem, Split};
+use fp4_formats::gemm::{NextWeights, Operands, Problem, Split};
 use fp4_formats::pack;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
 use rayon::prelude::*;
 
 use super::candidate::Request;
-use super::check::{check_unsplit, formats};
+use super::check::{check_unsplit, operands};
 use super::family::{Family, Kernel};
 use super::form::{BlockRows, PlacedWeights};
 use super::groups::GroupRequest;
@@ -33,6 +33,15 @@ fn configs(scheme: Scheme) -> impl Iterator<Item = &'static Sm90Config> {
     CONFIGS.iter().filter(move |config| config.scheme == scheme)
 }
 
+/// Checks that there are kernels for the formats, and returns the scheme of the weights.
+///
+/// # Errors
+/// [`Error::Shape`].
+fn scheme(format: Format, kind: ActivationKind) -> Result<Scheme> {
+    let Operands { weights, .. } = operands(TensorFamily::Wgmma, format, kind)?;
+    Ok(Scheme { format: weights, operand: kind.operand() })
+}
+
 /// The layout of a matrix in an order of `wgmma`'s.
 fn layout(form: &WeightForm) -> WeightLayout {
     let &WeightForm { format, activations, rows, columns, .. } = form;
@@ -44,7 +53,7 @@ fn layout(form: &WeightForm) -> WeightLayout {
 impl Family for Sm90 {
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
-        let scheme = formats(asked.format, asked.activations)?;
+        let scheme = scheme(asked.format, asked.activations)?;
         request.check_kernel(configs(scheme).map(|config| config.name))?;
         let may_be = |config: &Sm90Config| request.may_be(config.name);
         let most = configs(scheme).filter(|config| may_be(config)).map(Sm90Config::max_split);
@@ -75,7 +84,7 @@ impl Family for Sm90 {
         groups: &GroupRequest,
     ) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
-        let scheme = formats(asked.format, asked.activations)?;
+        let scheme = scheme(asked.format, asked.activations)?;
         let configs = || GROUPED.iter().filter(|config| config.scheme == scheme);
         request.check_kernel(configs().map(|config| config.name))?;
         if let Some(split) = overrides.split
@@ -117,7 +126,7 @@ impl Family for Sm90 {
     fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
         let kernel = |request: &Request<'_>| {
             let Request { problem, asked, machine, overrides } = request;
-            let scheme = formats(asked.format, asked.activations)?;
+            let scheme = scheme(asked.format, asked.activations)?;
             let configs = MIXED.iter().filter(|config| config.scheme == scheme);
             request.check_kernel(configs.map(|config| config.name))?;
             check_unsplit(overrides)?;
@@ -143,7 +152,7 @@ impl Family for Sm90 {
         kind: ActivationKind,
         [rows, columns]: [u32; 2],
     ) -> Result<WeightForm> {
-        let Scheme { format, operand } = formats(format, kind)?;
+        let Scheme { format, operand } = scheme(format, kind)?;
         let activations = Some(operand);
         Ok(WeightForm {
             tensor: TensorFamily::Wgmma,

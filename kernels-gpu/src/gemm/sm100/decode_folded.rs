@@ -3,7 +3,7 @@
 
 use cuda_std::ptx::{integer, memory, tcgen05};
 use cuda_std::warp;
-use fp4_formats::gemm::sm90::fold;
+use fp4_formats::gemm::fold;
 use fp4_formats::gemm::sm100::config::{
     BYTE_STEP, FOLDED_COLUMNS, FOLDED_TABLE_BYTES, Sm100Config,
 };

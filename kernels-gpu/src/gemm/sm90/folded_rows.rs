@@ -3,8 +3,9 @@
 
 use cuda_std::ptx::{integer, marker, memory};
 use cuda_std::warp;
+use fp4_formats::gemm::fold;
+use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::sm90::config::Sm90Config;
-use fp4_formats::gemm::sm90::{Scheme, fold};
 
 use super::operands::Weights;
 use super::stage::{Places, first_block, lane};

@@ -23,15 +23,17 @@
 //!
 //! A NaN scale makes all operands of its block NaN.
 
-use super::repack::CHUNK_COLUMNS;
 use crate::quantize::Format;
 use crate::{e2m1, e4m3};
+
+/// Columns of a row that are folded together, with one factor.
+pub const COLUMNS: u32 = 128;
 
 /// Bytes of a scale's table entry in NVFP4: the magnitudes 1 and 1.5.
 pub const TABLE_BYTES: u32 = 2;
 
 /// Blocks of a row of a chunk, at most.
-const BLOCKS: usize = (CHUNK_COLUMNS / Format::Nvfp4.block()) as usize;
+const BLOCKS: usize = (COLUMNS / Format::Nvfp4.block()) as usize;
 
 /// Indices of the magnitudes of e2m1.
 const INDICES: [u8; 8] = [0, 3, 1, 2, 4, 5, 6, 7];
@@ -118,7 +120,7 @@ pub struct Folded {
     /// Format of the weights.
     format: Format,
     /// The index of each column's magnitude, and at 8 its sign.
-    pub indices: [u8; CHUNK_COLUMNS as usize],
+    pub indices: [u8; COLUMNS as usize],
     /// The table that stands for each block's scale.
     pub tables: [u16; BLOCKS],
     /// Biased exponent of the factor.
@@ -163,11 +165,7 @@ enum Scale {
 impl Folded {
     /// Folds codes, at places past the matrix 0, and the scale bytes of the blocks.
     #[must_use]
-    pub fn new(
-        format: Format,
-        codes: &[u8; CHUNK_COLUMNS as usize],
-        scale: impl Fn(u32) -> u8,
-    ) -> Self {
+    pub fn new(format: Format, codes: &[u8; COLUMNS as usize], scale: impl Fn(u32) -> u8) -> Self {
         let block = format.block() as usize;
         let count = codes.len() / block;
         let mut scales = [Scale::Zero; BLOCKS];
@@ -188,7 +186,7 @@ impl Folded {
         let shift = top.map_or(0, |top| (top - most).max(LEAST_EXPONENT));
         let mut folded = Self {
             format,
-            indices: [0; CHUNK_COLUMNS as usize],
+            indices: [0; COLUMNS as usize],
             tables: [Self::table(format, 1.0); BLOCKS],
             factor: (shift + BIAS) as u8,
             lost: Lost::default(),
