@@ -5,7 +5,7 @@ use cuda_std::ptx::{convert, memory};
 use fp4_formats::FloatType;
 use fp4_formats::gemm::{Problem, Sink};
 
-use super::{COLUMNS, element, element_bytes, is_wide};
+use super::{COLUMNS, element, element_bytes, is_f32};
 
 /// Bytes of the widest store.
 const STORE: u64 = 16;
@@ -23,7 +23,7 @@ impl Bits {
     /// Rounds `results` to the type of the result.
     #[inline(always)]
     pub fn of(sink: &Sink, results: [f32; COLUMNS]) -> Self {
-        if is_wide(sink) {
+        if is_f32(sink) {
             return Self::Single(results.map(f32::to_bits));
         }
         Self::Half(halves(sink, results))
@@ -147,7 +147,7 @@ pub unsafe fn store_aligned_row(
     let element = element(sink, sizes.n, matrix, place);
     // `Bits` would keep registers for both kinds. SAFETY: all exist, at multiples of 16 bytes.
     unsafe {
-        if is_wide(sink) {
+        if is_f32(sink) {
             Bits::Single(results.map(f32::to_bits)).store(sink.out, element);
         } else {
             Bits::Half(halves(sink, results)).store(sink.out, element);
@@ -170,7 +170,7 @@ pub unsafe fn store_element(
     let address = sink.out + element(sink, sizes.n, matrix, place) * element_bytes(sink);
     // SAFETY: the element is inside the result.
     unsafe {
-        if is_wide(sink) {
+        if is_f32(sink) {
             memory::st_global_b32(address, result.to_bits());
         } else {
             let [half, ..] = halves(sink, [result, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);

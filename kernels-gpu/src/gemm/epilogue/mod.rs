@@ -48,14 +48,14 @@ pub fn is_mxfp4(sink: &Sink) -> bool {
 
 /// Whether results are f32: elements of 4 bytes. All other floats have 2.
 #[inline(always)]
-pub fn is_wide(sink: &Sink) -> bool {
+pub fn is_f32(sink: &Sink) -> bool {
     sink.out_type == FloatType::F32 as u32
 }
 
 /// Bytes of an element of a result in floats.
 #[inline(always)]
 pub fn element_bytes(sink: &Sink) -> u64 {
-    u64::from(if is_wide(sink) { FloatType::F32.bytes() } else { FloatType::F16.bytes() })
+    u64::from(if is_f32(sink) { FloatType::F32.bytes() } else { FloatType::F16.bytes() })
 }
 
 /// Index of element `[m, n]` of a matrix of the result with `columns` columns.

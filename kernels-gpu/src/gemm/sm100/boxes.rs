@@ -1,11 +1,10 @@
 //! A storing warp's boxes of results: filled by its threads, stored by the copy engine.
 //! Layout and reasons are in [`fp4_formats::gemm::sm100::store`].
 
-use super::control::Control;
-use super::results::{Part, each_eight, part_columns};
-use super::store::Place;
-use super::work::List;
-use super::{RESULT, Work};
+use super::memory::Memory;
+use super::results::{Segment, each_eight, segment_columns};
+use super::store::TileRow;
+use super::{Cta, RESULT, WorkList};
 use crate::gemm::epilogue::direct::Bits;
 use crate::gemm::epilogue::{self, COLUMNS};
 use cuda_std::ptx::{bulk, fence, memory, tensor_copy};
@@ -32,13 +31,13 @@ struct Size {
 
 impl Size {
     #[inline(always)]
-    fn new(work: &Work<'_, impl List>) -> Self {
+    fn new(cta: &Cta<'_, impl WorkList>) -> Self {
         let of = |bytes: u32| {
-            let columns = box_columns(work.config, bytes);
-            Self { bytes, columns, swizzle: box_swizzle(work.config, false, bytes) }
+            let columns = box_columns(cta.config, bytes);
+            Self { bytes, columns, swizzle: box_swizzle(cta.config, false, bytes) }
         };
         // Each from a constant.
-        if epilogue::is_wide(&work.params.epilogue.sink) { of(WIDE) } else { of(NARROW) }
+        if epilogue::is_f32(&cta.params.epilogue.sink) { of(WIDE) } else { of(NARROW) }
     }
 }
 
@@ -54,9 +53,9 @@ pub struct Boxes {
 
 impl Boxes {
     #[inline(always)]
-    pub fn new(config: &Sm100Config, control: &Control) -> Self {
+    pub fn new(config: &Sm100Config, memory: &Memory) -> Self {
         let warp = thread::thread_idx_x() / warp::LANES;
-        let base = control.boxes + warp * config.boxes() * BOX_BYTES;
+        let base = memory.boxes + warp * config.boxes() * BOX_BYTES;
         Self { base, offset: 0, last: (config.boxes() - 1) * BOX_BYTES }
     }
 
@@ -69,17 +68,17 @@ impl Boxes {
     /// Whether the box with columns `column ..` of each thread's row is stored as a whole. In grouped
     /// and mixed products, a box that reaches over a problem's last token is not.
     #[inline(always)]
-    pub fn take<L: List>(work: &Work<'_, L>, place: &Place<L>, column: u32) -> bool {
-        if work.params.copied == 0 || !L::GROUPED || L::MIXED {
-            return work.params.copied != 0;
+    pub fn take<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow<L>, column: u32) -> bool {
+        if cta.params.copied == 0 || !L::GROUPED || L::MIXED {
+            return cta.params.copied != 0;
         }
-        let end = L::end(work.params, &place.group);
-        if work.swapped() {
-            let columns = Size::new(work).columns;
-            place.y + (column & !(columns - 1)) + columns <= end
+        let end = L::end(cta.params, &tile_row.group);
+        if cta.swapped() {
+            let columns = Size::new(cta).columns;
+            tile_row.y + (column & !(columns - 1)) + columns <= end
         } else {
             // All warps decide, so that the branch is the same for all lanes.
-            place.x - thread::thread_idx_x() + CTA_ROWS <= end
+            tile_row.x - thread::thread_idx_x() + CTA_ROWS <= end
         }
     }
 
@@ -87,28 +86,28 @@ impl Boxes {
     /// to, which is stored once it is full. Columns of a box come in order.
     ///
     /// # Safety
-    /// Whole storing warps. `place` and `column`, a multiple of a part, are of a tile of the
+    /// Whole storing warps. `tile_row` and `column`, a multiple of a part, are of a tile of the
     /// problem; each element is stored once; the box is [taken](Self::take).
     #[inline(always)]
-    pub unsafe fn put<L: List>(
+    pub unsafe fn put<L: WorkList>(
         &mut self,
-        work: &Work<'_, L>,
-        place: &Place<L>,
+        cta: &Cta<'_, L>,
+        tile_row: &TileRow<L>,
         column: u32,
-        results: Part,
+        results: Segment,
     ) {
-        let size = Size::new(work);
+        let size = Size::new(cta);
         // Boxes have a power of two columns.
         let at = column & (size.columns - 1);
         // SAFETY: a box is free before it is filled, and filled before it is stored; the branches
         // are the same for all lanes.
         unsafe {
             if at == 0 {
-                self.wait_free(work.config);
+                self.wait_free(cta.config);
             }
-            each_eight(work.config, results, |i, values| self.write(work, &size, at + i, values));
-            if at + part_columns(work.config) == size.columns {
-                self.send(work, place, column - at);
+            each_eight(cta.config, results, |i, values| self.write(cta, &size, at + i, values));
+            if at + segment_columns(cta.config) == size.columns {
+                self.send(cta, tile_row, column - at);
             }
         }
     }
@@ -139,7 +138,7 @@ impl Boxes {
     #[inline(always)]
     unsafe fn write(
         &self,
-        work: &Work<'_, impl List>,
+        cta: &Cta<'_, impl WorkList>,
         size: &Size,
         at: u32,
         values: [f32; COLUMNS],
@@ -151,10 +150,10 @@ impl Boxes {
             |i: u32| start + size.swizzle.apply((row + i * CHUNK_BYTES as u32) as usize) as u32;
         // A row of the result holds one value of each lane.
         let cell = |i: usize, bytes: u32| start + ((at + i as u32) * warp::LANES + lane) * bytes;
-        let swapped = work.swapped();
+        let swapped = cta.swapped();
         // SAFETY: inside the box, each place one thread's; the type's size is `BYTES`.
         unsafe {
-            match (Bits::of(&work.params.epilogue.sink, values), swapped) {
+            match (Bits::of(&cta.params.epilogue.sink, values), swapped) {
                 (Bits::Single(bits), true) => {
                     for i in 0..COLUMNS {
                         memory::st_shared_b32(cell(i, WIDE), bits[i]);
@@ -180,21 +179,21 @@ impl Boxes {
     /// # Safety
     /// Whole storing warps, which have written all of it.
     #[inline(always)]
-    unsafe fn send<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, column: u32) {
+    unsafe fn send<L: WorkList>(&mut self, cta: &Cta<'_, L>, tile_row: &TileRow<L>, column: u32) {
         fence::fence_proxy_async_shared_cta();
-        let (x, y) = (place.x - warp::lane_id(), place.y + column);
-        let [n, m] = if work.swapped() { [x, y] } else { [y, x] };
-        let at = [n as i32, m as i32, place.matrix as i32];
+        let (x, y) = (tile_row.x - warp::lane_id(), tile_row.y + column);
+        let [n, m] = if cta.swapped() { [x, y] } else { [y, x] };
+        let at = [n as i32, m as i32, tile_row.matrix as i32];
         // SAFETY: what all lanes wrote is known to the one behind the barrier, and fenced
         // for the copy engine; a box may reach out of the result. The group is closed also
         // where there is nothing to store: boxes are counted by groups.
         unsafe {
             warp::sync();
             if warp::lane_id() == 0 {
-                if x < work.x_rows() && y < work.y_rows() {
+                if x < cta.x_rows() && y < cta.y_rows() {
                     let from = self.base + self.offset;
                     tensor_copy::cp_async_bulk_tensor_3d_global_shared_cta(
-                        work.map(RESULT),
+                        cta.map(RESULT),
                         at,
                         from,
                     );

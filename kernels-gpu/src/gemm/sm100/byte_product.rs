@@ -2,11 +2,9 @@
 //! tensor memory with its rows' factors as scales. The scales of `Y` are 1: its rows' scales are applied to
 //! the results. Each CTA of a pair holds its rows of `X` and half of `Y`.
 
-use super::Work;
-use super::control::Control;
 use super::product::{ScaleBuffers, commit};
 use super::schedule::Tiles;
-use super::work::List;
+use super::{Cta, WorkList};
 use cuda_std::ptx::tcgen05;
 use fp4_formats::gemm::sm100::config::{
     BYTE_PRODUCT_K, BYTE_STEP, FOLDED_COLUMNS, Products, SCALE_TILE_COLUMNS,
@@ -21,26 +19,26 @@ const PRODUCTS: u32 = BYTE_STEP / BYTE_PRODUCT_K;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
-    let config = work.config;
-    let (ring, accumulators) = (control.ring(), control.accumulators());
-    let decoded = control.decoded();
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
+    let config = cta.config;
+    let (ring, accumulators) = (cta.memory.ring(), cta.memory.accumulators());
+    let decoded = cta.memory.decoded();
     let mut cursor = ring.consumer();
     let mut buffer = decoded.consumer();
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
     let mut accumulator = accumulators.producer();
-    let mut tiles = Tiles::new(work, control);
+    let mut tiles = Tiles::new(cta);
     let mut which = 0;
-    let pair = ((1 << config.cta_group) - 1) << work.leader();
+    let pair = ((1 << config.cta_group) - 1) << cta.leader();
     let ones = tensor + config.accumulator_columns();
     // Without a tile nothing would wait for the copies.
     if tiles.is_at_tile() {
         // SAFETY: the tile of scales was filled before the threads of the cluster met.
-        unsafe { copy_ones(config, control.ones(), ones) };
+        unsafe { copy_ones(config, cta.memory.ones(), ones) };
     }
     while tiles.is_at_tile() {
-        let work = tiles.work(work);
-        let (first, end) = tiles.steps(&work);
+        let cta = tiles.at(cta);
+        let (first, end) = tiles.steps(&cta);
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, `X` decoded if it is; all before
         // the products.
@@ -55,11 +53,11 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                     scales.next(config, |stage| ring.empty(stage))
                 };
                 tcgen05::tcgen05_fence_after_thread_sync();
-                let stage = control.stage(cursor.stage);
-                let place = Place { stage: descriptor::start(stage), columns, ones, d };
-                let products = (work.params.problem.k - step * BYTE_STEP).div_ceil(BYTE_PRODUCT_K);
-                place.copy_scales(config);
-                place.multiply(config, products, step > first);
+                let stage = cta.memory.stage(cursor.stage);
+                let operands = Operands { stage: descriptor::start(stage), columns, ones, d };
+                let products = (cta.params.problem.k - step * BYTE_STEP).div_ceil(BYTE_PRODUCT_K);
+                operands.copy_scales(config);
+                operands.multiply(config, products, step > first);
                 commit(config, ring.empty(cursor.stage), pair);
                 if config.decodes() {
                     commit(config, decoded.empty(buffer.stage), pair);
@@ -89,8 +87,8 @@ unsafe fn copy_ones(config: &Sm100Config, from: u32, columns: u32) {
     }
 }
 
-/// The places of a K step's operands.
-struct Place {
+/// Addresses of a K step's operands.
+struct Operands {
     /// [`descriptor::start`] of the stage.
     stage: u64,
     /// Columns of the step: scales of `X`; or `X` in e4m3, then the factors of its rows.
@@ -101,7 +99,7 @@ struct Place {
     d: u32,
 }
 
-impl Place {
+impl Operands {
     /// Returns the first column of the scales of `X`, and their place in a stage.
     #[inline(always)]
     fn scales(&self, config: &Sm100Config) -> (u32, u32) {

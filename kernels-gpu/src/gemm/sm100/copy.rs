@@ -2,10 +2,8 @@
 //! of stages. The first stages get the weights before the kernel that makes the
 //! activations has ended, if there is one.
 
-use super::control::Control;
 use super::schedule::Tiles;
-use super::work::List;
-use super::{RESULT, Work};
+use super::{Cta, RESULT, WorkList};
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
 use fp4_formats::gemm::sm100::config::Products;
 use fp4_formats::gemm::sm100::{STEP_BYTES, Sm100Config};
@@ -23,17 +21,17 @@ const Y_SCALES: u32 = 3;
 /// # Safety
 /// The parameter block holds the maps of a kernel of this configuration.
 #[inline(always)]
-pub unsafe fn prefetch_maps(work: &Work<'_, impl List>) {
+pub unsafe fn prefetch_maps(cta: &Cta<'_, impl WorkList>) {
     // SAFETY: these maps are in the parameter block; those of `Y` are left out where nothing is
     // copied by them.
     unsafe {
-        tensor_copy::prefetch_tensormap(work.map(X_CODES));
-        if !work.loads_codes() {
-            tensor_copy::prefetch_tensormap(work.map(Y_CODES));
+        tensor_copy::prefetch_tensormap(cta.map(X_CODES));
+        if !cta.loads_codes() {
+            tensor_copy::prefetch_tensormap(cta.map(Y_CODES));
         }
-        tensor_copy::prefetch_tensormap(work.map(X_SCALES));
-        if copies_scales(work.config) {
-            tensor_copy::prefetch_tensormap(work.map(Y_SCALES));
+        tensor_copy::prefetch_tensormap(cta.map(X_SCALES));
+        if copies_scales(cta.config) {
+            tensor_copy::prefetch_tensormap(cta.map(Y_SCALES));
         }
     }
 }
@@ -47,9 +45,9 @@ const fn copies_scales(config: &Sm100Config) -> bool {
 /// # Safety
 /// One lane of the copying warp of each CTA.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
-    let config = work.config;
-    let ring = control.ring();
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
+    let config = cta.config;
+    let ring = cta.memory.ring();
     let mut cursor = ring.producer();
     // A launch behind this kernel may set itself up.
     if !L::GROUPED || L::MIXED {
@@ -62,49 +60,49 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
             bulk::createpolicy_fractional_l2_evict_last_b64()
         }
     };
-    let (mut x_policy, mut y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
-    let targets = Targets::new(work);
+    let (mut x_policy, mut y_policy) = (policy(cta.params.x_once), policy(cta.params.y_once));
+    let targets = Targets::new(cta);
     // The CTA's share of a multicast copy: rows and scale tiles of `X` by share, scale tiles of `Y`
     // by place in the pair.
-    let x_part = work.multicast_rank() * config.x_box_rows();
-    let x_tile_part = work.multicast_rank() * config.x_box_tiles();
-    let y_tile_part = work.pair_rank() * config.y_box_tiles();
+    let x_part = cta.multicast_rank() * config.x_box_rows();
+    let x_tile_part = cta.multicast_rank() * config.x_box_tiles();
+    let y_tile_part = cta.pair_rank() * config.y_box_tiles();
     let y_part_bytes = config.y_scale_bytes() / config.cta_group;
-    let mut tiles = Tiles::new(work, control);
-    let x_is_weights = work.swapped();
+    let mut tiles = Tiles::new(cta);
+    let x_is_weights = cta.swapped();
     // K steps of the tile whose weights are copied before all activations.
-    let (first, end) = tiles.steps(work);
+    let (first, end) = tiles.steps(cta);
     let mut early = (end - first).min(config.stages());
-    if !work.list.begins_early() {
+    if !cta.list.begins_early() {
         early = 0;
     }
     let mut known = u32::MAX;
     while let Some(tile) = tiles.current() {
         // SAFETY: this is the copying lane, and each tile comes by here once; its problem exists.
-        let work = unsafe {
+        let cta = unsafe {
             tiles.begin();
-            let work = work.at(&tile);
-            work.list.acquire(work.params, &tile, [X_CODES, RESULT], &mut known);
-            work
+            let cta = cta.at(&tile);
+            cta.list.acquire(cta.params, &tile, [X_CODES, RESULT], &mut known);
+            cta
         };
-        let (first, end) = tiles.steps(&work);
+        let (first, end) = tiles.steps(&cta);
         if L::MIXED {
-            (x_policy, y_policy) = (policy(work.params.x_once), policy(work.params.y_once));
+            (x_policy, y_policy) = (policy(cta.params.x_once), policy(cta.params.y_once));
         }
-        let x_row = work.x_row(tile);
-        let y_row = work.y_row(tile);
+        let x_row = cta.x_row(tile);
+        let y_row = cta.y_row(tile);
         let (weights, activations) = (tile.problem, tile.tokens.matrix);
         let (x, y) = if x_is_weights { (weights, activations) } else { (activations, weights) };
         let entry = |shared: u32, matrix: u32| if shared != 0 { 0 } else { matrix as i32 };
-        let (x_batch, y_batch) = (entry(work.params.x_shared, x), entry(work.params.y_shared, y));
-        let (scales, _) = work.list.scales(&tile);
+        let (x_batch, y_batch) = (entry(cta.params.x_shared, x), entry(cta.params.y_shared, y));
+        let (scales, _) = cta.list.scales(&tile);
         let (x, y) = if x_is_weights { (weights, scales) } else { (scales, weights) };
-        let x_matrix = entry(work.params.x_shared, x);
-        let y_matrix = entry(work.params.y_shared, y);
-        let x_group = (work.x_scale_row(tile) / TILE_ROWS as u32) as i32;
-        let y_group = (work.y_scale_row(tile) / TILE_ROWS as u32) as i32;
+        let x_matrix = entry(cta.params.x_shared, x);
+        let y_matrix = entry(cta.params.y_shared, y);
+        let x_group = (cta.x_scale_row(tile) / TILE_ROWS as u32) as i32;
+        let y_group = (cta.y_scale_row(tile) / TILE_ROWS as u32) as i32;
         let x_at = (x_row + x_part) as i32;
-        let y_at = (y_row + work.pair_rank() * config.cta_columns()) as i32;
+        let y_at = (y_row + cta.pair_rank() * config.cta_columns()) as i32;
         for i in 0..end - first + early {
             // Weights of the early steps, then their activations, then both of the rest.
             let alone = i < 2 * early;
@@ -118,7 +116,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 cursor = ring.producer();
                 grid::griddepcontrol_wait();
             }
-            let x = control.stage(cursor.stage);
+            let x = cta.memory.stage(cursor.stage);
             let y = x + config.y_codes_at();
             let (x_scales, y_scales) = (x + config.x_scales_at(), x + config.y_scales_at());
             // Codes are counted in bytes, unless they are padded.
@@ -139,8 +137,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
             unsafe {
                 if weights {
                     ring.wait_empty(&cursor);
-                    if work.pair_rank() == 0 {
-                        let loaded = if work.loads_codes() { config.y_bytes() } else { 0 };
+                    if cta.pair_rank() == 0 {
+                        let loaded = if cta.loads_codes() { config.y_bytes() } else { 0 };
                         ring.expect_bytes(cursor.stage, config.leader_bytes() - loaded);
                     } else if config.decodes() {
                         ring.expect_bytes(cursor.stage, config.decoded_bytes());
@@ -149,27 +147,27 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                 if copy_x {
                     let to = x + x_part * config.step() / 2;
                     let at = [place, x_at, x_batch];
-                    targets.codes(targets.receivers, to, work.map(X_CODES), at, x_full, x_policy);
+                    targets.codes(targets.receivers, to, cta.map(X_CODES), at, x_full, x_policy);
                     let to = x_scales + x_tile_part * TILE_BYTES as u32;
                     let at = [0, (scale + x_tile_part) as i32, x_group, x_matrix];
-                    targets.scales(targets.receivers, to, work.map(X_SCALES), at, x_full, x_policy);
+                    targets.scales(targets.receivers, to, cta.map(X_SCALES), at, x_full, x_policy);
                 }
                 if copy_y && config.activations.is_none() {
-                    if !work.loads_codes() {
+                    if !cta.loads_codes() {
                         let at = [place, y_at, y_batch];
-                        targets.codes(targets.own, y, work.map(Y_CODES), at, full, y_policy);
+                        targets.codes(targets.own, y, cta.map(Y_CODES), at, full, y_policy);
                     }
                     if copies_scales(config) {
-                        let to = y_scales + work.pair_rank() * y_part_bytes;
+                        let to = y_scales + cta.pair_rank() * y_part_bytes;
                         let at = [0, (scale + y_tile_part) as i32, y_group, y_matrix];
-                        targets.scales(targets.pair, to, work.map(Y_SCALES), at, full, y_policy);
+                        targets.scales(targets.pair, to, cta.map(Y_SCALES), at, full, y_policy);
                     }
                 } else if copy_y {
                     for i in 0..config.step() / config.y_box() {
                         let to = y + i * config.cta_columns() * STEP_BYTES;
                         let element = step * config.step() + i * config.y_box();
                         let at = [element as i32, y_at, y_batch];
-                        targets.codes(targets.own, to, work.map(Y_CODES), at, full, y_policy);
+                        targets.codes(targets.own, to, cta.map(Y_CODES), at, full, y_policy);
                     }
                 }
             }
@@ -199,13 +197,13 @@ struct Targets {
 
 impl Targets {
     #[inline(always)]
-    fn new(work: &Work<'_, impl List>) -> Self {
-        let cta_group = work.config.cta_group;
-        let own = 1 << work.rank;
-        let pair = ((1 << cta_group) - 1) << work.leader();
+    fn new(cta: &Cta<'_, impl WorkList>) -> Self {
+        let cta_group = cta.config.cta_group;
+        let own = 1 << cta.rank;
+        let pair = ((1 << cta_group) - 1) << cta.leader();
         let receivers =
-            if work.config.multicast > 1 { (1 | 1 << cta_group) << work.pair_rank() } else { own };
-        Self { cta_group, own, pair, receivers, rank: work.rank }
+            if cta.config.multicast > 1 { (1 | 1 << cta_group) << cta.pair_rank() } else { own };
+        Self { cta_group, own, pair, receivers, rank: cta.rank }
     }
 
     /// Whom copies report to: of a pair, the first CTA.

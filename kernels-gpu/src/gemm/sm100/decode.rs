@@ -2,10 +2,9 @@
 //! in tensor memory, from which products take it, or to e4m3 ([`decode_folded`]). A thread decodes one
 //! row.
 
-use super::control::{Control, arrive_at};
+use super::memory::arrive_at;
 use super::schedule::Tiles;
-use super::work::List;
-use super::{Work, decode_folded};
+use super::{Cta, WorkList, decode_folded};
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::HalfType;
@@ -42,17 +41,17 @@ pub fn unit(config: &Sm100Config) -> f32 {
 /// # Safety
 /// The four decoding warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
-    let config = work.config;
-    let (ring, decoded) = (control.ring(), control.decoded());
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
+    let config = cta.config;
+    let (ring, decoded) = (cta.memory.ring(), cta.memory.decoded());
     let mut cursor = ring.consumer();
     let mut buffer = decoded.producer();
-    let mut tiles = Tiles::new(work, control);
+    let mut tiles = Tiles::new(cta);
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);
     while tiles.is_at_tile() {
-        let work = tiles.work(work);
-        let (first, end) = tiles.steps(&work);
+        let cta = tiles.at(cta);
+        let (first, end) = tiles.steps(&cta);
         for _ in first..end {
             // SAFETY: the stage is full and the columns are free; all lanes of the warp
             // stay together.
@@ -62,7 +61,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 warp::sync();
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let columns = lanes + buffer.stage * config.buffer_columns();
-                let stage = control.stage(cursor.stage);
+                let stage = cta.memory.stage(cursor.stage);
                 match config.products() {
                     Products::Halves(half) => decode(config, half, stage, quarter, columns),
                     Products::Folded => decode_folded::decode(config, stage, quarter, columns),
@@ -76,7 +75,7 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                     if config.cta_group == 1 {
                         decoded.arrive_full(&buffer);
                     } else {
-                        arrive_at(decoded.full(buffer.stage), work.leader());
+                        arrive_at(decoded.full(buffer.stage), cta.leader());
                     }
                 }
             }

@@ -5,7 +5,7 @@ use fp4_formats::gemm::Mixed;
 use fp4_formats::gemm::sm100::config::{Sm100Config, named};
 use fp4_formats::gemm::sm100::{Sm100GroupedParams, Sm100Params};
 
-use super::control::Control;
+use super::memory::Memory;
 use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
@@ -93,7 +93,7 @@ fn grouped<'a>(
     config: &Sm100Config,
     params: &'a Sm100GroupedParams,
 ) -> (&'a Sm100Params, GroupTable<'a>) {
-    let table = Control::new(config, shared::dynamic::<1024>()).table();
+    let table = Memory::new(config, shared::dynamic::<1024>()).table();
     (&params.gemm, GroupTable { groups: &params.groups, table, sorts: false })
 }
 
@@ -101,7 +101,7 @@ fn grouped<'a>(
 /// are those of the first product: all products have them in common.
 #[inline(always)]
 fn mixed<'a>(config: &Sm100Config, mixed: &'a Mixed) -> (&'a Sm100Params, MixedTable<'a>) {
-    let table = Control::new(config, shared::dynamic::<1024>()).table();
+    let table = Memory::new(config, shared::dynamic::<1024>()).table();
     let table = MixedTable { mixed, table };
     // SAFETY: there is a first product.
     (unsafe { table.block(0) }, table)

@@ -4,10 +4,9 @@
 //! A CTA receives one block from each other CTA: groups of four columns, in each a
 //! 16-byte word for every row.
 
-use super::Work;
-use super::control::{Control, arrive_at, publish_at};
-use super::results::{PART, Part, part_columns};
-use super::work::List;
+use super::memory::{Memory, arrive_at, publish_at};
+use super::results::{SEGMENT, Segment, segment_columns};
+use super::{Cta, WorkList};
 use crate::pipeline::{Cursor, Ring};
 use cuda_std::ptx::{cluster, marker, memory, tcgen05};
 use cuda_std::{thread, warp};
@@ -29,12 +28,12 @@ pub struct Exchange {
 
 impl Exchange {
     #[inline(always)]
-    pub fn new(control: &Control) -> Self {
+    pub fn new(memory: &Memory) -> Self {
         Self {
-            ring: control.exchanges(),
-            sent: control.exchanges().producer(),
-            received: control.exchanges().consumer(),
-            base: control.exchange + thread::thread_idx_x() * 16,
+            ring: memory.exchanges(),
+            sent: memory.exchanges().producer(),
+            received: memory.exchanges().consumer(),
+            base: memory.exchange + thread::thread_idx_x() * 16,
         }
     }
 
@@ -44,9 +43,9 @@ impl Exchange {
     /// Whole storing warps of all CTAs of the cluster, on the same tile; the sums are
     /// complete.
     #[inline(always)]
-    pub unsafe fn exchange(&self, work: &Work<'_, impl List>, d: u32) {
-        let config = work.config;
-        let own = work.split();
+    pub unsafe fn exchange(&self, cta: &Cta<'_, impl WorkList>, d: u32) {
+        let config = cta.config;
+        let own = cta.split();
         let columns = config.stored_columns();
         // SAFETY: the others' blocks are free before they are written and full before
         // they are read.
@@ -58,7 +57,7 @@ impl Exchange {
                 if split != own {
                     let block = cluster::mapa_shared_cluster_u32(
                         self.block(config, split, own),
-                        cta(work, split),
+                        cta_of(cta, split),
                     );
                     send(config, block, d + split * columns);
                 }
@@ -67,7 +66,7 @@ impl Exchange {
             warp::sync();
             for split in 0..config.k_parts() {
                 if split != own && warp::lane_id() == 0 {
-                    publish_at(self.ring.full(0), cta(work, split));
+                    publish_at(self.ring.full(0), cta_of(cta, split));
                 }
             }
             self.ring.wait_full_cluster(&self.received);
@@ -81,11 +80,11 @@ impl Exchange {
     /// # Safety
     /// Behind [`Exchange::exchange`].
     #[inline(always)]
-    pub unsafe fn add(&self, work: &Work<'_, impl List>, column: u32, mine: Part) -> Part {
-        let (config, own) = (work.config, work.split());
+    pub unsafe fn add(&self, cta: &Cta<'_, impl WorkList>, column: u32, mine: Segment) -> Segment {
+        let (config, own) = (cta.config, cta.split());
         let chunk = (column - own * config.stored_columns()) / EXCHANGE_COLUMNS;
-        let mut sums = [0.0; PART];
-        let columns = part_columns(config) as usize;
+        let mut sums = [0.0; SEGMENT];
+        let columns = segment_columns(config) as usize;
         let mut split = 0;
         while split < config.k_parts() {
             if split == own {
@@ -113,11 +112,11 @@ impl Exchange {
     /// # Safety
     /// Whole warps, once for each [`Exchange::exchange`], whose lanes have met behind their reads.
     #[inline(always)]
-    pub unsafe fn end(&mut self, work: &Work<'_, impl List>) {
-        for split in 0..work.config.k_parts() {
-            if split != work.split() && warp::lane_id() == 0 {
+    pub unsafe fn end(&mut self, cta: &Cta<'_, impl WorkList>) {
+        for split in 0..cta.config.k_parts() {
+            if split != cta.split() && warp::lane_id() == 0 {
                 // SAFETY: the barrier expects it; the CTAs meet before one ends.
-                unsafe { arrive_at(self.ring.empty(0), cta(work, split)) };
+                unsafe { arrive_at(self.ring.empty(0), cta_of(cta, split)) };
             }
         }
         self.sent.advance();
@@ -134,8 +133,8 @@ impl Exchange {
 
 /// The CTA of part `split` with the same rows: the same one of each pair.
 #[inline(always)]
-fn cta(work: &Work<'_, impl List>, split: u32) -> u32 {
-    split * work.config.cta_group + work.pair_rank()
+fn cta_of(cta: &Cta<'_, impl WorkList>, split: u32) -> u32 {
+    split * cta.config.cta_group + cta.pair_rank()
 }
 
 /// Sends the thread's row of the columns at `d` to `block` in another CTA.

@@ -8,10 +8,9 @@
 //!
 //! Partial sums are groups of four columns, in each a 16-byte word for every row.
 
-use super::Work;
-use super::results::{PART, PART_COLUMNS, Part, part_columns};
+use super::results::{SEGMENT, SEGMENT_COLUMNS, Segment, segment_columns};
 use super::store::load;
-use super::work::List;
+use super::{Cta, WorkList};
 use crate::gemm::flags::{self, FLAG_BYTES};
 use cuda_std::ptx::{marker, memory, scoped};
 use cuda_std::{thread, warp};
@@ -33,23 +32,23 @@ pub struct Contributors {
 
 /// The CTA of cluster `cluster` with the same rows as this one.
 #[inline(always)]
-fn cta(work: &Work<'_, impl List>, cluster: u32) -> u32 {
-    cluster * work.config.cluster() + work.pair_rank()
+fn cta_of(cta: &Cta<'_, impl WorkList>, cluster: u32) -> u32 {
+    cluster * cta.config.cluster() + cta.pair_rank()
 }
 
-/// Address of the flag of CTA `cta`'s storing warp with this one's rows.
+/// Address of the flag of CTA `sender`'s storing warp with this one's rows.
 #[inline(always)]
-fn flag(work: &Work<'_, impl List>, cta: u32) -> u64 {
+fn flag(cta: &Cta<'_, impl WorkList>, sender: u32) -> u64 {
     let warp = thread::thread_idx_x() / warp::LANES;
-    work.params.flags + u64::from(cta * STORE_WARPS + warp) * FLAG_BYTES
+    cta.params.flags + u64::from(sender * STORE_WARPS + warp) * FLAG_BYTES
 }
 
-/// Address of the thread's word of columns `column ..` of CTA `cta`'s partial sums.
+/// Address of the thread's word of columns `column ..` of CTA `sender`'s partial sums.
 #[inline(always)]
-fn place(work: &Work<'_, impl List>, cta: u32, column: u32) -> u64 {
-    let partials = u64::from(cta) * u64::from(work.config.partial_bytes());
+fn place(cta: &Cta<'_, impl WorkList>, sender: u32, column: u32) -> u64 {
+    let partials = u64::from(sender) * u64::from(cta.config.partial_bytes());
     let word = column / WORD as u32 * CTA_ROWS + thread::thread_idx_x();
-    work.params.partials + partials + u64::from(word * WORD_BYTES)
+    cta.params.partials + partials + u64::from(word * WORD_BYTES)
 }
 
 /// Sends the sums at `d`, all columns of the tile. `give_back` is called when they are read and sent; the lanes
@@ -58,26 +57,26 @@ fn place(work: &Work<'_, impl List>, cta: u32, column: u32) -> u64 {
 /// # Safety
 /// Whole storing warps, behind the kernels before; the sums are complete. Once in a launch.
 #[inline(always)]
-pub unsafe fn send(work: &Work<'_, impl List>, d: u32, give_back: impl Fn()) {
+pub unsafe fn send(cta: &Cta<'_, impl WorkList>, d: u32, give_back: impl Fn()) {
     let own = thread::block_idx_x();
     let mut column = 0;
-    while column < work.config.columns {
+    while column < cta.config.columns {
         // SAFETY: the caller's; the words are the thread's.
         unsafe {
-            let sums = load(work.config, d + column);
-            for i in 0..part_columns(work.config) as usize / WORD {
+            let sums = load(cta.config, d + column);
+            for i in 0..segment_columns(cta.config) as usize / WORD {
                 let word = core::array::from_fn(|j| sums[WORD * i + j].to_bits());
-                memory::st_global_v4_b32(place(work, own, column + (WORD * i) as u32), word);
+                memory::st_global_v4_b32(place(cta, own, column + (WORD * i) as u32), word);
             }
         }
         // Not unrolled: code that runs once per launch should be small.
-        column = marker::pin(column + PART_COLUMNS);
+        column = marker::pin(column + SEGMENT_COLUMNS);
     }
     // The warp's lanes meet here.
     give_back();
     if warp::lane_id() == 0 {
         // SAFETY: the flag is this warp's, whose lanes have sent their words.
-        unsafe { flags::raise(flag(work, own)) };
+        unsafe { flags::raise(flag(cta, own)) };
     }
 }
 
@@ -87,10 +86,10 @@ pub unsafe fn send(work: &Work<'_, impl List>, d: u32, give_back: impl Fn()) {
 /// # Safety
 /// Whole storing warps, once for each tile.
 #[inline(always)]
-pub unsafe fn wait(work: &Work<'_, impl List>, item: Option<Item>) -> Contributors {
-    let end = thread::block_idx_x() / work.config.cluster();
+pub unsafe fn wait(cta: &Cta<'_, impl WorkList>, item: Option<Item>) -> Contributors {
+    let end = thread::block_idx_x() / cta.config.cluster();
     let first = match item {
-        Some(item) if item.first > 0 => item.first_cta(&work.params.schedule),
+        Some(item) if item.first > 0 => item.first_cta(&cta.params.schedule),
         Some(_) | None => end,
     };
     if first < end {
@@ -98,7 +97,7 @@ pub unsafe fn wait(work: &Work<'_, impl List>, item: Option<Item>) -> Contributo
         let mut contributor = first + warp::lane_id();
         while contributor < end {
             // SAFETY: the flag of a warp that sends its sums; no other thread waits for it.
-            unsafe { flags::wait_for(flag(work, cta(work, contributor))) };
+            unsafe { flags::wait_for(flag(cta, cta_of(cta, contributor))) };
             contributor += warp::LANES;
         }
         // SAFETY: the caller's.
@@ -114,8 +113,8 @@ impl Contributors {
     /// # Safety
     /// Behind [`wait`].
     #[inline(always)]
-    pub unsafe fn add(&self, work: &Work<'_, impl List>, column: u32, mine: Part) -> Part {
-        let words = part_columns(work.config) as usize / WORD;
+    pub unsafe fn add(&self, cta: &Cta<'_, impl WorkList>, column: u32, mine: Segment) -> Segment {
+        let words = segment_columns(cta.config) as usize / WORD;
         let together = BATCH / words;
         let mut sums = mine;
         let mut contributor = self.first;
@@ -125,7 +124,7 @@ impl Contributors {
                 let from = contributor + g as u32;
                 if from < self.end {
                     for i in 0..words {
-                        let at = place(work, cta(work, from), column + (WORD * i) as u32);
+                        let at = place(cta, cta_of(cta, from), column + (WORD * i) as u32);
                         // SAFETY: the word is written, and aligned to its size.
                         parts[g * words + i] = unsafe { scoped::ld_relaxed_gpu_global_v4_b32(at) };
                     }
@@ -145,4 +144,4 @@ impl Contributors {
     }
 }
 
-const _: () = assert!(PART.is_multiple_of(WORD) && BATCH.is_multiple_of(PART / WORD));
+const _: () = assert!(SEGMENT.is_multiple_of(WORD) && BATCH.is_multiple_of(SEGMENT / WORD));

@@ -1,11 +1,9 @@
 //! The multiplying lane of kernels whose `Y` has 16 bits: decoded `X` in tensor memory times `Y` in
 //! shared memory. Each CTA of a pair holds its rows of `X` and half of `Y`.
 
-use super::Work;
-use super::control::Control;
 use super::product::commit;
 use super::schedule::Tiles;
-use super::work::List;
+use super::{Cta, WorkList};
 use cuda_std::ptx::tcgen05;
 use fp4_formats::HalfType;
 use fp4_formats::gemm::sm100::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
@@ -19,19 +17,19 @@ const BOX_PRODUCTS: u32 = HALF_BOX / HALF_PRODUCT_K;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation, `half` the type of the operands.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32, half: HalfType) {
-    let config = work.config;
-    let (ring, accumulators) = (control.ring(), control.accumulators());
-    let decoded = control.decoded();
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32, half: HalfType) {
+    let config = cta.config;
+    let (ring, accumulators) = (cta.memory.ring(), cta.memory.accumulators());
+    let decoded = cta.memory.decoded();
     let mut cursor = ring.consumer();
     let mut buffer = decoded.consumer();
     let mut accumulator = accumulators.producer();
-    let mut tiles = Tiles::new(work, control);
+    let mut tiles = Tiles::new(cta);
     let mut which = 0;
-    let pair = ((1 << config.cta_group) - 1) << work.leader();
+    let pair = ((1 << config.cta_group) - 1) << cta.leader();
     while tiles.is_at_tile() {
-        let work = tiles.work(work);
-        let (first, end) = tiles.steps(&work);
+        let cta = tiles.at(cta);
+        let (first, end) = tiles.steps(&cta);
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.
@@ -42,8 +40,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32, h
                 decoded.wait_full(&buffer);
                 tcgen05::tcgen05_fence_after_thread_sync();
                 let x = tensor + config.buffer_base() + buffer.stage * DECODED_COLUMNS;
-                let y = control.stage(cursor.stage) + config.x_bytes();
-                let products = (work.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
+                let y = cta.memory.stage(cursor.stage) + config.x_bytes();
+                let products = (cta.params.problem.k - step * HALF_STEP).div_ceil(HALF_PRODUCT_K);
                 multiply(config, half, [x, y], d, products, step > first);
                 commit(config, ring.empty(cursor.stage), pair);
                 commit(config, decoded.empty(buffer.stage), pair);

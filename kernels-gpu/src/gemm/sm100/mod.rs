@@ -104,7 +104,6 @@ macro_rules! for_group {
 
 mod boxes;
 mod byte_product;
-mod control;
 mod copy;
 mod decode;
 mod decode_folded;
@@ -112,6 +111,7 @@ mod entries;
 mod exchange;
 mod fix_up;
 mod half_product;
+mod memory;
 mod prepare;
 mod product;
 mod results;
@@ -122,19 +122,33 @@ mod store_blocks;
 mod tokens;
 mod work;
 
-use control::{Control, MAX_BUFFERS, QUARTERS};
-use cuda_std::ptx::{barrier, cluster, marker, memory, tcgen05, tensor_copy};
+use cuda_std::ptx::{barrier, cluster, marker, memory as words, tcgen05, tensor_copy};
 use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::sm100::config::{
     COPY_WARP, DECODE_WARP, PRODUCT_WARP, Products, SCHEDULE_WARP, STORE_WARPS, TENSOR_COLUMNS,
     TOKEN_WARP,
 };
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
-use role::Work;
-use work::List;
+use memory::{MAX_BUFFERS, Memory, QUARTERS};
+use work::WorkList;
+
+use super::cta;
 
 /// Index of the result's map in the parameter block, behind the operands'.
 const RESULT: u32 = 4;
+
+/// sm_100a's kernels.
+#[derive(Clone, Copy)]
+pub enum Sm100 {}
+
+impl cta::Target for Sm100 {
+    type Config = Sm100Config;
+    type Params = Sm100Params;
+    type Memory = Memory;
+}
+
+/// Context of every role, on sm_100a.
+type Cta<'a, L> = cta::Cta<'a, Sm100, L>;
 
 /// A kernel: its configuration.
 trait Kernel {
@@ -146,7 +160,7 @@ trait Kernel {
 /// # Safety
 /// As the module's contract.
 #[inline(always)]
-unsafe fn gemm<K: Kernel, L: List>(params: &Sm100Params, list: L) {
+unsafe fn gemm<K: Kernel, L: WorkList>(params: &Sm100Params, list: L) {
     let config: &'static Sm100Config = const {
         let config = &K::CONFIG;
         assert!(config.is_grouped() == L::GROUPED);
@@ -154,61 +168,61 @@ unsafe fn gemm<K: Kernel, L: List>(params: &Sm100Params, list: L) {
         config
     };
     let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
-    let work = Work { list, config, params, rank };
-    let control = Control::new(config, shared::dynamic::<1024>());
+    let memory = Memory::new(config, shared::dynamic::<1024>());
+    let cta = &Cta { config, params, maps: list.maps(params), list, memory, rank };
     let role = thread::thread_idx_x() / warp::LANES;
 
     // SAFETY: each warp takes its branch as a whole and all meet at the barriers; the
     // roles keep the protocol that the module head states.
     unsafe {
         if role == COPY_WARP && warp::elect() {
-            control.init(config);
+            cta.memory.init(config);
             if !L::MIXED {
-                copy::prefetch_maps(&work);
+                copy::prefetch_maps(cta);
                 if params.copied != 0 {
-                    tensor_copy::prefetch_tensormap(work.map(RESULT));
+                    tensor_copy::prefetch_tensormap(cta.map(RESULT));
                 }
             }
         }
         if L::GROUPED && role == SCHEDULE_WARP {
-            list.begin(config, work.swapped());
+            list.begin(config, cta.swapped());
         }
         if config.takes_bytes() && role == SCHEDULE_WARP {
-            control.fill_ones();
+            cta.memory.fill_ones();
         }
         begin(config);
         // Pinned as if it changed: otherwise the compiler may give the copying warp separate copies
         // of the instructions above, which all threads must execute together.
         let role = marker::pin(role);
-        let tensor = tensor_memory(config, role, control.tensor_slot());
+        let tensor = tensor_memory(config, role, cta.memory.tensor_slot());
 
         if role < STORE_WARPS {
-            store::run(&work, &control, tensor);
+            store::run(cta, tensor);
         } else if role == COPY_WARP {
             if warp::elect() {
-                copy::run(&work, &control);
+                copy::run(cta);
             }
         } else if role == PRODUCT_WARP {
-            if work.pair_rank() == 0 && warp::elect() {
+            if cta.pair_rank() == 0 && warp::elect() {
                 match config.products() {
-                    Products::Blocks => product::run(&work, &control, tensor),
-                    Products::Halves(half) => half_product::run(&work, &control, tensor, half),
+                    Products::Blocks => product::run(cta, tensor),
+                    Products::Halves(half) => half_product::run(cta, tensor, half),
                     Products::Bytes | Products::Folded => {
-                        byte_product::run(&work, &control, tensor);
+                        byte_product::run(cta, tensor);
                     }
                 }
             }
         } else if config.decodes() && role >= DECODE_WARP {
-            decode::run(&work, &control, tensor);
+            decode::run(cta, tensor);
         } else if config.loads_tokens() && role == TOKEN_WARP {
-            tokens::run(&work, &control);
+            tokens::run(cta);
         } else if !L::GROUPED
             && role == SCHEDULE_WARP
             && params.dynamic != 0
             && rank == 0
             && warp::elect()
         {
-            schedule::run(&work, &control);
+            schedule::run(cta);
         }
 
         end(config);
@@ -266,7 +280,7 @@ unsafe fn tensor_memory(config: &Sm100Config, role: u32, slot: u32) -> u32 {
         } else {
             barrier::bar_sync_threads::<1, USERS_WITH_DECODING>();
         }
-        memory::ld_shared_b32(slot)
+        words::ld_shared_b32(slot)
     }
 }
 

@@ -1,9 +1,7 @@
 //! The multiplying lane: scales to tensor memory, then the products of a K step.
 
-use super::Work;
-use super::control::Control;
 use super::schedule::Tiles;
-use super::work::List;
+use super::{Cta, WorkList};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{mbarrier, tcgen05};
 use fp4_formats::gemm::sm100::config::{GROUP_ROWS, PRODUCT_K, SCALE_TILE_COLUMNS};
@@ -22,22 +20,22 @@ const PRODUCT_BYTES: u32 = PRODUCT_K / 2;
 /// One lane of the multiplying warp, of a pair in the first CTA; `tensor` is the
 /// allocation.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
-    let config = work.config;
-    let (ring, accumulators) = (control.ring(), control.accumulators());
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
+    let config = cta.config;
+    let (ring, accumulators) = (cta.memory.ring(), cta.memory.accumulators());
     let mut cursor = ring.consumer();
     let mut accumulator = accumulators.producer();
-    let mut tiles = Tiles::new(work, control);
+    let mut tiles = Tiles::new(cta);
     let mut which = 0;
-    let pair = PAIR_MASK[config.cta_group as usize - 1] << work.leader();
+    let pair = PAIR_MASK[config.cta_group as usize - 1] << cta.leader();
     let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
     while let Some(tile) = tiles.current() {
         // SAFETY: the tile's problem exists.
-        let work = unsafe { work.at(&tile) };
-        let (first, end) = tiles.steps(&work);
+        let cta = unsafe { cta.at(&tile) };
+        let (first, end) = tiles.steps(&cta);
         let d = tensor + which * config.accumulator_step();
-        let group = first_group(config, work.y_scale_row(tile));
+        let group = first_group(config, cta.y_scale_row(tile));
         // SAFETY: the accumulator is free, the stage full; both before the products.
         unsafe {
             accumulators.wait_empty(&accumulator);
@@ -45,9 +43,9 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                 ring.wait_full(&cursor);
                 let columns = scales.next(config, |stage| ring.empty(stage));
                 tcgen05::tcgen05_fence_after_thread_sync();
-                let stage = descriptor::start(control.stage(cursor.stage));
+                let stage = descriptor::start(cta.memory.stage(cursor.stage));
                 copy_scales(config, stage, columns);
-                let products = (work.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
+                let products = (cta.params.problem.k - step * STEP).div_ceil(PRODUCT_K);
                 multiply(config, stage, columns, d, group, products, step > first);
                 commit(config, ring.empty(cursor.stage), readers);
                 cursor.advance();

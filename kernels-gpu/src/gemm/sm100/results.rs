@@ -1,4 +1,4 @@
-//! The way from a thread's sums to results, [`Part`] by part: the affine step, in which the lanes
+//! The way from a thread's sums to results, [`Segment`] by segment: the affine step, in which the lanes
 //! of a warp exchange the vectors of the rows of `Y`, and the combine step.
 //!
 //! The weights of a gated product are pairs of eight rows: eight of the gate, eight of `up`. If they
@@ -6,9 +6,8 @@
 //! are `X`, eight lanes have the gate and the next eight `up`: results go to the first sixteen lanes
 //! of a warp.
 
-use super::store::{Place, own_row};
-use super::work::List;
-use super::{Work, decode};
+use super::store::{TileRow, own_row};
+use super::{Cta, WorkList, decode};
 use crate::gemm::epilogue::COLUMNS;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::blocks::GROUP;
@@ -20,23 +19,23 @@ use fp4_formats::gemm::sm100::Sm100Config;
 use fp4_formats::gemm::sm100::config::STORE_COLUMNS;
 
 /// Columns that a thread has at a time, which are quantised together.
-pub const PART: usize = GROUP;
-/// The columns of The columns of The columns of [`PART`] as a number of columns of a tile.
-pub const PART_COLUMNS: u32 = PART as u32;
+pub const SEGMENT: usize = GROUP;
+/// The columns of a [`SEGMENT`], as a number of columns of a tile.
+pub const SEGMENT_COLUMNS: u32 = SEGMENT as u32;
 /// A thread's sums or results of neighbouring columns, two times eight.
-pub type Part = [f32; PART];
+pub type Segment = [f32; SEGMENT];
 
 /// Returns the number of a part's columns that are the CTA's: all, or the first eight if it stores
 /// no more.
 #[inline(always)]
-pub const fn part_columns(config: &Sm100Config) -> u32 {
+pub const fn segment_columns(config: &Sm100Config) -> u32 {
     let own = config.stored_columns();
-    if own < PART_COLUMNS { own } else { PART_COLUMNS }
+    if own < SEGMENT_COLUMNS { own } else { SEGMENT_COLUMNS }
 }
 
-const _: () = assert!(PART_COLUMNS == STORE_COLUMNS);
+const _: () = assert!(SEGMENT_COLUMNS == STORE_COLUMNS);
 
-const _: () = assert!(PART == 2 * COLUMNS);
+const _: () = assert!(SEGMENT == 2 * COLUMNS);
 
 const _: () = assert!(GATE_ROWS == COLUMNS as u32);
 
@@ -46,25 +45,25 @@ const _: () = assert!(GATE_ROWS == COLUMNS as u32);
 /// Each lane reads the vectors of one row of `Y`, and all lanes get them from there.
 ///
 /// # Safety
-/// Whole storing warps. `place` and `column` are of a tile of the problem.
+/// Whole storing warps. `tile_row` and `column` are of a tile of the problem.
 #[inline(always)]
-pub unsafe fn values<L: List>(
-    work: &Work<'_, L>,
-    place: &Place<L>,
+pub unsafe fn values<L: WorkList>(
+    cta: &Cta<'_, L>,
+    tile_row: &TileRow<L>,
     column: u32,
-    sums: Part,
-) -> Part {
-    let epilogue = &work.params.epilogue;
-    let (unit, swapped) = (decode::unit(work.config), work.swapped());
-    let (x, y) = (own_row(place), place.y + column + warp::lane_id());
+    sums: Segment,
+) -> Segment {
+    let epilogue = &cta.params.epilogue;
+    let (unit, swapped) = (decode::unit(cta.config), cta.swapped());
+    let (x, y) = (own_row(tile_row), tile_row.y + column + warp::lane_id());
     // The lane's token, and its row of weights: a column of a half.
     let (m, row) = if swapped { (y, x) } else { (x, y) };
-    let (half, n) = if work.gated() { PairedRows::source(row) } else { (Half::Gate, row) };
-    let affine = work.list.affine(epilogue, half as u32, &place.group);
+    let (half, n) = if cta.gated() { PairedRows::source(row) } else { (Half::Gate, row) };
+    let affine = cta.list.affine(epilogue, half as u32, &tile_row.group);
     // SAFETY: vectors are read where row or column exist.
     let (factor, own) = unsafe {
         (
-            if m < L::end(work.params, &place.group) {
+            if m < L::end(cta.params, &tile_row.group) {
                 affine::token_factor(&affine, m)
             } else {
                 1.0
@@ -75,7 +74,7 @@ pub unsafe fn values<L: List>(
     let along_y = if swapped { affine.row_factors != 0 } else { affine.has_columns() };
     // The factor of the thread's row of `X` is known, also if another lane's half is needed: there
     // it comes with that lane's row of `Y`.
-    let gated_rows = work.gated() && !swapped;
+    let gated_rows = cta.gated() && !swapped;
     if !along_y && !gated_rows {
         let row = affine.alpha * factor;
         return sums.map(|sum| affine::value(sum, unit, row, own));
@@ -102,31 +101,31 @@ pub unsafe fn values<L: List>(
 pub struct Results {
     pub x: u32,
     pub column: u32,
-    pub results: Part,
+    pub results: Segment,
 }
 
 /// Returns the results of the values of columns `column ..` of a tile, which come in order: none if
 /// they need the next part's values. `before` keeps the values of the part before.
 ///
 /// # Safety
-/// Whole storing warps. `place` and `column` are of a tile of the problem.
+/// Whole storing warps. `tile_row` and `column` are of a tile of the problem.
 #[inline(always)]
-pub unsafe fn results<L: List>(
-    work: &Work<'_, L>,
-    place: &Place<L>,
+pub unsafe fn results<L: WorkList>(
+    cta: &Cta<'_, L>,
+    tile_row: &TileRow<L>,
     column: u32,
-    mut values: Part,
+    mut values: Segment,
     before: &mut [f32; COLUMNS],
 ) -> Option<Results> {
-    let step = &work.params.epilogue.combine;
-    let x = own_row(place);
+    let step = &cta.params.epilogue.combine;
+    let x = own_row(tile_row);
     if step.is_none() {
         return Some(Results { x, column, results: values });
     }
-    let swapped = work.swapped();
+    let swapped = cta.swapped();
     let up = values;
     // Eight at a time; if a part has both halves, only the first eight are the gate's.
-    let eights = if work.gated() && !swapped { 1 } else { 2 };
+    let eights = if cta.gated() && !swapped { 1 } else { 2 };
     let mut i = 0;
     while i < eights {
         let eight: [f32; COLUMNS] = core::array::from_fn(|j| values[j]);
@@ -137,7 +136,7 @@ pub unsafe fn results<L: List>(
         }
         i = marker::pin(i + 1);
     }
-    if !work.gated() {
+    if !cta.gated() {
         return Some(Results { x, column, results: values });
     }
     let lane = warp::lane_id() % GROUP as u32;
@@ -145,7 +144,7 @@ pub unsafe fn results<L: List>(
         // The lane of the gate's row of result `lane`.
         let gate = lane + lane / GATE_ROWS * GATE_ROWS;
         let mut ups = up;
-        for j in 0..PART {
+        for j in 0..SEGMENT {
             // SAFETY: all lanes are here.
             unsafe {
                 values[j] = warp::broadcast_f32(values[j], gate);
@@ -165,16 +164,20 @@ pub unsafe fn results<L: List>(
         core::array::from_fn(|j| if j < COLUMNS { before[j] } else { eight[j - COLUMNS] });
     *before = eight;
     // The second of two parts is the one with an odd index.
-    let second = !(column / PART_COLUMNS).is_multiple_of(2);
-    second.then_some(Results { x, column: (column - PART_COLUMNS) / 2, results })
+    let second = !(column / SEGMENT_COLUMNS).is_multiple_of(2);
+    second.then_some(Results { x, column: (column - SEGMENT_COLUMNS) / 2, results })
 }
 
 /// Calls `f` with either eight results of a part, as far as they are the CTA's, and the first one's column
 /// in the part. Not unrolled: code that runs once per tile should be small.
 #[inline(always)]
-pub fn each_eight(config: &Sm100Config, mut results: Part, mut f: impl FnMut(u32, [f32; COLUMNS])) {
+pub fn each_eight(
+    config: &Sm100Config,
+    mut results: Segment,
+    mut f: impl FnMut(u32, [f32; COLUMNS]),
+) {
     let mut at = 0;
-    while at < part_columns(config) {
+    while at < segment_columns(config) {
         f(at, core::array::from_fn(|i| results[i]));
         // Exchanged: if the halves stayed the same, the compiler would make separate code of the
         // last iteration.

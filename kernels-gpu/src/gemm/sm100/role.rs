@@ -1,7 +1,6 @@
-//! The context of every role: the problem, and the CTA's rows, columns and K steps.
+//! The CTA's rows, columns and K steps of a tile.
 
-use super::RESULT;
-use super::work::List;
+use super::{Cta, RESULT, WorkList};
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::sm100::config::CTA_ROWS;
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
@@ -9,17 +8,7 @@ use fp4_formats::gemm::work::Tile;
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 
-/// Context of every role: the problem and the CTA's place in it.
-#[derive(Clone, Copy)]
-pub struct Work<'a, L> {
-    pub list: L,
-    pub config: &'static Sm100Config,
-    pub params: &'a Sm100Params,
-    /// Rank of the CTA in its cluster.
-    pub rank: u32,
-}
-
-impl<L: List> Work<'_, L> {
+impl<L: WorkList> Cta<'_, L> {
     /// The same with the parameters of a tile's problem.
     ///
     /// # Safety
@@ -27,7 +16,8 @@ impl<L: List> Work<'_, L> {
     #[inline(always)]
     pub unsafe fn at(&self, tile: &Tile) -> Self {
         // SAFETY: the caller's.
-        Self { params: unsafe { self.list.params(self.params, tile) }, ..*self }
+        let params = unsafe { self.list.params(self.params, tile) };
+        Self { params, maps: self.list.maps(params), ..*self }
     }
 
     /// Generic address of tensor map `index` of the parameter block.
@@ -38,7 +28,7 @@ impl<L: List> Work<'_, L> {
             let result = core::mem::offset_of!(Sm100Params, result);
             assert!(result == RESULT as usize * TENSOR_MAP_BYTES);
         }
-        self.list.maps(self.params) + u64::from(index) * TENSOR_MAP_BYTES as u64
+        self.maps + u64::from(index) * TENSOR_MAP_BYTES as u64
     }
 
     /// Whether `X` is the weights.

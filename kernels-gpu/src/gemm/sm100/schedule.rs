@@ -12,9 +12,8 @@
 //! the cluster's first copying lane begins one: a cluster that held more in advance would keep
 //! them from clusters that have nothing to do.
 
-use super::Work;
-use super::control::{Control, arrive_at};
-use super::work::List;
+use super::memory::{Memory, arrive_at};
+use super::{Cta, WorkList};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
@@ -22,7 +21,7 @@ use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Item, Run, Schedule};
 
 /// A role's walk over the tiles.
-pub struct Tiles<'a, L: List> {
+pub struct Tiles<'a, L: WorkList> {
     list: L,
     numbers: L::Numbers,
     /// The number of tiles.
@@ -35,7 +34,7 @@ pub struct Tiles<'a, L: List> {
     /// Rank of the CTA in it.
     rank: u32,
     cursor: Cursor,
-    control: Control,
+    memory: Memory,
 }
 
 /// The source of the next tile.
@@ -51,14 +50,14 @@ enum Order<'a> {
 /// The number of a tile past the last one.
 const NONE: u32 = u32::MAX;
 
-impl<'a, L: List> Tiles<'a, L> {
+impl<'a, L: WorkList> Tiles<'a, L> {
     /// Starts at the cluster's first tile.
     #[inline(always)]
-    pub fn new(work: &Work<'a, L>, control: &Control) -> Self {
-        let (config, params, list) = (work.config, work.params, work.list);
+    pub fn new(cta: &Cta<'a, L>) -> Self {
+        let (config, params, list) = (cta.config, cta.params, cta.list);
         let cluster = config.cluster();
         let numbers = list.numbers(config, params);
-        let (first, end) = work.steps();
+        let (first, end) = cta.steps();
         let index = thread::block_idx_x() / cluster;
         let mut item = Item { tile: index, first, end };
         let order = if !L::GROUPED && params.dynamic != 0 {
@@ -78,9 +77,9 @@ impl<'a, L: List> Tiles<'a, L> {
             item,
             order,
             cluster,
-            rank: work.rank,
-            cursor: control.responses().consumer(),
-            control: *control,
+            rank: cta.rank,
+            cursor: cta.memory.responses().consumer(),
+            memory: cta.memory,
         }
     }
 
@@ -92,8 +91,8 @@ impl<'a, L: List> Tiles<'a, L> {
 
     /// The CTA's K steps of the tile, whose problem's `work` this is: first, and one past the last.
     #[inline(always)]
-    pub fn steps(&self, work: &Work<'_, L>) -> (u32, u32) {
-        if L::MIXED { work.steps() } else { (self.item.first, self.item.end) }
+    pub fn steps(&self, cta: &Cta<'_, L>) -> (u32, u32) {
+        if L::MIXED { cta.steps() } else { (self.item.first, self.item.end) }
     }
 
     /// The tile as one of the launch's schedule, if the cluster has a run of it.
@@ -107,12 +106,12 @@ impl<'a, L: List> Tiles<'a, L> {
 
     /// Returns the role's context for the tile, which there is.
     #[inline(always)]
-    pub fn work<'b>(&self, work: &Work<'b, L>) -> Work<'b, L> {
+    pub fn at<'b>(&self, cta: &Cta<'b, L>) -> Cta<'b, L> {
         if !L::MIXED {
-            return *work;
+            return *cta;
         }
         // SAFETY: the tile's problem exists.
-        unsafe { work.at(&self.list.tile(&self.numbers, self.item.tile)) }
+        unsafe { cta.at(&self.list.tile(&self.numbers, self.item.tile)) }
     }
 
     /// Whether there is a tile.
@@ -130,7 +129,7 @@ impl<'a, L: List> Tiles<'a, L> {
         if matches!(self.order, Order::Asked) && self.rank == 0 {
             // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
             // behind the response to the request that this one allows, so after this phase.
-            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.control.begun()) };
+            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.memory.begun()) };
         }
     }
 
@@ -158,14 +157,14 @@ impl<'a, L: List> Tiles<'a, L> {
         // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
         // together as the caller says.
         unsafe {
-            self.control.responses().wait_full(&self.cursor);
-            let next = read(&self.control, self.cursor.stage);
+            self.memory.responses().wait_full(&self.cursor);
+            let next = read(&self.memory, self.cursor.stage);
             self.item.tile = next.map_or(NONE, |cta| cta / self.cluster);
             if WARP {
                 warp::sync();
             }
             if !WARP || warp::lane_id() == 0 {
-                arrive_at(self.control.responses().empty(self.cursor.stage), 0);
+                arrive_at(self.memory.responses().empty(self.cursor.stage), 0);
             }
         }
         self.cursor.advance();
@@ -178,9 +177,9 @@ impl<'a, L: List> Tiles<'a, L> {
 /// # Safety
 /// The response is there.
 #[inline(always)]
-unsafe fn read(control: &Control, stage: u32) -> Option<u32> {
+unsafe fn read(map: &Memory, stage: u32) -> Option<u32> {
     // SAFETY: the caller's.
-    let response = unsafe { memory::ld_shared_v2_b64(control.response(stage)) };
+    let response = unsafe { memory::ld_shared_v2_b64(map.response(stage)) };
     fence::fence_proxy_async_shared_cta();
     grid::clusterlaunchcontrol_query_cancel_is_canceled(response)
         .then(|| grid::clusterlaunchcontrol_query_cancel_get_first_ctaid_x(response))
@@ -191,8 +190,8 @@ unsafe fn read(control: &Control, stage: u32) -> Option<u32> {
 /// # Safety
 /// One lane of the cluster, of CTA 0.
 #[inline(always)]
-pub unsafe fn run(work: &Work<'_, impl List>, control: &Control) {
-    let responses = control.responses();
+pub unsafe fn run(cta: &Cta<'_, impl WorkList>) {
+    let responses = cta.memory.responses();
     let mut asked = responses.producer();
     let mut received = responses.consumer();
     let mut begun_parity = 0;
@@ -200,15 +199,16 @@ pub unsafe fn run(work: &Work<'_, impl List>, control: &Control) {
         // SAFETY: all readers of all CTAs are done with the response before it is asked
         // for again; every CTA's barrier expects its bytes first.
         unsafe {
-            mbarrier::wait_parity(control.begun(), begun_parity);
+            mbarrier::wait_parity(cta.memory.begun(), begun_parity);
             begun_parity ^= 1;
             responses.wait_empty(&asked);
-            let (response, barrier) = (control.response(asked.stage), responses.full(asked.stage));
-            if work.config.cluster() == 1 {
+            let (response, barrier) =
+                (cta.memory.response(asked.stage), responses.full(asked.stage));
+            if cta.config.cluster() == 1 {
                 responses.expect_bytes(asked.stage, grid::RESPONSE_BYTES);
                 grid::clusterlaunchcontrol_try_cancel(response, barrier);
             } else {
-                for rank in 0..work.config.cluster() {
+                for rank in 0..cta.config.cluster() {
                     mbarrier::mbarrier_arrive_expect_tx_release_cta_shared_cluster_b64(
                         cluster::mapa_shared_cluster_u32(barrier, rank),
                         grid::RESPONSE_BYTES,
@@ -217,7 +217,7 @@ pub unsafe fn run(work: &Work<'_, impl List>, control: &Control) {
                 grid::clusterlaunchcontrol_try_cancel_multicast(response, barrier);
             }
             responses.wait_full(&received);
-            if read(control, received.stage).is_none() {
+            if read(&cta.memory, received.stage).is_none() {
                 return;
             }
         }

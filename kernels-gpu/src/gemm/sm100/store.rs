@@ -1,13 +1,12 @@
 //! The storing warps: sums from tensor memory, the epilogue, and the result to global memory. Warp
 //! `w` holds rows `32 w ..` of the CTA's 128.
 
-use super::control::{Control, arrive_at};
+use super::memory::arrive_at;
 use super::results::{
-    PART, PART_COLUMNS, Part, Results, each_eight, part_columns, results, values,
+    Results, SEGMENT, SEGMENT_COLUMNS, Segment, each_eight, results, segment_columns, values,
 };
 use super::schedule::Tiles;
-use super::work::List;
-use super::{RESULT, Work};
+use super::{Cta, RESULT, WorkList};
 use super::{boxes, exchange, fix_up, store_blocks};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use cuda_std::ptx::{grid, marker, tcgen05};
@@ -17,7 +16,7 @@ use fp4_formats::gemm::sm100::Sm100Config;
 
 /// Columns that a warp reads at a time if it reads ahead.
 const CHUNK: usize = 32;
-const CHUNK_PARTS: u32 = (CHUNK / PART) as u32;
+const CHUNK_SEGMENTS: u32 = (CHUNK / SEGMENT) as u32;
 /// Chunks of the columns that overlapping accumulators share. With decoding warps, threads do not
 /// have the registers to hold them.
 const HELD: usize = 3;
@@ -25,54 +24,54 @@ const HELD: usize = 3;
 /// # Safety
 /// The four storing warps of each CTA; `tensor` is the allocation.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
-    let config = work.config;
-    let accumulators = control.accumulators();
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
+    let config = cta.config;
+    let accumulators = cta.memory.accumulators();
     let mut cursor = accumulators.consumer();
-    let mut tiles = Tiles::new(work, control);
+    let mut tiles = Tiles::new(cta);
     let mut which = 0;
-    let mut exchange = exchange::Exchange::new(control);
-    let mut boxes = boxes::Boxes::new(config, control);
+    let mut exchange = exchange::Exchange::new(&cta.memory);
+    let mut boxes = boxes::Boxes::new(config, &cta.memory);
     let mut blocks = store_blocks::Blocks::new();
     let lanes = (thread::thread_idx_x() / warp::LANES * warp::LANES) << 16;
     // The kernel before may make the vectors, and use the memory of the result. In products of sizes of
-    // their own it has ended: see `List::begin`.
+    // their own it has ended: see `WorkList::begin`.
     if !L::MIXED {
         grid::griddepcontrol_wait();
     }
     // SAFETY: all storing threads are here.
-    unsafe { work.list.refuse(work.params) };
+    unsafe { cta.list.refuse(cta.params) };
     let mut known = u32::MAX;
     let mut in_blocks = false;
     while let Some(tile) = tiles.current() {
         // SAFETY: the tile is one of a problem, which has a map of the result.
-        let work = &unsafe {
-            let work = work.at(&tile);
-            work.list.acquire(work.params, &tile, [RESULT, RESULT + 1], &mut known);
-            work
+        let cta = &unsafe {
+            let cta = cta.at(&tile);
+            cta.list.acquire(cta.params, &tile, [RESULT, RESULT + 1], &mut known);
+            cta
         };
-        let place = Place::<L> {
-            x: work.x_row(tile) + thread::thread_idx_x(),
-            y: work.y_row(tile),
+        let tile_row = TileRow::<L> {
+            x: cta.x_row(tile) + thread::thread_idx_x(),
+            y: cta.y_row(tile),
             matrix: tile.tokens.matrix,
             // SAFETY: the tile is one of a problem.
-            group: unsafe { work.list.group(&work.params.epilogue, &tile) },
+            group: unsafe { cta.list.group(&cta.params.epilogue, &tile) },
         };
         let d = tensor + which * config.accumulator_step() + lanes;
         let in_blocks_before = in_blocks;
-        in_blocks = epilogue::is_blocks(&work.params.epilogue.sink);
+        in_blocks = epilogue::is_blocks(&cta.params.epilogue.sink);
         if L::MIXED && in_blocks != in_blocks_before {
             // SAFETY: all storing warps are here: they have the same tiles.
             unsafe { blocks.hand_over() };
         }
         // Another cluster owns a tile whose last K step is not this one's.
         let item = if config.takes_stream_k() { tiles.item() } else { None };
-        let owned = item.is_none_or(|item| item.owned(&work.params.schedule));
+        let owned = item.is_none_or(|item| item.owned(&cta.params.schedule));
         if in_blocks {
             let columns = config.stored_columns();
-            let part = [work.split() * columns, if owned { columns } else { 0 }];
+            let part = [cta.split() * columns, if owned { columns } else { 0 }];
             // SAFETY: called once per tile; the result has blocks, and these are the CTA's columns.
-            unsafe { store_blocks::pad(work, &place, part) };
+            unsafe { store_blocks::pad(cta, &tile_row, part) };
         }
         // SAFETY: the sums are complete; each is read before the accumulator is given
         // back, and the lanes of a warp stay together.
@@ -87,22 +86,22 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
                     if config.cta_group == 1 {
                         accumulators.arrive_empty(&cursor);
                     } else {
-                        arrive_at(accumulators.empty(cursor.stage), work.leader());
+                        arrive_at(accumulators.empty(cursor.stage), cta.leader());
                     }
                 }
             };
             if owned {
-                let order = Order::new(work, which);
+                let order = Order::new(cta, which);
                 let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
-                let contributors = fix_up::wait(work, item);
+                let contributors = fix_up::wait(cta, item);
                 let mut sinks = Sinks { exchange, boxes, blocks, contributors, found: 0.0 };
                 if config.accumulators_overlap() && !config.decodes() {
-                    sinks.drain::<L, HELD>(work, d, &place, &order, give_back);
+                    sinks.drain::<L, HELD>(cta, d, &tile_row, &order, give_back);
                 } else {
-                    sinks.drain::<L, 0>(work, d, &place, &order, give_back);
+                    sinks.drain::<L, 0>(cta, d, &tile_row, &order, give_back);
                 }
             } else {
-                fix_up::send(work, d, give_back);
+                fix_up::send(cta, d, give_back);
             }
         }
         cursor.advance();
@@ -113,8 +112,8 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control, tensor: u32) {
     boxes.end();
 }
 
-/// The place of a thread's sums in the result: its row of `X`, and the tile's first row of `Y`.
-pub struct Place<L: List> {
+/// The row of a tile that a thread stores: its row of `X`, and the first of its columns, rows of `Y`.
+pub struct TileRow<L: WorkList> {
     /// Row of `X`.
     pub x: u32,
     /// First row of `Y`.
@@ -125,11 +124,11 @@ pub struct Place<L: List> {
     pub group: L::Group,
 }
 
-impl<L: List> Place<L> {
+impl<L: WorkList> TileRow<L> {
     /// The tile's first row of `Y` as one of the result's.
     #[inline(always)]
-    pub fn result_y(&self, work: &Work<'_, L>) -> u32 {
-        if work.gated() && !work.swapped() { self.y / 2 } else { self.y }
+    pub fn result_y(&self, cta: &Cta<'_, L>) -> u32 {
+        if cta.gated() && !cta.swapped() { self.y / 2 } else { self.y }
     }
 }
 
@@ -148,25 +147,25 @@ struct Order {
 
 impl Order {
     #[inline(always)]
-    fn new(work: &Work<'_, impl List>, which: u32) -> Self {
-        let config = work.config;
+    fn new(cta: &Cta<'_, impl WorkList>, which: u32) -> Self {
+        let config = cta.config;
         let columns = config.stored_columns();
-        let parts = columns.div_ceil(PART_COLUMNS);
+        let parts = columns.div_ceil(SEGMENT_COLUMNS);
         let shared = if config.accumulators_overlap() {
-            (config.columns - config.accumulator_step()) / PART_COLUMNS
+            (config.columns - config.accumulator_step()) / SEGMENT_COLUMNS
         } else {
             parts
         };
         // The second accumulator begins at the first one's shared columns.
         let skip = if which == 0 { parts - shared } else { 0 };
-        Self { first: work.split() * columns, parts, shared, skip }
+        Self { first: cta.split() * columns, parts, shared, skip }
     }
 
     /// First column of the `i`-th part that is read.
     #[inline(always)]
     fn column(&self, i: u32) -> u32 {
         let part = i + self.skip;
-        self.first + (if part >= self.parts { part - self.parts } else { part }) * PART_COLUMNS
+        self.first + (if part >= self.parts { part - self.parts } else { part }) * SEGMENT_COLUMNS
     }
 }
 
@@ -187,25 +186,25 @@ impl Sinks<'_> {
     /// results wait for boxes.
     ///
     /// # Safety
-    /// Whole warps; the sums at `d` are complete. `place` is of a tile of the problem, which comes
+    /// Whole warps; the sums at `d` are complete. `tile_row` is of a tile of the problem, which comes
     /// here once.
     #[inline(always)]
-    unsafe fn drain<L: List, const HELD: usize>(
+    unsafe fn drain<L: WorkList, const HELD: usize>(
         &mut self,
-        work: &Work<'_, L>,
+        cta: &Cta<'_, L>,
         d: u32,
-        place: &Place<L>,
+        tile_row: &TileRow<L>,
         order: &Order,
         give_back: impl Fn(),
     ) {
-        let split = work.config.k_parts() > 1;
+        let split = cta.config.k_parts() > 1;
         if split {
             // SAFETY: the caller's.
-            unsafe { self.exchange.exchange(work, d) };
+            unsafe { self.exchange.exchange(cta, d) };
         }
         // SAFETY: the caller's.
         let mut held: [[f32; CHUNK]; HELD] = core::array::from_fn(|i| unsafe {
-            let column = order.column(i as u32 * CHUNK_PARTS);
+            let column = order.column(i as u32 * CHUNK_SEGMENTS);
             tcgen05::tcgen05_ld_32x32b_x32(d + column).map(f32::from_bits)
         });
         if HELD > 0 {
@@ -215,16 +214,16 @@ impl Sinks<'_> {
         let mut i = 0;
         while i < order.parts {
             let column = order.column(i);
-            let mut sums = [0.0; PART];
-            if i < HELD as u32 * CHUNK_PARTS {
+            let mut sums = [0.0; SEGMENT];
+            if i < HELD as u32 * CHUNK_SEGMENTS {
                 let all = held.as_flattened_mut();
-                sums.copy_from_slice(&all[..PART]);
-                for j in PART..HELD * CHUNK {
-                    all[j - PART] = all[j];
+                sums.copy_from_slice(&all[..SEGMENT]);
+                for j in SEGMENT..HELD * CHUNK {
+                    all[j - SEGMENT] = all[j];
                 }
             } else {
                 // SAFETY: the caller's.
-                sums = unsafe { load(work.config, d + column) };
+                sums = unsafe { load(cta.config, d + column) };
             }
             if HELD == 0 && i + 1 == order.shared {
                 give_back();
@@ -232,14 +231,14 @@ impl Sinks<'_> {
             // SAFETY: the caller's; the branches are the same for all lanes.
             unsafe {
                 if split {
-                    sums = self.exchange.add(work, column, sums);
+                    sums = self.exchange.add(cta, column, sums);
                 }
-                if work.config.takes_stream_k() {
-                    sums = self.contributors.add(work, column, sums);
+                if cta.config.takes_stream_k() {
+                    sums = self.contributors.add(cta, column, sums);
                 }
-                let values = values(work, place, column, sums);
-                if let Some(results) = results(work, place, column, values, &mut before) {
-                    self.put(work, place, &results);
+                let values = values(cta, tile_row, column, sums);
+                if let Some(results) = results(cta, tile_row, column, values, &mut before) {
+                    self.put(cta, tile_row, &results);
                 }
                 // Lanes without a row come first.
                 warp::sync();
@@ -247,33 +246,38 @@ impl Sinks<'_> {
             i = marker::pin(i + 1);
         }
         // SAFETY: whole warps.
-        unsafe { largest::raise(&work.params.epilogue.sink, || self.found) };
+        unsafe { largest::raise(&cta.params.epilogue.sink, || self.found) };
         if split {
             // SAFETY: the lanes have met behind what each read.
-            unsafe { self.exchange.end(work) };
+            unsafe { self.exchange.end(cta) };
         }
     }
 
     /// Stores each thread's results.
     ///
     /// # Safety
-    /// Whole warps; `place` and `results` are of a tile of the problem; each element is stored once.
+    /// Whole warps; `tile_row` and `results` are of a tile of the problem; each element is stored once.
     #[inline(always)]
-    unsafe fn put<L: List>(&mut self, work: &Work<'_, L>, place: &Place<L>, results: &Results) {
-        if largest::is_wanted(&work.params.epilogue.sink) {
-            let (exist, _) = extent(work, place, results);
-            each_eight(work.config, results.results, |i, results| {
+    unsafe fn put<L: WorkList>(
+        &mut self,
+        cta: &Cta<'_, L>,
+        tile_row: &TileRow<L>,
+        results: &Results,
+    ) {
+        if largest::is_wanted(&cta.params.epilogue.sink) {
+            let (exist, _) = extent(cta, tile_row, results);
+            each_eight(cta.config, results.results, |i, results| {
                 self.found = largest::with(self.found, results, exist.saturating_sub(i));
             });
         }
         // SAFETY: the caller's; the branches are the same for all lanes.
         unsafe {
-            if epilogue::is_blocks(&work.params.epilogue.sink) {
-                self.blocks.store(work, self.boxes, place, results);
-            } else if boxes::Boxes::take(work, place, results.column) {
-                self.boxes.put(work, place, results.column, results.results);
+            if epilogue::is_blocks(&cta.params.epilogue.sink) {
+                self.blocks.store(cta, self.boxes, tile_row, results);
+            } else if boxes::Boxes::take(cta, tile_row, results.column) {
+                self.boxes.put(cta, tile_row, results.column, results.results);
             } else {
-                store(work, place, results);
+                store(cta, tile_row, results);
             }
         }
     }
@@ -283,8 +287,8 @@ impl Sinks<'_> {
 /// without a row a separate loop, with separate copies of the instructions that all lanes must
 /// execute together.
 #[inline(always)]
-pub fn own_row(place: &Place<impl List>) -> u32 {
-    marker::pin(place.x)
+pub fn own_row(tile_row: &TileRow<impl WorkList>) -> u32 {
+    marker::pin(tile_row.x)
 }
 
 /// The thread's sums of a part at `d`; zeros for columns that the CTA does not store.
@@ -292,8 +296,8 @@ pub fn own_row(place: &Place<impl List>) -> u32 {
 /// # Safety
 /// Whole warps, whose sums are complete.
 #[inline(always)]
-pub unsafe fn load(config: &Sm100Config, d: u32) -> Part {
-    if part_columns(config) == PART_COLUMNS {
+pub unsafe fn load(config: &Sm100Config, d: u32) -> Segment {
+    if segment_columns(config) == SEGMENT_COLUMNS {
         // SAFETY: the caller's.
         return unsafe { tcgen05::tcgen05_ld_32x32b_x16(d) }.map(f32::from_bits);
     }
@@ -305,35 +309,39 @@ pub unsafe fn load(config: &Sm100Config, d: u32) -> Part {
 /// Returns the number of a thread's results that lie inside the result, whose sizes are the other
 /// value.
 #[inline(always)]
-fn extent<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) -> (u32, Problem) {
-    let result = work.result(L::end(work.params, &place.group));
+fn extent<L: WorkList>(
+    cta: &Cta<'_, L>,
+    tile_row: &TileRow<L>,
+    results: &Results,
+) -> (u32, Problem) {
+    let result = cta.result(L::end(cta.params, &tile_row.group));
     // A row of `X` is a row of the result, or swapped a column.
-    let swapped = work.swapped();
+    let swapped = cta.swapped();
     let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
-    let exist = columns.saturating_sub(place.result_y(work) + results.column);
-    let exist = exist.min(part_columns(work.config));
+    let exist = columns.saturating_sub(tile_row.result_y(cta) + results.column);
+    let exist = exist.min(segment_columns(cta.config));
     (if results.x < rows { exist } else { 0 }, result)
 }
 
 /// Stores the thread's results that lie inside the result.
 ///
 /// # Safety
-/// `place` and `results` are of a tile of the problem; each element is stored once.
+/// `tile_row` and `results` are of a tile of the problem; each element is stored once.
 #[inline(always)]
-unsafe fn store<L: List>(work: &Work<'_, L>, place: &Place<L>, results: &Results) {
-    let (x, y) = (results.x, place.result_y(work) + results.column);
-    let (exist, result) = extent(work, place, results);
+unsafe fn store<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow<L>, results: &Results) {
+    let (x, y) = (results.x, tile_row.result_y(cta) + results.column);
+    let (exist, result) = extent(cta, tile_row, results);
     if exist == 0 {
         return;
     }
-    let swapped = work.swapped();
+    let swapped = cta.swapped();
     let step = if swapped { result.n } else { 1 };
-    each_eight(work.config, results.results, |i, results| {
+    each_eight(cta.config, results.results, |i, results| {
         let y = y + i;
         let at = if swapped { [y, x] } else { [x, y] };
         let exist = exist.saturating_sub(i);
-        let sink = &work.params.epilogue.sink;
+        let sink = &cta.params.epilogue.sink;
         // SAFETY: the row, and those of the columns that exist, are inside the result.
-        unsafe { direct::store_line(sink, &result, place.matrix, at, step, exist, results) };
+        unsafe { direct::store_line(sink, &result, tile_row.matrix, at, step, exist, results) };
     });
 }

@@ -12,11 +12,10 @@
 //! The shared memory is that of [`Boxes`](super::boxes::Boxes), which only floats need. Tiles of a mixed
 //! product may be of either kind: between two kinds it is [handed over](Blocks::hand_over).
 
-use super::Work;
 use super::boxes::Boxes;
-use super::results::{PART, Part, Results, part_columns};
-use super::store::Place;
-use super::work::List;
+use super::results::{Results, SEGMENT, Segment, segment_columns};
+use super::store::TileRow;
+use super::{Cta, WorkList};
 use crate::gemm::epilogue::blocks::{self, GROUP};
 use crate::gemm::epilogue::{self, COLUMNS};
 use cuda_std::ptx::{barrier, bulk, float, marker, memory};
@@ -31,7 +30,7 @@ const EXCHANGE_BARRIER: u32 = 2;
 const STORING: u32 = STORE_WARPS * warp::LANES;
 /// f32 of a 16-byte word, and such words of a thread's results.
 const WORD: usize = 4;
-const WORDS: usize = PART / WORD;
+const WORDS: usize = SEGMENT / WORD;
 /// Bytes of a lane's word, and of a warp's words.
 const WORD_BYTES: u32 = (WORD * size_of::<f32>()) as u32;
 const WARP_WORD_BYTES: u32 = warp::LANES * WORD_BYTES;
@@ -74,22 +73,22 @@ impl Blocks {
     /// `Y`, that waits for the second half of a block.
     ///
     /// # Safety
-    /// Whole warps; `place` and `results` are of a tile of the problem, their column a multiple of 16,
+    /// Whole warps; `tile_row` and `results` are of a tile of the problem, their column a multiple of 16,
     /// the halves of a block one after the other; each element is stored once; the result is NVFP4 or
     /// MXFP4.
     #[inline(always)]
-    pub unsafe fn store<L: List>(
+    pub unsafe fn store<L: WorkList>(
         &mut self,
-        work: &Work<'_, L>,
+        cta: &Cta<'_, L>,
         boxes: &Boxes,
-        place: &Place<L>,
+        tile_row: &TileRow<L>,
         results: &Results,
     ) {
-        let end = L::end(work.params, &place.group);
-        let (sink, problem) = (&work.params.epilogue.sink, work.result(end));
-        let (swapped, wide) = (work.swapped(), epilogue::is_mxfp4(sink));
+        let end = L::end(cta.params, &tile_row.group);
+        let (sink, problem) = (&cta.params.epilogue.sink, cta.result(end));
+        let (swapped, wide) = (cta.swapped(), epilogue::is_mxfp4(sink));
         let &Results { x, column, results } = results;
-        let y = place.result_y(work) + column;
+        let y = tile_row.result_y(cta) + column;
         let waits = boxes.start() + warp::lane_id() * WORD_BYTES;
         if wide && !swapped && y.is_multiple_of(Mxfp4::BLOCK as u32) {
             // SAFETY: the place is the thread's own.
@@ -111,8 +110,8 @@ impl Blocks {
             let other = unsafe {
                 if !swapped {
                     magnitude(kept(waits))
-                } else if work.gated() {
-                    self.neighbour(work, boxes, amax)
+                } else if cta.gated() {
+                    self.neighbour(cta, boxes, amax)
                 } else {
                     warp::shuffle_xor_f32(amax, GROUP as u32)
                 }
@@ -120,7 +119,7 @@ impl Blocks {
             amax = float::max_nan_f32(amax, other);
         }
         // Swapped, a part may be wider than the CTA's columns of a tile.
-        let is_others = swapped && m - y >= part_columns(work.config);
+        let is_others = swapped && m - y >= segment_columns(cta.config);
         if m >= problem.m || n >= problem.n || is_others {
             return;
         }
@@ -131,7 +130,7 @@ impl Blocks {
             // SAFETY: the block is inside the result.
             unsafe {
                 let halves = [half(0), half(COLUMNS)];
-                blocks::store(sink, &problem, place.matrix, [m, n], halves, amax);
+                blocks::store(sink, &problem, tile_row.matrix, [m, n], halves, amax);
             }
             if groups == 1 {
                 return;
@@ -148,9 +147,9 @@ impl Blocks {
     /// # Safety
     /// All storing warps of the CTA, once for the same results.
     #[inline(always)]
-    unsafe fn neighbour(&mut self, work: &Work<'_, impl List>, boxes: &Boxes, own: f32) -> f32 {
+    unsafe fn neighbour(&mut self, cta: &Cta<'_, impl WorkList>, boxes: &Boxes, own: f32) -> f32 {
         let warp = thread::thread_idx_x() / warp::LANES;
-        let bytes = work.config.boxes() * BOX_BYTES;
+        let bytes = cta.config.boxes() * BOX_BYTES;
         let start = boxes.start();
         let other = if warp.is_multiple_of(2) { start + bytes } else { start - bytes };
         let place = self.turn + warp::lane_id() * size_of::<f32>() as u32;
@@ -166,7 +165,7 @@ impl Blocks {
 
 /// The largest magnitude; NaN if any is.
 #[inline(always)]
-fn magnitude(results: Part) -> f32 {
+fn magnitude(results: Segment) -> f32 {
     let half = |first: usize| blocks::magnitude(core::array::from_fn(|i| results[first + i]));
     float::max_nan_f32(half(0), half(COLUMNS))
 }
@@ -176,7 +175,7 @@ fn magnitude(results: Part) -> f32 {
 /// # Safety
 /// The place is the thread's own.
 #[inline(always)]
-unsafe fn keep(at: u32, results: Part) {
+unsafe fn keep(at: u32, results: Segment) {
     for i in 0..WORDS {
         let word = core::array::from_fn(|j| results[WORD * i + j].to_bits());
         // SAFETY: as the caller says.
@@ -189,8 +188,8 @@ unsafe fn keep(at: u32, results: Part) {
 /// # Safety
 /// The thread kept a part there.
 #[inline(always)]
-unsafe fn kept(at: u32) -> Part {
-    let mut results = [0.0; PART];
+unsafe fn kept(at: u32) -> Segment {
+    let mut results = [0.0; SEGMENT];
     for i in 0..WORDS {
         // SAFETY: as the caller says.
         let word = unsafe { memory::ld_shared_v4_b32(at + i as u32 * WARP_WORD_BYTES) };
@@ -207,23 +206,23 @@ unsafe fn kept(at: u32) -> Part {
 /// # Safety
 /// The same as [`Blocks::store`]; called once per tile, by any of the threads.
 #[inline(always)]
-pub unsafe fn pad<L: List>(work: &Work<'_, L>, place: &Place<L>, [first, count]: [u32; 2]) {
-    let rows = L::rows(work.params, &place.group);
-    if L::GROUPED && L::end(work.params, &place.group) != rows {
+pub unsafe fn pad<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow<L>, [first, count]: [u32; 2]) {
+    let rows = L::rows(cta.params, &tile_row.group);
+    if L::GROUPED && L::end(cta.params, &tile_row.group) != rows {
         // Tokens of other problems are behind this one's.
         return;
     }
-    let (sink, problem) = (&work.params.epilogue.sink, work.result(rows));
+    let (sink, problem) = (&cta.params.epilogue.sink, cta.result(rows));
     let thread = thread::thread_idx_x();
     // A gated product has half as many columns in the result.
-    let halved = u32::from(work.gated());
-    let (x, y) = ((place.x - thread, CTA_ROWS), (place.y + first, count));
-    let ((row, rows), (column, columns)) = if work.swapped() { (y, x) } else { (x, y) };
+    let halved = u32::from(cta.gated());
+    let (x, y) = ((tile_row.x - thread, CTA_ROWS), (tile_row.y + first, count));
+    let ((row, rows), (column, columns)) = if cta.swapped() { (y, x) } else { (x, y) };
     let last = problem.m - 1;
     if row <= last && last - row < rows {
         let part = [column, columns].map(|columns| blocks::count(sink, columns >> halved));
         let threads = [thread, STORE_WARPS * warp::LANES];
         // SAFETY: the result has blocks, and these are the CTA's columns of them.
-        unsafe { blocks::pad_rows(sink, &problem, place.matrix, part, threads) };
+        unsafe { blocks::pad_rows(sink, &problem, tile_row.matrix, part, threads) };
     }
 }

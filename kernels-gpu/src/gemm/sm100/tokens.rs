@@ -2,10 +2,9 @@
 //! memory to the stages, and codes whose rows the copy engine does not take. Their order in a stage
 //! is [`fp4_formats::gemm::sm100::tokens`]'s; each lane has a token's row.
 
-use super::Work;
-use super::control::Control;
+use super::memory::Memory;
 use super::schedule::Tiles;
-use super::work::List;
+use super::{Cta, WorkList};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{fence, grid, marker, memory};
 use cuda_std::warp;
@@ -42,15 +41,15 @@ impl Loaded for [u16; ROW_BYTES as usize] {
 /// # Safety
 /// The warp that loads tokens, as a whole.
 #[inline(always)]
-pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
-    let mut cursor = control.ring().producer();
-    let mut tiles = Tiles::new(work, control);
-    let pieces = work.params.tokens.pieces(work.config.format, work.params.problem.k);
+pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
+    let mut cursor = cta.memory.ring().producer();
+    let mut tiles = Tiles::new(cta);
+    let pieces = cta.params.tokens.pieces(cta.config.format, cta.params.problem.k);
     // The kernel before may make the activations.
     grid::griddepcontrol_wait();
     while let Some(tile) = tiles.current() {
-        let steps = tiles.steps(work);
-        let tokens = Tokens::new(work, tile);
+        let steps = tiles.steps(cta);
+        let tokens = Tokens::new(cta, tile);
         // SAFETY: the tile's tokens and K steps; whole warps take the branches.
         unsafe {
             match pieces {
@@ -58,18 +57,18 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
                     let whole = pieces == Pieces::Rows;
                     let load = |step| tokens.load(step, whole);
                     let put = |_, _, row| row;
-                    walk::<AHEAD, _>(control, work.config, &mut cursor, steps, load, put);
+                    walk::<AHEAD, _>(cta.memory, cta.config, &mut cursor, steps, load, put);
                 }
                 // As few instructions as will do: rows are seldom like that.
                 Pieces::Bytes => {
                     let load = |step| tokens.load_bytes(step);
                     let put = |step, stage, bytes| {
-                        if work.loads_codes() {
+                        if cta.loads_codes() {
                             tokens.copy_codes(step, stage);
                         }
                         tokens.row_of_bytes(step, bytes)
                     };
-                    walk::<1, _>(control, work.config, &mut cursor, steps, load, put);
+                    walk::<1, _>(cta.memory, cta.config, &mut cursor, steps, load, put);
                 }
             }
             tiles.advance::<true>();
@@ -85,14 +84,14 @@ pub unsafe fn run<L: List>(work: &Work<'_, L>, control: &Control) {
 /// The warp that loads tokens, as a whole; the copying lane copies these steps next.
 #[inline(always)]
 unsafe fn walk<const N: usize, T: Loaded>(
-    control: &Control,
+    memory: Memory,
     config: &Sm100Config,
     cursor: &mut Cursor,
     (first, end): (u32, u32),
     load: impl Fn(u32) -> T,
     put: impl Fn(u32, u32, T) -> Row,
 ) {
-    let ring = control.ring();
+    let ring = memory.ring();
     let (mut step, mut count, mut next) = (first, 0, [T::NONE; N]);
     loop {
         let (loaded, begin, before) = (next, step - count, count);
@@ -109,7 +108,7 @@ unsafe fn walk<const N: usize, T: Loaded>(
                 // what all lanes wrote is fenced for the tensor core before one of them says so.
                 unsafe {
                     ring.wait_empty(cursor);
-                    let stage = control.stage(cursor.stage);
+                    let stage = memory.stage(cursor.stage);
                     let row = put(begin + i as u32, stage, loaded[i]);
                     let at = stage + config.y_scales_at() + warp::lane_id() * ROW_BYTES;
                     memory::st_shared_v4_b32(at, row);
@@ -131,7 +130,7 @@ unsafe fn walk<const N: usize, T: Loaded>(
 /// The tokens of a tile, and the one whose scales the lane loads. Lanes without one load the last
 /// one's, so that all do the same and no more is read: rows without a token have codes that are 0.
 struct Tokens<'a, L> {
-    work: Work<'a, L>,
+    cta: Cta<'a, L>,
     /// The tile's first token, and its batch entry.
     first: u32,
     matrix: u64,
@@ -142,25 +141,25 @@ struct Tokens<'a, L> {
     layout: ScaleLayout,
 }
 
-impl<'a, L: List> Tokens<'a, L> {
+impl<'a, L: WorkList> Tokens<'a, L> {
     #[inline(always)]
-    fn new(work: &Work<'a, L>, tile: Tile) -> Self {
-        let (config, tokens) = (work.config, &work.params.tokens);
-        let Problem { m, k, .. } = work.params.problem;
+    fn new(cta: &Cta<'a, L>, tile: Tile) -> Self {
+        let (config, tokens) = (cta.config, &cta.params.tokens);
+        let Problem { m, k, .. } = cta.params.problem;
         let blocks = k / config.format.block();
-        let matrix = u64::from(if work.params.y_shared != 0 { 0 } else { tile.tokens.matrix });
-        let (first, lane) = (work.y_row(tile), warp::lane_id());
+        let matrix = u64::from(if cta.params.y_shared != 0 { 0 } else { tile.tokens.matrix });
+        let (first, lane) = (cta.y_row(tile), warp::lane_id());
         let token = (first + lane.min(config.columns - 1)).min(m - 1);
         let layout = tokens.layout();
         let row = layout.offset(token as usize, 0, blocks as usize) as u64;
         let scales = tokens.scales + matrix * tokens.scale_stride + row;
-        Self { work: *work, first, matrix, scales, blocks, layout }
+        Self { cta: *cta, first, matrix, scales, blocks, layout }
     }
 
     /// Scales of a K step in the order of memory.
     #[inline(always)]
     fn step_blocks(&self) -> u32 {
-        STEP / self.work.config.format.block()
+        STEP / self.cta.config.format.block()
     }
 
     /// Loads the token's scales of K step `step`, at once if they are `whole`, and else by fours.
@@ -176,7 +175,7 @@ impl<'a, L: List> Tokens<'a, L> {
         unsafe {
             if whole {
                 let at = self.scales + u64::from(first);
-                match self.work.config.format {
+                match self.cta.config.format {
                     Format::Nvfp4 => row = memory::ld_global_v4_b32(at),
                     Format::Mxfp4 => [row[0], row[1]] = memory::ld_global_v2_b32(at),
                 }
@@ -237,8 +236,8 @@ impl<'a, L: List> Tokens<'a, L> {
     unsafe fn copy_codes(&self, step: u32, stage: u32) {
         const CHUNK: u32 = CHUNK_BYTES as u32;
         const CHUNKS: u32 = STEP_BYTES / CHUNK;
-        let (config, tokens) = (self.work.config, &self.work.params.tokens);
-        let Problem { m, k, .. } = self.work.params.problem;
+        let (config, tokens) = (self.cta.config, &self.cta.params.tokens);
+        let Problem { m, k, .. } = self.cta.params.problem;
         let (matrix, row_bytes) = (tokens.codes + self.matrix * tokens.code_stride, k / 2);
         let mut at = warp::lane_id();
         // Not unrolled, as it seldom runs.

@@ -117,7 +117,7 @@ pub(super) struct Piece {
     pub step: u32,
     /// Whether the thread loads the second half of eight sums first, so that the eight threads
     /// that load at the same time have no bank conflict.
-    pub swapped: bool,
+    pub second_first: bool,
 }
 
 impl<L: WorkList> Store<'_, L> {
@@ -150,8 +150,8 @@ impl<L: WorkList> Store<'_, L> {
         let column = index << columns_log2 << gated;
         let n = ((self.tile.row_tile * self.cta.config.rows) >> gated) + (index << columns_log2);
         let (ahead, step) = self.tokens(log2);
-        let swapped = !(self.thread ^ self.thread >> 2).is_multiple_of(2);
-        Piece { column, n, ahead, step, swapped }
+        let second_first = !(self.thread ^ self.thread >> 2).is_multiple_of(2);
+        Piece { column, n, ahead, step, second_first }
     }
 
     /// Whether sums are loaded from the cluster's shared memory.
@@ -206,7 +206,7 @@ impl<L: WorkList> Store<'_, L> {
     #[inline(always)]
     unsafe fn load(&self, piece: &Piece, rank: u32, column: u32, token: u32) -> [f32; COLUMNS] {
         let at = self.part.sums(self.cta.memory, rank, token) + column * size_of::<f32>() as u32;
-        let (before, after) = if piece.swapped { (16, 0) } else { (0, 16) };
+        let (before, after) = if piece.second_first { (16, 0) } else { (0, 16) };
         let load = |at: u32| {
             // SAFETY: the sums are there, at a multiple of 16 bytes.
             unsafe {
@@ -219,7 +219,7 @@ impl<L: WorkList> Store<'_, L> {
         };
         let (one, other) = (load(at + before), load(at + after));
         core::array::from_fn(|j| {
-            let first = (j < COLUMNS / 2) != piece.swapped;
+            let first = (j < COLUMNS / 2) != piece.second_first;
             let half = j % (COLUMNS / 2);
             f32::from_bits(if first { one[half] } else { other[half] })
         })

@@ -13,7 +13,7 @@ mod uniform;
 pub use uniform::{Scaled, Uniform};
 
 /// A work list. All threads of a cluster get the same answers.
-pub trait List: Copy {
+pub trait WorkList: Copy {
     /// Whether a table in shared memory says which tiles there are.
     const GROUPED: bool;
 

@@ -11,7 +11,7 @@ use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Affine, Epilogue, Problem, TileOrder, TileShape};
 use fp4_formats::layout::TILE_ROWS;
 
-use super::List;
+use super::WorkList;
 use crate::gemm::epilogue::combine::affine_of;
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::{self, MixedTable};
@@ -28,8 +28,8 @@ pub struct Group {
     alphas: [f32; 2],
 }
 
-/// A grouped product. Its table in shared memory is [`Control::table`](crate::gemm::sm100::control::Control)'s.
-impl List for GroupTable<'_> {
+/// A grouped product. Its table in shared memory is [`Memory::table`](crate::gemm::sm100::memory::Memory)'s.
+impl WorkList for GroupTable<'_> {
     const GROUPED: bool = true;
 
     type Numbers = u32;
@@ -107,8 +107,8 @@ impl List for GroupTable<'_> {
 }
 
 /// The work list of mixed products. Their table in shared memory is
-/// [`Control::table`](crate::gemm::sm100::control::Control)'s.
-impl List for MixedTable<'_> {
+/// [`Memory::table`](crate::gemm::sm100::memory::Memory)'s.
+impl WorkList for MixedTable<'_> {
     const GROUPED: bool = true;
     const MIXED: bool = true;
 

@@ -5,14 +5,14 @@ use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Affine, Epilogue};
 
-use super::List;
+use super::WorkList;
 use crate::gemm::epilogue::combine::affine_of;
 
 /// A dense or batched product.
 #[derive(Clone, Copy)]
 pub struct Uniform;
 
-impl List for Uniform {
+impl WorkList for Uniform {
     const GROUPED: bool = false;
 
     type Numbers = gemm::Tiles;
@@ -57,10 +57,10 @@ pub struct Scaled {
     pub row_factor_stride: u32,
 }
 
-impl List for Scaled {
+impl WorkList for Scaled {
     const GROUPED: bool = false;
 
-    type Numbers = <Uniform as List>::Numbers;
+    type Numbers = <Uniform as WorkList>::Numbers;
 
     /// Its matrix.
     type Group = u32;

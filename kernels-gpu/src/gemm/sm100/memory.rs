@@ -2,7 +2,7 @@
 
 use crate::pipeline::Ring;
 use crate::pipeline::ring::MBARRIER_BYTES;
-use cuda_std::ptx::{cluster, fence, mbarrier, memory};
+use cuda_std::ptx::{cluster, fence, mbarrier, memory as words};
 use cuda_std::warp;
 use fp4_formats::gemm::sm100::Sm100Config;
 use fp4_formats::gemm::sm100::config::{CONTROL_BYTES, STAGE_ALIGN, STORE_WARPS};
@@ -23,7 +23,7 @@ const RESPONSE_BYTES: u32 = 16;
 
 /// Shared addresses of a CTA, the same in each of its cluster.
 #[derive(Clone, Copy)]
-pub struct Control {
+pub struct Memory {
     /// First stage.
     stages: u32,
     /// Bytes from one to the next.
@@ -40,7 +40,7 @@ pub struct Control {
     ones_bytes: u32,
 }
 
-impl Control {
+impl Memory {
     /// Lays out dynamic shared memory that begins at `start`.
     #[inline(always)]
     pub fn new(config: &Sm100Config, start: u32) -> Self {
@@ -51,9 +51,9 @@ impl Control {
         let base = boxes + config.boxes_bytes();
         let depths = [config.stages(), config.accumulator_stages(), config.buffers()];
         let ones_bytes = config.ones_bytes();
-        let control = Self { stages, stage_stride, exchange, boxes, base, depths, ones_bytes };
-        assert!(control.response_offset(RESPONSES) + size_of::<u32>() as u32 <= CONTROL_BYTES);
-        control
+        let map = Self { stages, stage_stride, exchange, boxes, base, depths, ones_bytes };
+        assert!(map.response_offset(RESPONSES) + size_of::<u32>() as u32 <= CONTROL_BYTES);
+        map
     }
 
     /// Returns the offset behind `base` of ring `index`, or of the data behind the rings: of
@@ -148,7 +148,7 @@ impl Control {
         let at = self.ones() + warp::lane_id() * (WORDS * size_of::<u32>()) as u32;
         let ones = u32::from_le_bytes([ue8m0::ONE; size_of::<u32>()]);
         // SAFETY: the lane's part of the tile.
-        unsafe { memory::st_shared_v4_b32(at, [ones; WORDS]) };
+        unsafe { words::st_shared_v4_b32(at, [ones; WORDS]) };
         // The tensor core reads it.
         fence::fence_proxy_async_shared_cta();
     }
