@@ -3,7 +3,7 @@
 use super::{Cta, RESULT, WorkList};
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::sm100::config::CTA_ROWS;
-use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
+use fp4_formats::gemm::sm100::Sm100Params;
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
