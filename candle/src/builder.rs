@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use nvfp4::ScaleLayout;
-use nvfp4::parallel::{Cut, Part};
+use nvfp4::parallel::{Cut, Shard};
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::Dims;
 use nvfp4_checkpoint::{Blocks, Layout, Model, Order, Parts, load};
@@ -43,7 +43,7 @@ pub struct PackedBuilder {
     source: Arc<Source>,
     path: String,
     quantizes: bool,
-    part: Option<Part>,
+    part: Option<Shard>,
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl PackedBuilder {
 
     /// Takes a part of each weight, as the functions say.
     #[must_use]
-    pub fn part(&self, part: Part) -> Self {
+    pub fn part(&self, part: Shard) -> Self {
         Self { part: Some(part), ..self.clone() }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Module, Result, Tensor};
 use nvfp4::device::{Device as Machine, DeviceRequest};
 use nvfp4::observe::Reports;
-use nvfp4::parallel::Part;
+use nvfp4::parallel::Shard;
 use nvfp4::quantize::{Format, TensorScale, quantize, recipe_by_name};
 use nvfp4::tensor::Dims;
 use nvfp4::{HalfType, ScaleLayout};
@@ -325,7 +325,7 @@ fn layers_come_from_every_layout() -> Result<()> {
         let wrong = message(up.linear(K + 16, N));
         assert!(wrong.contains("must be [1, 40, 80], but is [1, 40, 64]"), "{layout}: {wrong}");
 
-        let parts = [0, 1].map(|rank| up.part(Part::new(rank, 2).expect("valid")));
+        let parts = [0, 1].map(|rank| up.part(Shard::new(rank, 2).expect("valid")));
         let rows = parts.each_ref().map(|part| part.linear_by_rows(K, N)?.forward(&x));
         let [first, second] = rows;
         assert!(error(&Tensor::cat(&[first?, second?], 1)?, &y)? < 1e-6, "{layout}");
@@ -343,7 +343,7 @@ fn layers_come_from_every_layout() -> Result<()> {
             error(&y.narrow(0, 0, 1)?.narrow(1, 1, 1)?.reshape((1, N))?, &one.narrow(0, 0, 1)?)?
                 < 1e-6
         );
-        let last = experts.part(Part::new(1, 2).expect("valid")).experts(2, K, N, "down")?;
+        let last = experts.part(Shard::new(1, 2).expect("valid")).experts(2, K, N, "down")?;
         assert_eq!((moe.experts(), last.experts()), (2, 1));
     }
 

@@ -5,7 +5,7 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 
 use nvfp4::error::{Result, reserve};
-use nvfp4::parallel::{Cut, Part};
+use nvfp4::parallel::{Cut, Shard};
 pub use nvfp4::tensor::{Blocks, Convention, GlobalScale};
 
 /// The order of a weight's last two dimensions.
@@ -127,7 +127,7 @@ impl Weight {
     ///
     /// # Errors
     /// The same as [`BlockScaled::part`](nvfp4::tensor::BlockScaled::part).
-    pub fn part(&self, cut: Cut, part: Part) -> Result<Self> {
+    pub fn part(&self, cut: Cut, part: Shard) -> Result<Self> {
         let blocks = self.blocks.part(cut, part)?;
         let dims = blocks.dims();
         let mut own = self.clone();

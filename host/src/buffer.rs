@@ -52,11 +52,11 @@ const POISON: u8 = 0xff;
 /// was allocated with.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    place: Place,
+    place: Memory,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Memory {
     /// Shared only with a capture of launches, which has a weak reference.
     Cuda(Arc<CudaMemory>),
     #[cfg(feature = "emulator")]
@@ -70,7 +70,7 @@ enum Place {
 }
 
 #[cfg(feature = "emulator")]
-impl Drop for Place {
+impl Drop for Memory {
     fn drop(&mut self) {
         if let Self::Emulator { memory, address, owned: true, .. } = self {
             // The address came from `alloc` and is freed once, so there is no error to report.
@@ -79,7 +79,7 @@ impl Drop for Place {
     }
 }
 
-impl Place {
+impl Memory {
     fn on_gpu(device: &Device, name: &str, memory: CudaMemory) -> Self {
         let memory = Arc::new(memory);
         #[cfg(feature = "capture")]
@@ -100,11 +100,11 @@ impl DeviceBuffer {
     /// [`DeviceError`](crate::device::DeviceError), for example if memory is exhausted.
     pub fn upload(device: &Device, name: &str, bytes: &[u8]) -> Result<Self> {
         let place = match device.backend() {
-            Backend::Cuda(gpu) => Place::on_gpu(device, name, gpu.upload(bytes)?),
+            Backend::Cuda(gpu) => Memory::on_gpu(device, name, gpu.upload(bytes)?),
             #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => {
                 let address = emulator.memory().alloc_from(name, bytes)?;
-                Place::Emulator {
+                Memory::Emulator {
                     memory: emulator.memory.clone(),
                     address,
                     len: bytes.len(),
@@ -138,7 +138,7 @@ impl DeviceBuffer {
             Backend::Cuda(gpu) => {
                 let memory = gpu.alloc(len)?;
                 memory.fill(value.unwrap_or(POISON))?;
-                Place::on_gpu(device, name, memory)
+                Memory::on_gpu(device, name, memory)
             }
             #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => {
@@ -147,7 +147,7 @@ impl DeviceBuffer {
                 if let Some(value) = value {
                     memory.fill(address, len as u64, value)?;
                 }
-                Place::Emulator { memory: emulator.memory.clone(), address, len, owned: true }
+                Memory::Emulator { memory: emulator.memory.clone(), address, len, owned: true }
             }
         };
         device.count_allocation();
@@ -186,7 +186,7 @@ impl DeviceBuffer {
             Backend::Cuda(gpu) => {
                 // SAFETY: the caller guarantees the memory and the order of other work on it.
                 let memory = unsafe { CudaMemory::view(gpu, address, len) };
-                Place::on_gpu(device, name, memory)
+                Memory::on_gpu(device, name, memory)
             }
             #[cfg(feature = "emulator")]
             Backend::Emulator(emulator) => {
@@ -198,7 +198,7 @@ impl DeviceBuffer {
                 if !inside {
                     return Err(MemoryError::OutOfBounds { addr: address, bytes }.into());
                 }
-                Place::Emulator { memory: emulator.memory.clone(), address, len, owned: false }
+                Memory::Emulator { memory: emulator.memory.clone(), address, len, owned: false }
             }
         };
         Ok(Self { place })
@@ -225,7 +225,7 @@ impl DeviceBuffer {
         let Backend::Cuda(gpu) = device.backend() else { return Ok(view) };
         // SAFETY: as above.
         let memory = unsafe { CudaMemory::view_for_stream(gpu, address, len) };
-        Ok(Self { place: Place::on_gpu(device, name, memory) })
+        Ok(Self { place: Memory::on_gpu(device, name, memory) })
     }
 
     /// The address, if the buffer has exactly `bytes` bytes that kernels of `device` can use.
@@ -260,7 +260,7 @@ impl DeviceBuffer {
     /// [`Error::Shape`].
     pub(crate) fn require_on(&self, what: &str, device: &Device) -> Result<()> {
         let found = match (&self.place, device.backend()) {
-            (Place::Cuda(memory), Backend::Cuda(gpu)) => {
+            (Memory::Cuda(memory), Backend::Cuda(gpu)) => {
                 if memory.device().shares_memory_with(gpu) {
                     if memory.is_for_stream_of(gpu) {
                         return Ok(());
@@ -273,18 +273,18 @@ impl DeviceBuffer {
                 format!("on cuda:{}", memory.device().info().ordinal)
             }
             #[cfg(feature = "emulator")]
-            (Place::Emulator { memory, .. }, Backend::Emulator(emulator)) => {
+            (Memory::Emulator { memory, .. }, Backend::Emulator(emulator)) => {
                 if Arc::ptr_eq(memory, &emulator.memory) {
                     return Ok(());
                 }
                 "on another emulated device".into()
             }
             #[cfg(feature = "emulator")]
-            (Place::Cuda(memory), Backend::Emulator(_)) => {
+            (Memory::Cuda(memory), Backend::Emulator(_)) => {
                 format!("on cuda:{}", memory.device().info().ordinal)
             }
             #[cfg(feature = "emulator")]
-            (Place::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
+            (Memory::Emulator { .. }, Backend::Cuda(_)) => "on an emulated device".into(),
         };
         let required = format!("on {}, as the kernels", device.choice().device);
         Err(Error::WrongDevice { field: format!("memory of {what}"), required, actual: found })
@@ -293,9 +293,9 @@ impl DeviceBuffer {
     /// The GPU's handle that it was made from; none on the emulator.
     pub(crate) fn gpu(&self) -> Option<&CudaDevice> {
         match &self.place {
-            Place::Cuda(memory) => Some(memory.device()),
+            Memory::Cuda(memory) => Some(memory.device()),
             #[cfg(feature = "emulator")]
-            Place::Emulator { .. } => None,
+            Memory::Emulator { .. } => None,
         }
     }
 
@@ -303,9 +303,9 @@ impl DeviceBuffer {
     #[must_use]
     pub fn address(&self) -> u64 {
         match &self.place {
-            Place::Cuda(memory) => memory.address(),
+            Memory::Cuda(memory) => memory.address(),
             #[cfg(feature = "emulator")]
-            Place::Emulator { address, .. } => *address,
+            Memory::Emulator { address, .. } => *address,
         }
     }
 
@@ -313,9 +313,9 @@ impl DeviceBuffer {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.place {
-            Place::Cuda(memory) => memory.len(),
+            Memory::Cuda(memory) => memory.len(),
             #[cfg(feature = "emulator")]
-            Place::Emulator { len, .. } => *len,
+            Memory::Emulator { len, .. } => *len,
         }
     }
 
@@ -332,9 +332,9 @@ impl DeviceBuffer {
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn fill(&self, value: u8) -> Result<()> {
         match &self.place {
-            Place::Cuda(memory) => memory.queue_fill(value)?,
+            Memory::Cuda(memory) => memory.queue_fill(value)?,
             #[cfg(feature = "emulator")]
-            Place::Emulator { memory, address, len, .. } => {
+            Memory::Emulator { memory, address, len, .. } => {
                 lock(memory).fill(*address, *len as u64, value)?;
             }
         }
@@ -344,9 +344,9 @@ impl DeviceBuffer {
     /// [`fill`](Self::fill) on the stream of another handle of the GPU.
     pub(crate) fn fill_on(&self, stream: &CudaDevice, value: u8) -> Result<()> {
         match &self.place {
-            Place::Cuda(memory) => Ok(memory.queue_fill_on(stream, value)?),
+            Memory::Cuda(memory) => Ok(memory.queue_fill_on(stream, value)?),
             #[cfg(feature = "emulator")]
-            Place::Emulator { .. } => self.fill(value),
+            Memory::Emulator { .. } => self.fill(value),
         }
     }
 
@@ -362,9 +362,9 @@ impl DeviceBuffer {
             return Err(Error::shape("bytes to write", required, bytes.len()));
         }
         match &self.place {
-            Place::Cuda(memory) => memory.write(0, bytes)?,
+            Memory::Cuda(memory) => memory.write(0, bytes)?,
             #[cfg(feature = "emulator")]
-            Place::Emulator { memory, address, .. } => {
+            Memory::Emulator { memory, address, .. } => {
                 lock(memory).write(*address, bytes)?;
             }
         }
@@ -379,13 +379,13 @@ impl DeviceBuffer {
         let end = range.end.min(self.len());
         let start = range.start.min(end);
         Ok(match &self.place {
-            Place::Cuda(memory) => {
+            Memory::Cuda(memory) => {
                 let mut bytes = memory.to_vec()?;
                 bytes.truncate(end);
                 bytes.split_off(start)
             }
             #[cfg(feature = "emulator")]
-            Place::Emulator { memory, address, .. } => {
+            Memory::Emulator { memory, address, .. } => {
                 lock(memory).read(*address + start as u64, (end - start) as u64)?
             }
         })

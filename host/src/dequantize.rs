@@ -45,7 +45,7 @@ use crate::device::{AtOnce, FoundKernel, Kernels};
 use crate::error::{Error, Result, filled};
 use crate::floats;
 use crate::quantize::QuantizedMatrix;
-use crate::quantize::device::{Plan, Step, launch_step, scale_bytes, sizes};
+use crate::quantize::device::{Plan, PlannedKernel, launch_step, scale_bytes, sizes};
 #[cfg(doc)]
 use crate::tensor::BlockScaled;
 
@@ -97,7 +97,7 @@ impl Dequantizer {
         let plan = Plan {
             op: "dequantize",
             arch: device.choice().arch,
-            steps: vec![Step { kernel: config.name, ctas, threads: config.threads() }],
+            steps: vec![PlannedKernel { kernel: config.name, ctas, threads: config.threads() }],
             why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
         };
         let found = kernels.find_all([config.name])?;

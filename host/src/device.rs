@@ -38,7 +38,7 @@ use crate::cuda::{self, CudaDevice, CudaModule, DriverError, StreamId, TensorMap
 pub use crate::error::DeviceError;
 use crate::error::Result;
 use crate::error::device::DEVICE_FORMS;
-use crate::kernels::{KernelFiles, KernelsError, Place};
+use crate::kernels::{KernelFiles, KernelSource, KernelsError};
 pub use crate::launch::LaunchSpec;
 use crate::modules::{CodeRequest, LoadedModule, Modules};
 #[cfg(feature = "emulator")]
@@ -530,8 +530,8 @@ impl Kernels {
     #[must_use]
     pub fn folder(&self) -> &Path {
         match self.modules.files().place() {
-            Place::Folder(folder) => folder,
-            Place::Program | Place::Given(_) => Path::new(""),
+            KernelSource::Folder(folder) => folder,
+            KernelSource::Program | KernelSource::Given(_) => Path::new(""),
         }
     }
 

@@ -49,7 +49,7 @@ pub enum KernelsError {
     #[error("{place}: architecture must be {required}, got {actual}")]
     OtherArch {
         /// The place of the kernels.
-        place: Place,
+        place: KernelSource,
         /// The architecture that was looked for.
         required: Arch,
         /// The one that the manifest is of.
@@ -63,7 +63,7 @@ pub enum KernelsError {
         /// The architecture.
         arch: Arch,
         /// The place of the kernels.
-        place: Place,
+        place: KernelSource,
     },
     /// A module that the compiler that this program was told of did not compile.
     #[error("{place}: the module of {family} for {arch} cannot be compiled: {reason}")]
@@ -73,7 +73,7 @@ pub enum KernelsError {
         /// The architecture.
         arch: Arch,
         /// The place of the kernels.
-        place: Place,
+        place: KernelSource,
         /// The compiler's reason.
         reason: String,
     },
@@ -88,7 +88,7 @@ pub enum KernelsError {
         /// The kernel.
         kernel: String,
         /// The place of the kernels.
-        place: Place,
+        place: KernelSource,
     },
     /// A kernel that is in no family and in no module.
     #[error("{place}: there is no kernel {kernel:?}")]
@@ -96,7 +96,7 @@ pub enum KernelsError {
         /// The name asked for.
         kernel: String,
         /// The place of the kernels.
-        place: Place,
+        place: KernelSource,
     },
     /// A module that was compiled with another version of the contract crate: kernels and program
     /// would disagree about parameters and tables.
@@ -108,7 +108,7 @@ pub enum KernelsError {
         /// The family.
         family: Family,
         /// The place of the kernels.
-        place: Place,
+        place: KernelSource,
         /// This program's stamp.
         required: String,
         /// The module's.
@@ -157,20 +157,20 @@ pub enum KernelsError {
 }
 
 /// Says how a module that is missing is had.
-fn remedy(place: &Place, arch: Arch, family: Family) -> String {
+fn remedy(place: &KernelSource, arch: Arch, family: Family) -> String {
     match place {
-        Place::Folder(_) => {
+        KernelSource::Folder(_) => {
             format!(": `cargo xtask build-kernels --arch {arch} --only {family}` compiles it")
         }
         #[cfg(feature = "embed")]
-        Place::Program => match nvfp4_kernels::part(family) {
+        KernelSource::Program => match nvfp4_kernels::part(family) {
             nvfp4_kernels::Part::Vectors => String::new(),
             nvfp4_kernels::Part::Gemm => ": the feature `embed-gemm` puts it there".into(),
             nvfp4_kernels::Part::Moe => ": the feature `embed-moe` puts it there".into(),
         },
         #[cfg(not(feature = "embed"))]
-        Place::Program => String::new(),
-        Place::Given(_) => String::new(),
+        KernelSource::Program => String::new(),
+        KernelSource::Given(_) => String::new(),
     }
 }
 
@@ -188,7 +188,7 @@ impl fmt::Display for Paths<'_> {
 
 /// The place of compiled kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum KernelSource {
     /// A folder.
     Folder(PathBuf),
     /// This program.
@@ -197,7 +197,7 @@ pub enum Place {
     Given(Arc<[String]>),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for KernelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(folder) => write!(f, "{}", folder.display()),
@@ -210,7 +210,7 @@ impl fmt::Display for Place {
 /// The compiled kernels of an architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFiles {
-    place: Place,
+    place: KernelSource,
     manifest: Manifest,
 }
 
@@ -239,9 +239,9 @@ impl KernelFiles {
         let (place, manifest) = match (folder, in_program(arch)) {
             (Some(folder), _) => {
                 let manifest = Manifest::read(&folder.join(FILE_NAME))?;
-                (Place::Folder(folder.clone()), manifest)
+                (KernelSource::Folder(folder.clone()), manifest)
             }
-            (None, Some(manifest)) if !is_named => (Place::Program, manifest?),
+            (None, Some(manifest)) if !is_named => (KernelSource::Program, manifest?),
             (None, _) => {
                 let looked = looked.iter().map(|folder| folder.join(FILE_NAME)).collect();
                 return Err(KernelsError::NotFound { arch, looked });
@@ -267,7 +267,7 @@ impl KernelFiles {
     /// library, and for texts of several architectures; [`KernelsError::OtherStamp`].
     pub fn from_ptx(texts: impl IntoIterator<Item = String>) -> Result<Self, KernelsError> {
         let texts: Arc<[String]> = texts.into_iter().collect();
-        let place = Place::Given(texts.clone());
+        let place = KernelSource::Given(texts.clone());
         let mut manifest: Option<Manifest> = None;
         for (index, text) in texts.iter().enumerate() {
             let arch = given::target(text)?;
@@ -295,7 +295,7 @@ impl KernelFiles {
 
     /// Returns the place of the kernels.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &KernelSource {
         &self.place
     }
 
@@ -333,7 +333,7 @@ impl KernelFiles {
             return Ok(module.clone());
         }
         let (arch, place) = (self.manifest.arch, self.place.clone());
-        let Place::Folder(folder) = &self.place else {
+        let KernelSource::Folder(folder) = &self.place else {
             return Err(KernelsError::NoFamily { family, arch, place });
         };
         match compile::compile(folder, built_with(), arch, family) {
@@ -401,20 +401,20 @@ impl KernelFiles {
     /// The path of a file, or its name if it is in no folder.
     fn path(&self, file: &File) -> PathBuf {
         match &self.place {
-            Place::Folder(folder) => folder.join(&file.name),
-            Place::Program | Place::Given(_) => PathBuf::from(&file.name),
+            KernelSource::Folder(folder) => folder.join(&file.name),
+            KernelSource::Program | KernelSource::Given(_) => PathBuf::from(&file.name),
         }
     }
 
     fn contents(&self, family: Family, file: &File) -> Result<Vec<u8>, KernelsError> {
         let path = self.path(file);
         let contents = match &self.place {
-            Place::Folder(_) => match std::fs::read(&path) {
+            KernelSource::Folder(_) => match std::fs::read(&path) {
                 Ok(contents) => contents,
                 Err(source) => return Err(KernelsError::Unreadable { family, path, source }),
             },
-            Place::Program => program_file(self.manifest.arch, file)?,
-            Place::Given(texts) => given::text(texts, file).as_bytes().to_owned(),
+            KernelSource::Program => program_file(self.manifest.arch, file)?,
+            KernelSource::Given(texts) => given::text(texts, file).as_bytes().to_owned(),
         };
         if file.is(&contents) {
             return Ok(contents);

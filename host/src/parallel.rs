@@ -13,18 +13,18 @@
 //!
 //! ```
 //! use nvfp4::ScaleLayout;
-//! use nvfp4::parallel::{Cut, Part};
+//! use nvfp4::parallel::{Cut, Shard};
 //! use nvfp4::quantize::{TensorScale, quantize};
 //! use nvfp4::tensor::Dims;
 //!
 //! # fn main() -> nvfp4::Result<()> {
 //! let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
 //! let weight = quantize("down", &[0.5; 64 * 96], Dims::new(1, 64, 96)?, scale, layout)?;
-//! let second = Part::new(1, 2)?;
+//! let second = Shard::new(1, 2)?;
 //! assert_eq!(second.range("K", 96, 16)?, 48..96);
 //! assert_eq!(weight.part(Cut::Columns, second)?.dims(), Dims::new(1, 64, 48)?);
 //! // Blocks stay whole.
-//! let error = weight.part(Cut::Columns, Part::new(0, 4)?).expect_err("1.5 blocks");
+//! let error = weight.part(Cut::Columns, Shard::new(0, 4)?).expect_err("1.5 blocks");
 //! assert_eq!(
 //!     error.to_string(),
 //!     "K of `down` must be a multiple of 64, 4 parts of whole units of 16, but is 96"
@@ -43,13 +43,13 @@ use crate::tensor::{BlockScaled, Blocks, Dims, byte_counts};
 
 /// One of several parts of equal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Shard {
     rank: usize,
     ranks: usize,
 }
 
-impl Part {
-    /// Part `rank` of `ranks`.
+impl Shard {
+    /// Shard `rank` of `ranks`.
     ///
     /// # Errors
     /// [`Error::Shape`] for a rank that is not below the number of parts.
@@ -122,7 +122,7 @@ impl<F: BlockFormat> BlockScaled<F> {
     /// # Errors
     /// [`Error::Shape`] where parts would not be equal or would cut a block; those of
     /// [`cut`](Self::cut).
-    pub fn part(&self, cut: Cut, part: Part) -> Result<Self> {
+    pub fn part(&self, cut: Cut, part: Shard) -> Result<Self> {
         let (dims, name) = (self.dims(), self.name());
         match cut {
             Cut::Rows => self.cut(cut, part.range(&format!("N of `{name}`"), dims.rows(), 1)?),
@@ -191,7 +191,7 @@ impl Blocks {
     ///
     /// # Errors
     /// The same as there.
-    pub fn part(&self, cut: Cut, part: Part) -> Result<Self> {
+    pub fn part(&self, cut: Cut, part: Shard) -> Result<Self> {
         Ok(match self {
             Self::Nvfp4(tensor) => Self::Nvfp4(tensor.part(cut, part)?),
             Self::Mxfp4(tensor) => Self::Mxfp4(tensor.part(cut, part)?),

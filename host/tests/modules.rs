@@ -6,7 +6,7 @@ use fp4_formats::stamp::STAMP;
 use fp4_formats::{Arch, Family, ceiling, gemv};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::error::Error;
-use nvfp4::kernels::{KernelFiles, KernelsError, Place};
+use nvfp4::kernels::{KernelFiles, KernelSource, KernelsError};
 use nvfp4_manifest::{File, Manifest, stamp, stamped};
 
 const PTX: &str = ".version 9.0\n.target sm_90a\n.address_size 64\n";
@@ -136,7 +136,7 @@ fn modules_can_be_given_as_ptx() {
     let device = Device::open(&"emu:h200".parse().expect("known")).expect("opens");
     // SAFETY: the device is the emulator, which checks every access.
     let kernels = unsafe { Kernels::from_ptx(&device, [text.clone()]) }.expect("ours");
-    assert!(matches!(kernels.files().place(), Place::Given(_)));
+    assert!(matches!(kernels.files().place(), KernelSource::Given(_)));
     kernels.load([gemv, ceiling::NAME]).expect("both families are in the text");
     let error = refused(&kernels, gemv::CONFIGS[1].name);
     assert!(matches!(error, KernelsError::Stale { family: Family::Gemv, .. }), "{error}");

@@ -2,7 +2,7 @@
 
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::Result;
-use nvfp4::parallel::{Cut, Part};
+use nvfp4::parallel::{Cut, Shard};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::rng::SplitMix64;
@@ -20,7 +20,7 @@ fn check<F: BlockFormat>(sizes: [usize; 3], layout: ScaleLayout, ranks: usize) {
     for (axis, cut) in [(0, Cut::Experts), (1, Cut::Rows), (2, Cut::Columns)] {
         let mut start = 0;
         for rank in 0..ranks {
-            let part = whole.part(cut, Part::new(rank, ranks).expect("valid")).expect("whole");
+            let part = whole.part(cut, Shard::new(rank, ranks).expect("valid")).expect("whole");
             let dims = part.dims();
             let own = [dims.batch(), dims.rows(), dims.cols()];
             for (index, value) in part.dequantize().expect("small").into_iter().enumerate() {
@@ -45,7 +45,7 @@ fn parts_make_up_the_whole() {
 
 #[test]
 fn what_cannot_be_cut() {
-    let part = |rank, ranks| Part::new(rank, ranks).expect("valid");
+    let part = |rank, ranks| Shard::new(rank, ranks).expect("valid");
     let refused = |result: Result<BlockScaled<Nvfp4>>, text: &str| {
         assert_eq!(result.expect_err("refused").to_string(), text);
     };
@@ -66,13 +66,13 @@ fn what_cannot_be_cut() {
     let text = "columns of `w` must be cut at multiples of 64, not within a tile of 128x4 scales, \
                 but is 0..32";
     refused(tiles.part(Cut::Columns, part(0, 4)), text);
-    let error = Part::new(2, 2).expect_err("refused").to_string();
+    let error = Shard::new(2, 2).expect_err("refused").to_string();
     assert_eq!(error, "rank must be below 2, the number of parts, but is 2");
 }
 
 #[test]
 fn experts_are_divided_about_evenly() {
-    let ranges = (0..3).map(|rank| Part::new(rank, 3).and_then(|part| part.experts(8)));
+    let ranges = (0..3).map(|rank| Shard::new(rank, 3).and_then(|part| part.experts(8)));
     let ranges: Vec<_> = ranges.map(|range| range.expect("enough")).collect();
     assert_eq!(ranges, [0..3, 3..6, 6..8]);
 }

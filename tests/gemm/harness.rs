@@ -5,7 +5,9 @@ use nvfp4::gemm::{Activation, GatedWeights, GemmOptions, GemmResult, UpOptions, 
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::gemm::reference;
 use nvfp4_lab::generate::Generator;
-use nvfp4_tests::gemm::{Case, Expected, GUARD, GatedForm, POISON, Part, Placement, RESULTS};
+use nvfp4_tests::gemm::{
+    Case, Expected, GUARD, GatedForm, OperandBuffer, POISON, Placement, RESULTS,
+};
 use nvfp4_tests::{DEVICES, emulated};
 use ptx_emu::Schedule;
 
@@ -66,7 +68,7 @@ fn errors_beyond_the_bound_are_found() {
 #[test]
 fn writes_beside_a_matrix_are_found() {
     for placement in [Placement::Padded(5), Placement::Shared] {
-        let part = Part { placement, batch: 3, size: 8, bits: 16 };
+        let part = OperandBuffer { placement, batch: 3, size: 8, bits: 16 };
         let matrices = [1; 24];
         let buffer = part.spread(&matrices);
         let stride = part.stride().expect("one is given") * 2;

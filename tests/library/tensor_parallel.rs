@@ -4,7 +4,7 @@
 mod mlp;
 
 use mlp::{BOUND, Mlp, Sizes, on_several_devices, relative_error};
-use nvfp4::parallel::Part;
+use nvfp4::parallel::Shard;
 use nvfp4_tests::{SCHEDULES, emulated};
 
 const SIZES: Sizes = Sizes { tokens: 8, hidden: 128, between: 192 };
@@ -24,7 +24,7 @@ fn parts_add_up_to_the_whole() {
             assert!(error < BOUND, "{device}, {ranks} devices: {error:.1e}");
         }
         // One part alone is far from it.
-        let part = mlp.part(Part::new(0, 2).expect("valid")).expect("whole blocks");
+        let part = mlp.part(Shard::new(0, 2).expect("valid")).expect("whole blocks");
         let error = relative_error(&place(&part).expect("runs"), &whole);
         assert!(error > 0.3, "{device}: {error:.1e}");
     }

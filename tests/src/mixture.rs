@@ -48,7 +48,7 @@ pub struct Mixture<F> {
 
 /// The tokens of one launch.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct TokenBatch {
     x: HalfMatrix,
     ids: Vec<i32>,
     weights: Vec<f32>,
@@ -84,7 +84,7 @@ impl<F: BlockFormat> Mixture<F> {
     /// # Panics
     /// The same as [`new`](Self::new).
     #[must_use]
-    pub fn step(&self, seed: u64) -> Step {
+    pub fn step(&self, seed: u64) -> TokenBatch {
         let MixtureCase { shape, sizes: [hidden, _], half, .. } = self.case;
         let MoeShape { tokens, top_k, experts, .. } = shape;
         let mut rng = SplitMix64::new(seed);
@@ -97,7 +97,7 @@ impl<F: BlockFormat> Mixture<F> {
         let dims = Dims::new(1, tokens, hidden).expect("dims");
         let x = HalfMatrix::round("x", dims, half, &normal(&mut rng, tokens * hidden));
         let (weights, shared) = (normal(&mut rng, ids.len()), normal(&mut rng, tokens * hidden));
-        Step { x: x.expect("fits"), ids, weights, shared }
+        TokenBatch { x: x.expect("fits"), ids, weights, shared }
     }
 
     /// Returns weights and tokens as a layer takes them; the scales of activations that are
@@ -106,7 +106,7 @@ impl<F: BlockFormat> Mixture<F> {
     /// # Panics
     /// The same as [`new`](Self::new).
     #[must_use]
-    pub fn operands<'a>(&'a self, step: &'a Step) -> MoeOperands<'a, F> {
+    pub fn operands<'a>(&'a self, step: &'a TokenBatch) -> MoeOperands<'a, F> {
         let MixtureCase { shape, quantized, activation, extras, .. } = self.case;
         let [gates, ups, downs] = &self.weights;
         let pair = |(gate, up)| GatedWeights::pair(gate, up).expect("a pair").into();
@@ -135,8 +135,12 @@ impl<F: BlockFormat> Mixture<F> {
     /// # Panics
     /// The same as [`new`](Self::new).
     #[must_use]
-    pub fn next<'a>(&'a self, step: &'a Step, like: &MoeOperands<'a, F>) -> MoeOperands<'a, F> {
-        let Step { x, ids, weights, shared } = step;
+    pub fn next<'a>(
+        &'a self,
+        step: &'a TokenBatch,
+        like: &MoeOperands<'a, F>,
+    ) -> MoeOperands<'a, F> {
+        let TokenBatch { x, ids, weights, shared } = step;
         let shared = like.shared.is_some().then_some(shared.as_slice());
         MoeOperands { tokens: x, ids, weights, shared, ..like.clone() }
     }

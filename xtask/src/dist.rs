@@ -12,7 +12,6 @@ Everything needed on a machine with an NVIDIA driver (580 or later):
     ./nvfp4 doctor
     ./nvfp4 bench --shape gemv:7168x16384x1 --vs cublas
     ./nvfp4 selftest --report selftest.json
-    ./cuda_selftest
 
 The kernels are found in kernels/ beside the program. cuBLAS, for --vs cublas,
 is looked for as libcublas.so.13 or .12, for activations in e4m3 as libcublasLt
@@ -27,19 +26,10 @@ pub fn run() -> Result<ExitCode> {
     build_kernels::refresh()?;
     let dist = run::root().join("target/dist");
     let program = run::Program::Nvfp4.build(run::Profile::Release)?;
-    let status = run::cargo()
-        .args(["build", "--release", "--quiet", "--package", "nvfp4", "--example", "cuda_selftest"])
-        .args(["--features", "cust"])
-        .status()
-        .context("running cargo")?;
-    anyhow::ensure!(status.success(), "building cuda_selftest failed ({status})");
     if dist.exists() {
         std::fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
     }
-    let mut files = vec![
-        (program, dist.join("nvfp4")),
-        (run::target().join("release/examples/cuda_selftest"), dist.join("cuda_selftest")),
-    ];
+    let mut files = vec![(program, dist.join("nvfp4"))];
     for arch in Arch::ALL {
         let manifest = build_kernels::manifest(arch)?;
         let cubins = manifest.modules.iter().filter_map(|m| Some(&m.cubin.as_ref()?.file));

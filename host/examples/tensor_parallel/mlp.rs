@@ -9,7 +9,7 @@ use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, DeviceWeights, GatedWeights, Gemm, GemmOptions, HalfMatrix,
     Repacked, ResultBuffers, UpOptions, Vectors, Workspace,
 };
-use nvfp4::parallel::{Cut, Part};
+use nvfp4::parallel::{Cut, Shard};
 use nvfp4::quantize::{TensorScale, quantize};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::{Activation, FloatType, HalfType, Nvfp4, ScaleLayout, floats};
@@ -59,7 +59,7 @@ impl Mlp {
     }
 
     /// A device's part.
-    pub fn part(&self, part: Part) -> Result<Self> {
+    pub fn part(&self, part: Shard) -> Result<Self> {
         Ok(Self {
             gate: self.gate.part(Cut::Rows, part)?,
             up: self.up.part(Cut::Rows, part)?,
@@ -146,7 +146,7 @@ pub fn on_several_devices(
     tokens: usize,
     open: impl Fn() -> Result<Kernels> + Sync,
 ) -> Result<Vec<f32>> {
-    let one = |rank| mlp.part(Part::new(rank, ranks)?)?.place(&open()?, tokens)?.run(x);
+    let one = |rank| mlp.part(Shard::new(rank, ranks)?)?.place(&open()?, tokens)?.run(x);
     let terms = thread::scope(|scope| {
         let one = &one;
         let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || one(rank))).collect();

@@ -9,7 +9,7 @@ use nvfp4::cudarc::driver::{CudaContext, CudaSlice};
 use nvfp4::cudarc::nccl::{Comm, Id, NcclError, ReduceOp, find};
 use nvfp4::cudarc::{read, write};
 use nvfp4::device::Device;
-use nvfp4::parallel::Part;
+use nvfp4::parallel::Shard;
 
 use crate::RANKS;
 use crate::mlp::{self, Mlp, Placed, Sizes, relative_error};
@@ -65,7 +65,7 @@ fn one_rank(rank: usize, digits: &str) -> anyhow::Result<()> {
     let stream = CudaContext::new(rank)?.new_stream()?;
     let device = Device::from_cudarc(&stream)?;
     let kernels = device.kernels(None)?;
-    let part = Part::new(rank, RANKS)?;
+    let part = Shard::new(rank, RANKS)?;
     let mlp = Mlp::random(SIZES)?;
     let x = mlp::tokens(SIZES)?;
     let (words, _) = x.bytes().as_chunks();

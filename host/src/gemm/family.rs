@@ -17,7 +17,7 @@ use super::strides::{Entries, Strides};
 use super::{ActivationKind, Candidate, Output, Reads, WeightForm};
 use crate::device::{FoundKernel, Kernels, Queue};
 use crate::error::Result;
-use crate::quantize::device::Step;
+use crate::quantize::device::PlannedKernel;
 
 /// A family of tensor cores.
 pub(super) trait Family: Sync {
@@ -115,7 +115,7 @@ pub(super) trait Kernel: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::error::Error::Shape) for more rows than they take.
-    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>>;
+    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<PlannedKernel>>;
 
     /// Cycles of the model in which a CTA stores its part of a tile.
     fn store_cycles(&self, result: ResultType) -> u64;
@@ -168,7 +168,7 @@ pub(super) struct Launch<'a> {
     /// The product's own kernel.
     pub kernel: &'a FoundKernel,
     /// The launches before the product.
-    pub before: &'a [Step],
+    pub before: &'a [PlannedKernel],
     /// Their kernels.
     pub before_kernels: &'a [FoundKernel],
     pub kind: ActivationKind,
@@ -185,7 +185,7 @@ pub(super) struct Launch<'a> {
 
 impl<'a> Launch<'a> {
     /// The launches before the product with their kernels, in order.
-    pub fn steps(&self) -> impl Iterator<Item = (&'a Step, &'a FoundKernel)> + use<'a> {
+    pub fn steps(&self) -> impl Iterator<Item = (&'a PlannedKernel, &'a FoundKernel)> + use<'a> {
         self.before.iter().zip(self.before_kernels)
     }
 }

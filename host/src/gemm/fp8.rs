@@ -10,7 +10,7 @@ use super::family::{Launch, launches};
 use super::strides::Entries;
 use crate::device::Queue;
 use crate::error::{Error, Result};
-use crate::quantize::device::{Step, launch_step};
+use crate::quantize::device::{PlannedKernel, launch_step};
 use crate::shape::MAX_DIM;
 
 /// Bytes of one matrix of activations of this type.
@@ -29,11 +29,15 @@ pub(super) fn made_bytes(problem: &Problem) -> Option<[usize; 2]> {
 ///
 /// # Errors
 /// [`Error::Shape`] for more tokens than a launch takes.
-pub(super) fn steps(problem: &Problem, input: HalfType, entries: Entries) -> Result<Vec<Step>> {
+pub(super) fn steps(
+    problem: &Problem,
+    input: HalfType,
+    entries: Entries,
+) -> Result<Vec<PlannedKernel>> {
     let (launches, rows) = launches(problem, ScaleLayout::Linear, entries);
     let ctas = rows_of_launch(rows)?;
     let (kernel, threads) = (tokens_config(input).name, TokensConfig::THREADS);
-    Ok(vec![Step { kernel, ctas, threads }; launches as usize])
+    Ok(vec![PlannedKernel { kernel, ctas, threads }; launches as usize])
 }
 
 /// Rows of activations that one launch takes.

@@ -100,7 +100,7 @@ pub struct MixedProduct<'a> {
 pub struct MixedGemm<'a> {
     kernels: Kernels,
     /// The parts in the order of the caller; none for those without tokens.
-    parts: Vec<Option<Part<'a>>>,
+    parts: Vec<Option<PlannedProduct<'a>>>,
     /// First tiles and parameter blocks, and the kernel's parameters; none without tokens.
     placed: Option<Placed>,
     /// Laid out or decoded activations.
@@ -109,7 +109,7 @@ pub struct MixedGemm<'a> {
 
 /// One product with tokens.
 #[derive(Debug)]
-struct Part<'a> {
+struct PlannedProduct<'a> {
     product: MixedProduct<'a>,
     gemm: Gemm,
     epilogue: Epilogue,
@@ -117,7 +117,7 @@ struct Part<'a> {
     at: usize,
 }
 
-impl Part<'_> {
+impl PlannedProduct<'_> {
     /// The arguments of its part of the launch; the workspaces of all products are behind `base`.
     fn launch(&self, base: u64) -> Result<Launch<'_>> {
         let MixedProduct { activations, weights, .. } = self.product;
@@ -228,7 +228,7 @@ fn plan<'a>(
     kernels: &Kernels,
     products: &[MixedProduct<'a>],
     kind: ActivationKind,
-) -> Result<Vec<Option<Part<'a>>>> {
+) -> Result<Vec<Option<PlannedProduct<'a>>>> {
     let device = kernels.device();
     let (arch, machine) = (device.choice().arch, device.properties());
     let Some(first) = products.first() else { return Ok(Vec::new()) };
@@ -289,15 +289,19 @@ fn plan<'a>(
         let MixedProduct { weights, out, vectors, .. } = *product;
         let gemm = Gemm::planned(kernels, weights, plan, None, kind, *steps)?;
         let epilogue = gemm.epilogue(weights, out, vectors, None)?;
-        Ok(Some(Part { product: *product, gemm, epilogue, at: 0 }))
+        Ok(Some(PlannedProduct { product: *product, gemm, epilogue, at: 0 }))
     };
     asked.iter().zip(products).map(part).collect()
 }
 
 /// Makes the table of the products with tokens, whose workspaces are behind `base`, and copies it to the
 /// device.
-fn place(kernels: &Kernels, parts: &[Option<Part<'_>>], base: u64) -> Result<Option<Placed>> {
-    let mut parts: Vec<&Part<'_>> = parts.iter().flatten().collect();
+fn place(
+    kernels: &Kernels,
+    parts: &[Option<PlannedProduct<'_>>],
+    base: u64,
+) -> Result<Option<Placed>> {
+    let mut parts: Vec<&PlannedProduct<'_>> = parts.iter().flatten().collect();
     let Some(first) = parts.first() else { return Ok(None) };
     let (mut shape, kernel) = (first.gemm.kernel().shape(), first.gemm.found.clone());
     // The products with the longest tiles have the highest numbers and are begun first.

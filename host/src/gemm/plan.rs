@@ -17,7 +17,7 @@ use super::strides::Entries;
 use super::{ActivationKind, Candidate, GemmOverrides, Output, Reads};
 use crate::device::DeviceProperties;
 use crate::error::{Error, Result};
-use crate::quantize::device::Step;
+use crate::quantize::device::PlannedKernel;
 use crate::shape::GemmShape;
 use crate::tensor::Dims;
 use crate::tune::{ResultKind, TuneProblem};
@@ -61,7 +61,7 @@ pub struct GemmPlan {
     /// Architecture of the kernel.
     pub arch: Arch,
     /// Launches before it, where activations are decoded.
-    pub before: Vec<Step>,
+    pub before: Vec<PlannedKernel>,
     /// CTAs in x and y; y is the batch.
     pub grid: [u32; 2],
     /// CTAs of a cluster.
@@ -146,7 +146,7 @@ impl GemmPlan {
 
 impl fmt::Display for GemmPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Step { kernel, ctas, threads } in &self.before {
+        for PlannedKernel { kernel, ctas, threads } in &self.before {
             write!(f, "{kernel}: {ctas} CTAs of {threads} threads, then ")?;
         }
         let ([x, y], [rows, tokens]) = (self.grid, self.tile);

@@ -13,7 +13,7 @@ use super::WeightForm;
 use crate::device::{DeviceProperties, MAX_GRID_Y};
 use crate::error::{Error, Result};
 use crate::plan::gemv::{Geometry, MAX_ROWS, choose};
-use crate::quantize::device::Step;
+use crate::quantize::device::PlannedKernel;
 use crate::shape::{GemvShape, MAX_DIM};
 
 /// The plan of a GEMV.
@@ -46,7 +46,7 @@ pub struct GemvPlan {
     pub rest: u32,
     /// Launches before it, where the tensor cores multiply: the scales of activations are laid out,
     /// if the kernel does not load them.
-    pub before: Vec<Step>,
+    pub before: Vec<PlannedKernel>,
     /// Bytes of device memory that a launch needs besides operands and result.
     pub workspace_bytes: usize,
     /// Length of the longest chain of dependent f32 additions behind a result, from which the
@@ -60,7 +60,7 @@ pub struct GemvPlan {
 
 impl fmt::Display for GemvPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Step { kernel, ctas, threads } in &self.before {
+        for PlannedKernel { kernel, ctas, threads } in &self.before {
             write!(f, "{kernel}: {ctas} CTAs of {threads} threads, then ")?;
         }
         let [x, y] = self.grid;

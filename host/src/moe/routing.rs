@@ -437,11 +437,11 @@ impl Routing {
     }
 
     /// Addresses of what is routed.
-    fn place(&self, routes: &Routes) -> Result<Places> {
+    fn place(&self, routes: &Routes) -> Result<RouteAddresses> {
         let device = self.kernels.device();
         let slots = self.slots() * WORD;
         let Routes { offsets, positions, sources, status } = routes;
-        Ok(Places {
+        Ok(RouteAddresses {
             offsets: offsets.checked("the offsets", (self.shape.count + 1) * WORD, device)?,
             positions: positions.checked("the positions", slots, device)?,
             sources: sources.checked("the sources", slots, device)?,
@@ -503,7 +503,7 @@ pub(super) struct CombineOperands<'a> {
 }
 
 /// Addresses of [`Routes`].
-struct Places {
+struct RouteAddresses {
     offsets: u64,
     positions: u64,
     sources: u64,

@@ -57,7 +57,7 @@ use crate::tensor::Dims;
 
 /// One kernel of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct PlannedKernel {
     /// Kernel name in the PTX.
     pub kernel: &'static str,
     /// CTAs.
@@ -74,14 +74,14 @@ pub struct Plan {
     /// Architecture of the kernels.
     pub arch: Arch,
     /// The kernels in the order of their launches.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlannedKernel>,
     /// The reasons, one sentence each.
     pub why: Vec<String>,
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, Step { kernel, ctas, threads }) in self.steps.iter().enumerate() {
+        for (at, PlannedKernel { kernel, ctas, threads }) in self.steps.iter().enumerate() {
             let then = if at == 0 { "" } else { ", then " };
             write!(f, "{then}{kernel}: {ctas} CTAs of {threads} threads")?;
         }
@@ -188,10 +188,10 @@ impl Quantizer {
             let amax = contract::amax_config(input.element, input.gated);
             let per_row = source == ScaleSource::RowAmax;
             let ctas = amax.grid(m, k, per_row, sms);
-            steps.push(Step { kernel: amax.name, ctas, threads: amax.threads() });
+            steps.push(PlannedKernel { kernel: amax.name, ctas, threads: amax.threads() });
         }
         let (ctas, depth) = config.launch(m, k, options.layout, sms);
-        steps.push(Step { kernel: config.name, ctas, threads: config.threads() });
+        steps.push(PlannedKernel { kernel: config.name, ctas, threads: config.threads() });
         let passes = match source {
             ScaleSource::Given => "the tensor-level scale is known: one pass over the input",
             ScaleSource::TensorAmax => "the tensor's largest magnitude takes a pass before",
@@ -453,7 +453,7 @@ fn scale_source(options: &QuantizeOptions) -> ScaleSource {
 pub(crate) unsafe fn launch_step<'k>(
     queue: &mut dyn Queue<'k>,
     kernels: &'k Kernels,
-    (step, kernel): (&Step, &'k FoundKernel),
+    (step, kernel): (&PlannedKernel, &'k FoundKernel),
     overlaps: bool,
     params: &[u8],
 ) -> Result<()> {

@@ -1,5 +1,4 @@
-//! Checks of the CUDA backend on a real device: shared by the test `cuda` and the
-//! example `cuda_selftest`.
+//! Checks of the CUDA backend on a real device.
 
 use std::error::Error;
 use std::fmt;
@@ -33,7 +32,7 @@ impl fmt::Display for Outcome {
 type Checked = Result<Outcome, Box<dyn Error>>;
 type Check = fn(&CudaDevice, &CudaModule) -> Checked;
 
-const CHECKS: [(&str, Check); 14] = [
+const CHECKS: [(&str, Check); 15] = [
     ("memory", memory),
     ("module cache", module_cache),
     ("vector_add", vector_add),
@@ -48,21 +47,19 @@ const CHECKS: [(&str, Check); 14] = [
     ("read ceiling", ceiling_read),
     ("cuBLAS", cublas),
     ("cuBLAS e4m3", cublas_e4m3),
+    ("fault", fault),
 ];
 
-/// Runs every check. `with_fault` adds the one after which the process can no
-/// longer use the device.
-pub fn run(device: &CudaDevice, with_fault: bool) -> Vec<(&'static str, Outcome)> {
+/// Runs every check. After the last one, `fault`, the process can no longer use the device.
+pub fn run(device: &CudaDevice) -> Vec<(&'static str, Outcome)> {
     let ptx = include_str!("checks.ptx");
     let ptx = ptx.replace(".target TARGET", &format!(".target {}", device.arch()));
     let module = match device.load(&ptx) {
         Ok(module) => module,
         Err(error) => return vec![("module", Outcome::Fail(error.to_string()))],
     };
-    let fault: Option<(&str, Check)> = with_fault.then_some(("fault", fault as Check));
     CHECKS
         .into_iter()
-        .chain(fault)
         .map(|(name, check)| {
             let outcome = check(device, &module);
             let fail = |error: Box<dyn Error>| Outcome::Fail(error.to_string());

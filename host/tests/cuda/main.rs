@@ -36,7 +36,7 @@ fn backend_on_this_machine() {
         }
         println!("{device}");
         let open = CudaDevice::open(device.ordinal).expect("a supported device opens");
-        for (name, outcome) in checks::run(&open, true) {
+        for (name, outcome) in checks::run(&open) {
             println!("  {name}: {outcome}");
             if matches!(outcome, Outcome::Fail(_)) {
                 failed.push(format!("{device}: {name}: {outcome}"));

@@ -1,7 +1,7 @@
 //! The activations: each thread decodes its chunk once and keeps it in registers.
 
 use super::weights::load_scales;
-use super::{BlockDot, Part};
+use super::{BlockDot, RowGroups};
 use cuda_std::ptx::{convert, float, memory};
 use fp4_formats::ScaleLayout;
 
@@ -24,7 +24,7 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
     /// `part` is the CTA's, of a launch that satisfies the module's contract; the stream's earlier
     /// kernels are complete; if it is `here`, the chunk exists.
     #[inline(always)]
-    pub unsafe fn load(dot: D, part: &Part<'_>, chunk: u32, here: bool) -> Self {
+    pub unsafe fn load(dot: D, part: &RowGroups<'_>, chunk: u32, here: bool) -> Self {
         let (p, batch) = (part.p, u64::from(part.batch));
         let (mut codes, mut bytes) = ([[0; 2]; CHUNK], 0);
         if here {

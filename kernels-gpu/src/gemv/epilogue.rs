@@ -1,6 +1,6 @@
 //! The epilogue: sums over the warps, scales, converts and stores.
 
-use super::{Part, ROWS};
+use super::{ROWS, RowGroups};
 use cuda_std::{ptx::convert, ptx::memory, thread, warp};
 use fp4_formats::FloatType;
 use fp4_formats::gemv::GemvParams;
@@ -35,7 +35,7 @@ impl Table {
     #[inline(always)]
     pub unsafe fn add(
         &self,
-        part: &Part<'_>,
+        part: &RowGroups<'_>,
         group: u32,
         sums: [f32; ROWS as usize],
         earlier: bool,
@@ -79,7 +79,7 @@ impl Table {
 /// * `part` is the CTA's, of a launch that satisfies the module's contract, and the stream's
 ///   earlier kernels are complete.
 #[inline(always)]
-pub unsafe fn store(part: &Part<'_>, table: &Table, factor: f32) {
+pub unsafe fn store(part: &RowGroups<'_>, table: &Table, factor: f32) {
     let (p, group_rows) = (part.p, part.config.group_rows());
     let mut at = thread::thread_idx_x();
     while at < part.count * group_rows {

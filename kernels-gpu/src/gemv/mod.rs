@@ -85,7 +85,7 @@ trait BlockDot: Copy {
 
 /// The work of a CTA: row groups of a batch entry.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct RowGroups<'a> {
     config: &'static GemvConfig,
     p: &'a GemvParams,
     batch: u32,
@@ -95,7 +95,7 @@ struct Part<'a> {
     count: u32,
 }
 
-impl<'a> Part<'a> {
+impl<'a> RowGroups<'a> {
     #[inline(always)]
     fn new(config: &'static GemvConfig, p: &'a GemvParams) -> Self {
         let cta = thread::block_idx_x();
@@ -154,7 +154,7 @@ unsafe fn gemv<const INDEX: usize, const CHUNK: usize>(p: &GemvParams) {
     const { assert!(CONFIGS[INDEX].load_bytes as usize == CHUNK * 8) };
     release_stream();
     let dot = Dot::new();
-    let part = Part::new(const { &CONFIGS[INDEX] }, p);
+    let part = RowGroups::new(const { &CONFIGS[INDEX] }, p);
     let table = Table::new(shared::dynamic::<16>());
     let chunks = p.k / part.config.chunk_elements();
     let mut first = 0;

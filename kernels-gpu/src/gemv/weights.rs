@@ -1,7 +1,7 @@
 //! The weights: each thread streams its chunk of one row after the other through registers.
 
 use super::activations::Activations;
-use super::{BlockDot, Part, ROWS};
+use super::{BlockDot, ROWS, RowGroups};
 use cuda_std::ptx::{integer, memory};
 use fp4_formats::ScaleLayout;
 
@@ -29,7 +29,7 @@ struct Cursor {
 impl Cursor {
     /// The first row group of the CTA, for a thread with chunk `chunk` of it if it is `here`.
     #[inline(always)]
-    fn new(part: &Part<'_>, chunk: u32, here: bool) -> Self {
+    fn new(part: &RowGroups<'_>, chunk: u32, here: bool) -> Self {
         let config = part.config;
         let scales = part.scale_offset(0, chunk * config.chunk_blocks());
         let codes = u64::from(chunk) * u64::from(config.load_bytes);
@@ -42,7 +42,7 @@ impl Cursor {
 
     /// Addresses of the chunk's codes and scales in the first row of the CTA's row group `group`.
     #[inline(always)]
-    fn addresses(&self, part: &Part<'_>, group: u32) -> [u64; 2] {
+    fn addresses(&self, part: &RowGroups<'_>, group: u32) -> [u64; 2] {
         // `mov`: the compiler would have pointers in more registers than additions take
         // instructions.
         match part.config.scale_layout {
@@ -57,7 +57,7 @@ impl Cursor {
 
     /// Whether row `i` from the CTA's row group `group` on exists and the thread has a chunk in it.
     #[inline(always)]
-    fn has(&self, part: &Part<'_>, group: u32, i: u32) -> bool {
+    fn has(&self, part: &RowGroups<'_>, group: u32, i: u32) -> bool {
         let exists = match part.config.scale_layout {
             ScaleLayout::Linear => group + i < part.count,
             ScaleLayout::Blocked128x4 => group < part.count && part.row(group, i) < part.p.m,
@@ -74,7 +74,7 @@ impl<const CHUNK: usize> Stream<CHUNK> {
     /// `part` is the CTA's, of a launch that satisfies the module's contract; if it is `here`, the
     /// chunk exists.
     #[inline(always)]
-    pub unsafe fn start(part: &Part<'_>, chunk: u32, here: bool) -> Self {
+    pub unsafe fn start(part: &RowGroups<'_>, chunk: u32, here: bool) -> Self {
         let mut stream = Self {
             codes: [[0; 4]; ROWS as usize],
             scales: [0; ROWS as usize],
@@ -94,7 +94,7 @@ impl<const CHUNK: usize> Stream<CHUNK> {
     pub unsafe fn multiply<D: BlockDot>(
         &mut self,
         dot: D,
-        part: &Part<'_>,
+        part: &RowGroups<'_>,
         group: u32,
         activations: &Activations<D, CHUNK>,
     ) -> [f32; ROWS as usize] {
@@ -119,7 +119,7 @@ impl<const CHUNK: usize> Stream<CHUNK> {
     #[inline(always)]
     unsafe fn refill(
         &mut self,
-        part: &Part<'_>,
+        part: &RowGroups<'_>,
         group: u32,
         mut used: impl FnMut(usize, [u32; 4], u16),
     ) {

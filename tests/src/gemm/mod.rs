@@ -37,7 +37,7 @@ use nvfp4_lab::operands::gemm::GemmActivations;
 use nvfp4_lab::rng::SplitMix64;
 
 pub use expected::{Expected, compare_largest};
-pub use placement::{GUARD, POISON, Part, Placement};
+pub use placement::{GUARD, OperandBuffer, POISON, Placement};
 
 /// Ragged numbers of tokens.
 pub const TOKENS: [usize; 6] = [1, 7, 65, 127, 129, 300];

@@ -18,7 +18,7 @@ pub enum Placement {
 
 /// One buffer of an operand: elements or codes, or scales.
 #[derive(Debug, Clone, Copy)]
-pub struct Part {
+pub struct OperandBuffer {
     /// The placement of its matrices.
     pub placement: Placement,
     /// The number of matrices.
@@ -29,7 +29,7 @@ pub struct Part {
     pub bits: usize,
 }
 
-impl Part {
+impl OperandBuffer {
     /// Returns the bytes between two matrices.
     fn padding(&self) -> usize {
         match self.placement {

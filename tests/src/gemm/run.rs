@@ -1,6 +1,6 @@
 //! The run of a case through the host library.
 
-use super::{ActivationType, Case, Expected, Inputs, Part, Placement};
+use super::{ActivationType, Case, Expected, Inputs, OperandBuffer, Placement};
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
@@ -213,7 +213,7 @@ impl Case {
         let scaled = options.clone().activation_scale(a.global_scale());
         let product = Gemm::new(kernels, &weights, [l, m], a.kind(), &scaled)?;
         let product = if strided { product.with_strides(strides(&parts))? } else { product };
-        let input = |part: &Part, matrices: &[u8]| {
+        let input = |part: &OperandBuffer, matrices: &[u8]| {
             let bytes = part.spread(matrices);
             let len = if strided { bytes.len() } else { matrices.len().max(1) };
             DeviceBuffer::upload(device, "a", &bytes[..len])
@@ -221,7 +221,7 @@ impl Case {
         let [elements, scales] = inputs.activation_bytes();
         let from = [input(a_part, &elements)?, input(a_scale_part, &scales)?];
         let from = self.activations.buffers(&from);
-        let out = |part: &Part| DeviceBuffer::upload(device, "c", &part.poisoned());
+        let out = |part: &OperandBuffer| DeviceBuffer::upload(device, "c", &part.poisoned());
         let outputs = [out(c_part)?, out(c_scale_part)?];
         let to = match &outputs {
             [elements, _] if c_scale_part.size == 0 => ResultBuffers::Floats(elements),
@@ -229,7 +229,7 @@ impl Case {
         };
         let workspace = Workspace::new(device, product.workspace_bytes().max(1))?;
         product.launch(from, &weights, to, Some(&workspace), Vectors::default())?;
-        let matrices = |part: &Part, bytes: &[u8]| {
+        let matrices = |part: &OperandBuffer, bytes: &[u8]| {
             part.gather(bytes).unwrap_or_else(|e| panic!("{self:?}\n{part:?}: {e}"))
         };
         Ok(GemmResult {
@@ -244,7 +244,7 @@ impl Case {
 
     /// Returns the buffers of activations, their scales, the result and its scales, each at its
     /// placement.
-    fn parts<F: BlockFormat>(&self, inputs: &Inputs<F>, output: Output) -> [Part; 4] {
+    fn parts<F: BlockFormat>(&self, inputs: &Inputs<F>, output: Output) -> [OperandBuffer; 4] {
         let GemmShape { m, n, l: batch, .. } = self.shape;
         let [codes, scales] = inputs.activation_bytes().map(|part| part.len() / batch);
         let [out, out_scales] = output.bytes(Dims::new(1, m, n).expect("dims")).expect("small");
@@ -257,15 +257,15 @@ impl Case {
         // A result in NVFP4 is compared with one in f32, which has no scales.
         let c_scales = if out_scales == 0 { Placement::Dense } else { c_scales };
         [
-            Part { placement: a, batch, size: codes, bits },
-            Part { placement: a_scales, batch, size: scales, bits: 8 },
-            Part { placement: c, batch, size: out, bits: out * 8 / (m * n) },
-            Part { placement: c_scales, batch, size: out_scales, bits: 8 },
+            OperandBuffer { placement: a, batch, size: codes, bits },
+            OperandBuffer { placement: a_scales, batch, size: scales, bits: 8 },
+            OperandBuffer { placement: c, batch, size: out, bits: out * 8 / (m * n) },
+            OperandBuffer { placement: c_scales, batch, size: out_scales, bits: 8 },
         ]
     }
 }
 
-fn strides(parts: &[Part; 4]) -> BatchStrides {
+fn strides(parts: &[OperandBuffer; 4]) -> BatchStrides {
     let [activations, activation_scales, result, result_scales] = parts.map(|part| part.stride());
     BatchStrides::new()
         .activations(activations)

@@ -18,7 +18,7 @@ use crate::gemm::groups::GroupRequest;
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm};
 use crate::plan::sm100::{self as estimate, Estimate, Limit};
-use crate::quantize::device::Step;
+use crate::quantize::device::PlannedKernel;
 
 /// A kernel of sm_100a for one problem.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl Kernel for Sm100Kernel {
         })
     }
 
-    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
+    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<PlannedKernel>> {
         if let ActivationKind::Fp8(Some(input)) = kind {
             return fp8::steps(&self.problem, input, entries);
         }

@@ -11,7 +11,7 @@ use fp4_formats::layout::TILE_ROWS;
 
 use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
-use crate::quantize::device::Step;
+use crate::quantize::device::PlannedKernel;
 
 /// The part of the activations that is laid out before the product, and its place behind
 /// [`Sm100Workspace::activations`](super::workspace::Sm100Workspace::activations): nothing if the
@@ -120,23 +120,23 @@ impl Preparation {
         if self.codes.is_some() { self.code_launches } else { 0 }
     }
 
-    fn code_steps(&self) -> Vec<Step> {
+    fn code_steps(&self) -> Vec<PlannedKernel> {
         let ctas = self.code_params(0, 0, 0, 0).grid();
-        let step = Step { kernel: CODES_NAME, ctas, threads: prepare::THREADS };
+        let step = PlannedKernel { kernel: CODES_NAME, ctas, threads: prepare::THREADS };
         vec![step; self.code_launches() as usize]
     }
 
-    fn scale_step(&self) -> Option<Step> {
+    fn scale_step(&self) -> Option<PlannedKernel> {
         let scales = self.scale_params(0, 0, 0);
         let (kernel, ctas) = match self.groups {
             Some(groups) => (GROUPED_SCALES_NAME, PrepareGroupedScales { scales, groups }.grid()),
             None => (SCALES_NAME, scales.grid()),
         };
-        self.scales.map(|_| Step { kernel, ctas, threads: prepare::THREADS })
+        self.scales.map(|_| PlannedKernel { kernel, ctas, threads: prepare::THREADS })
     }
 
     /// All launches, in order.
-    pub fn steps(&self) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<PlannedKernel> {
         let mut steps = self.code_steps();
         steps.extend(self.scale_step());
         steps

@@ -18,7 +18,7 @@ use crate::gemm::ActivationKind;
 use crate::gemm::strides::Entries;
 use crate::plan::sm100::{Estimate, Rates};
 use crate::plan::vector;
-use crate::quantize::device::{Step, launch_step};
+use crate::quantize::device::{PlannedKernel, launch_step};
 
 /// A GEMV on the tensor cores, planned.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct VectorProduct {
     choice: Estimate,
     /// Lays out the scales of activations, where the kernel does not load them: those of one token
     /// are never a whole tile.
-    before: Option<Step>,
+    before: Option<PlannedKernel>,
     preparation: Preparation,
     workspace: Sm100Workspace,
     workspace_bytes: usize,
@@ -95,7 +95,7 @@ impl VectorProduct {
     }
 
     /// The launch before it, if there is one.
-    pub fn before(&self) -> Option<&Step> {
+    pub fn before(&self) -> Option<&PlannedKernel> {
         self.before.as_ref()
     }
 

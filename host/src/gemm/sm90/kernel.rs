@@ -14,7 +14,7 @@ use crate::gemm::fp8::{self, matrix_bytes};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm};
 use crate::plan::sm90::{self as estimate, Estimate};
-use crate::quantize::device::Step;
+use crate::quantize::device::PlannedKernel;
 
 /// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its
 /// smallest do not need all of bf16's subnormals.
@@ -181,7 +181,7 @@ impl Kernel for Sm90Kernel {
         Ok(self.workspace(kind)?.bytes)
     }
 
-    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<Step>> {
+    fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<PlannedKernel>> {
         match kind {
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Ok(Vec::new()),
             ActivationKind::Fp8(Some(input)) => fp8::steps(&self.problem, input, entries),
@@ -191,7 +191,7 @@ impl Kernel for Sm90Kernel {
                 let (launches, rows) = launches(&self.problem, layout, entries);
                 let ctas =
                     config.grid(fp8::rows_of_launch(rows)?, self.problem.k, layout, self.sms);
-                let step = Step { kernel: config.name, ctas, threads: config.threads() };
+                let step = PlannedKernel { kernel: config.name, ctas, threads: config.threads() };
                 Ok(vec![step; launches as usize])
             }
         }

@@ -27,16 +27,16 @@ const FIRST: &str = "first";
 const SEED: u64 = 7;
 
 /// One thing to run.
-pub struct Step {
+pub struct Check {
     /// Steps with the same name follow each other.
     pub stage: &'static str,
     /// The name of the step.
     pub name: String,
-    pub work: Work,
+    pub subject: Subject,
 }
 
-/// The work of a step.
-pub enum Work {
+/// The subject of a step.
+pub enum Subject {
     /// Bytes to the device and back.
     Copies,
     /// The emulator's probes of a family, on the GPU and on the emulator.
@@ -124,15 +124,15 @@ impl Config {
         }
     }
 
-    fn step(&self, stage: &'static str, shape: GemmShape, bench: GemmBench, split: Split) -> Step {
+    fn step(&self, stage: &'static str, shape: GemmShape, bench: GemmBench, split: Split) -> Check {
         let name = format!("{} {split} {shape}", self.name);
-        Step { stage, name, work: Work::Gemm(shape, Box::new(bench)) }
+        Check { stage, name, subject: Subject::Gemm(shape, Box::new(bench)) }
     }
 }
 
 impl Config {
     /// Products of several sizes in one launch: whole tiles with exact sums, then ragged ones, plain and gated.
-    fn mixed_steps(&self, activation: Activation) -> Vec<Step> {
+    fn mixed_steps(&self, activation: Activation) -> Vec<Check> {
         let [n, m] = self.tile;
         let of = |[m, n, k]: [usize; 3]| GemmShape { m, n, k, l: 1 };
         let whole = [[m, 2 * n, 512], [2 * m, n, 128]].map(of).to_vec();
@@ -140,7 +140,11 @@ impl Config {
         let step = |stage, shapes: &[GemmShape], bench: GemmBench| {
             let texts: Vec<String> = shapes.iter().map(GemmShape::to_string).collect();
             let name = format!("{} {}", self.name, texts.join(" "));
-            Step { stage, name, work: Work::Mixed(shapes.to_vec(), self.name, Box::new(bench)) }
+            Check {
+                stage,
+                name,
+                subject: Subject::Mixed(shapes.to_vec(), self.name, Box::new(bench)),
+            }
         };
         let bench = |generator, output| {
             let mut bench = self.bench(generator, Split::StreamK);
@@ -158,15 +162,16 @@ impl Config {
 }
 
 /// All steps for a device; with `quick` a few of each stage. `times` adds what only a GPU has.
-pub fn steps(arch: Arch, quick: bool, on_gpu: bool) -> Vec<Step> {
-    let mut steps = vec![Step { stage: "copies", name: "64 MiB".into(), work: Work::Copies }];
+pub fn steps(arch: Arch, quick: bool, on_gpu: bool) -> Vec<Check> {
+    let mut steps =
+        vec![Check { stage: "copies", name: "64 MiB".into(), subject: Subject::Copies }];
     let configs = configs(arch);
     steps.extend(first(arch, &configs));
     if on_gpu {
-        let probes = Family::ALL.iter().map(|&family| Step {
+        let probes = Family::ALL.iter().map(|&family| Check {
             stage: "conformance",
             name: family.name().into(),
-            work: Work::Probes(family),
+            subject: Subject::Probes(family),
         });
         steps.extend(probes);
     }
@@ -181,7 +186,7 @@ pub fn steps(arch: Arch, quick: bool, on_gpu: bool) -> Vec<Step> {
 }
 
 /// All of the first stage; of the others the first, the middle and the last step.
-fn few(steps: Vec<Step>) -> Vec<Step> {
+fn few(steps: Vec<Check>) -> Vec<Check> {
     let count = |stage| steps.iter().filter(|step| step.stage == stage).count();
     let mut place = (0, "");
     let keep: Vec<bool> = steps
@@ -197,7 +202,7 @@ fn few(steps: Vec<Step>) -> Vec<Step> {
 
 /// Returns the first steps on an unknown machine: a kernel without clusters, one with a pair of
 /// CTAs, one that splits K, one that shares operands, and more tiles than the machine holds.
-fn first(arch: Arch, configs: &[Config]) -> Vec<Step> {
+fn first(arch: Arch, configs: &[Config]) -> Vec<Check> {
     let (names, many): (&[&str], _) = match arch.tensor() {
         TensorFamily::Wgmma => (
             &["gemm_sm90_nvfp4_f16_128x8", "gemm_sm90_nvfp4_f16_128x64_multicast2"],
@@ -228,7 +233,7 @@ fn first(arch: Arch, configs: &[Config]) -> Vec<Step> {
     one.chain(dynamic).collect()
 }
 
-fn gemvs() -> Vec<Step> {
+fn gemvs() -> Vec<Check> {
     let mut steps = Vec::new();
     for config in &contract::CONFIGS {
         let layout = config.scale_layout;
@@ -249,14 +254,14 @@ fn gemvs() -> Vec<Step> {
                 protocol: UNTIMED,
             };
             let name = format!("{} {shape}", config.name);
-            steps.push(Step { stage, name, work: Work::Gemv(shape, bench) });
+            steps.push(Check { stage, name, subject: Subject::Gemv(shape, bench) });
         }
     }
     by_stage(steps)
 }
 
 /// Every recipe from every type of floats, and back.
-fn quantisers() -> Vec<Step> {
+fn quantisers() -> Vec<Check> {
     let nvfp4 = Nvfp4Recipe::ALL.iter().copied().map(Recipe::Nvfp4);
     let adaptive = AdaptiveRecipe::ALL.iter().copied().map(Recipe::Adaptive);
     let mxfp4 = Mxfp4Recipe::ALL.iter().copied().map(Recipe::Mxfp4);
@@ -274,7 +279,7 @@ fn quantisers() -> Vec<Step> {
                 let name = format!("{} {} {layout} {shape}", recipe.name(), element.name());
                 let bench =
                     QuantizeBench { direction, element, options, seed: SEED, protocol: UNTIMED };
-                steps.push(Step { stage, name, work: Work::Quantize(shape, bench) });
+                steps.push(Check { stage, name, subject: Subject::Quantize(shape, bench) });
             }
         }
     }
@@ -283,7 +288,7 @@ fn quantisers() -> Vec<Step> {
 
 /// Every kernel of every product, on exact inputs of whole tiles and on ragged ones. Gated products take
 /// one activation after the other, kernel by kernel.
-fn products(configs: &[Config]) -> Vec<Step> {
+fn products(configs: &[Config]) -> Vec<Check> {
     let mut steps = Vec::new();
     for (config, activation) in configs.iter().zip(Activation::ALL.into_iter().cycle()) {
         let [n, m] = config.tile;
@@ -311,7 +316,11 @@ fn products(configs: &[Config]) -> Vec<Step> {
                         Shape::Grouped(shape.clone())
                     };
                     let name = format!("{} {name}", config.name);
-                    steps.push(Step { stage, name, work: Work::Grouped(shape, Box::new(bench)) });
+                    steps.push(Check {
+                        stage,
+                        name,
+                        subject: Subject::Grouped(shape, Box::new(bench)),
+                    });
                 }
                 continue;
             }
@@ -346,7 +355,7 @@ fn products(configs: &[Config]) -> Vec<Step> {
 }
 
 /// Layers of several tokens, and of one, whose rows choose their experts themselves.
-fn mixtures() -> Vec<Step> {
+fn mixtures() -> Vec<Check> {
     let several = MixtureShape { tokens: 19, experts: 6, top_k: 2, hidden: 128, between: 96 };
     let one = MixtureShape { tokens: 1, ..several };
     let halves = [HalfType::Bf16, HalfType::F16].map(ActivationInput::Halves);
@@ -361,7 +370,7 @@ fn mixtures() -> Vec<Step> {
         let options = bench.options.activation(Activation::Silu).up(UpOptions::default());
         let name = format!("{} {activations} {shape}", format.name());
         let bench = GemmBench { options, ..bench };
-        Step { stage: "mixture of experts", name, work: Work::Moe(shape, Box::new(bench)) }
+        Check { stage: "mixture of experts", name, subject: Subject::Moe(shape, Box::new(bench)) }
     };
     let steps = [several, one].map(|shape| all.map(|of| step(shape, of)));
     steps.into_iter().flatten().collect()
@@ -385,17 +394,17 @@ fn product(format: Format, activations: ActivationInput, protocol: Protocol) -> 
 }
 
 /// Times of well-known shapes beside the machine's own limits and the peer.
-fn timed() -> Vec<Step> {
+fn timed() -> Vec<Check> {
     let stage = "times";
     let mut steps = Vec::new();
     let gemm = GemmShape { m: 16, n: 7168, k: 16384, l: 1 };
     let small = GemmShape { m: 16, n: 256, k: 512, l: 1 };
-    let cost = Work::LaunchCost(small, GemvShape { m: 256, k: 512, l: 1 });
-    steps.push(Step { stage, name: "launches on the host".into(), work: cost });
+    let cost = Subject::LaunchCost(small, GemvShape { m: 256, k: 512, l: 1 });
+    steps.push(Check { stage, name: "launches on the host".into(), subject: cost });
     for (m, k, l) in [(7168, 16384, 1), (4096, 7168, 8), (7168, 2048, 4)] {
         let shape = GemvShape { m, k, l };
         let bench = GemvBench { protocol: TIMED, seed: SEED, ..GemvBench::default() };
-        steps.push(Step { stage, name: shape.to_string(), work: Work::Gemv(shape, bench) });
+        steps.push(Check { stage, name: shape.to_string(), subject: Subject::Gemv(shape, bench) });
     }
     for activations in [ActivationInput::Fp4, ActivationInput::Halves(HalfType::Bf16)] {
         for shape in [
@@ -407,7 +416,7 @@ fn timed() -> Vec<Step> {
         ] {
             let bench = product(Format::Nvfp4, activations, TIMED);
             let name = format!("{shape} {activations}");
-            steps.push(Step { stage, name, work: Work::Gemm(shape, Box::new(bench)) });
+            steps.push(Check { stage, name, subject: Subject::Gemm(shape, Box::new(bench)) });
         }
     }
     for direction in [Direction::Quantize, Direction::Dequantize] {
@@ -420,13 +429,13 @@ fn timed() -> Vec<Step> {
             Direction::Quantize => format!("{shape} quantise"),
             Direction::Dequantize => format!("{shape} dequantise"),
         };
-        steps.push(Step { stage, name, work: Work::Quantize(shape, bench) });
+        steps.push(Check { stage, name, subject: Subject::Quantize(shape, bench) });
     }
     steps
 }
 
 /// The same steps, stage after stage.
-fn by_stage(mut steps: Vec<Step>) -> Vec<Step> {
+fn by_stage(mut steps: Vec<Check>) -> Vec<Check> {
     let mut stages: Vec<&str> = Vec::new();
     for step in &steps {
         if !stages.contains(&step.stage) {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Options;
-use super::steps::{Step, Work, steps};
+use super::steps::{Check, Subject, steps};
 use crate::common::open;
 use crate::progress::Progress;
 
@@ -134,12 +134,12 @@ pub fn work(options: &Options, first: usize) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs a step; whether the device is broken afterwards.
-fn run(kernels: &Kernels, arch: Arch, step: Step) -> (StepReport, bool) {
+fn run(kernels: &Kernels, arch: Arch, step: Check) -> (StepReport, bool) {
     let start = Instant::now();
-    let Step { stage, name, work } = step;
+    let Check { stage, name, subject } = step;
     let mut report = StepReport::new(stage, &name, Outcome::Passed);
     let mut broken = false;
-    if let Err(error) = perform(kernels, arch, work, &mut report) {
+    if let Err(error) = perform(kernels, arch, subject, &mut report) {
         broken = error.exit_code() == 1 && error.kind() != ErrorKind::Wrong;
         let refused = error.kind() == ErrorKind::InvalidArgument;
         report.outcome = if refused { Outcome::Refused } else { Outcome::Failed };
@@ -160,14 +160,14 @@ fn micros(seconds: f64) -> Option<f64> {
     Some(seconds * 1e6)
 }
 
-fn perform(kernels: &Kernels, arch: Arch, work: Work, report: &mut StepReport) -> Result<()> {
-    let (timed, json): (bool, _) = match work {
-        Work::Copies => return copies(kernels.device(), report),
-        Work::Probes(family) => {
+fn perform(kernels: &Kernels, arch: Arch, subject: Subject, report: &mut StepReport) -> Result<()> {
+    let (timed, json): (bool, _) = match subject {
+        Subject::Copies => return copies(kernels.device(), report),
+        Subject::Probes(family) => {
             return probe_all(kernels.device().gpu("probes")?, arch, family, report);
         }
-        Work::LaunchCost(gemm, gemv) => return launch_cost(kernels, gemm, gemv, report),
-        Work::Gemv(shape, bench) => {
+        Subject::LaunchCost(gemm, gemv) => return launch_cost(kernels, gemm, gemv, report),
+        Subject::Gemv(shape, bench) => {
             let result = bench::gemv(kernels, shape, &bench)?;
             report.kernel = Some(result.plan.kernel.into());
             report.max_error = Some(result.max_error);
@@ -179,12 +179,12 @@ fn perform(kernels: &Kernels, arch: Arch, work: Work, report: &mut StepReport) -
             }
             (result.times.is_some(), serde_json::to_value(&result))
         }
-        Work::Gemm(shape, bench) => of_gemm(bench::gemm(kernels, shape, &bench)?, report),
-        Work::Grouped(shape, bench) => of_gemm(bench::grouped(kernels, &shape, &bench)?, report),
-        Work::Mixed(shapes, kernel, bench) => {
+        Subject::Gemm(shape, bench) => of_gemm(bench::gemm(kernels, shape, &bench)?, report),
+        Subject::Grouped(shape, bench) => of_gemm(bench::grouped(kernels, &shape, &bench)?, report),
+        Subject::Mixed(shapes, kernel, bench) => {
             return of_mixed(&bench::mixed(kernels, &shapes, &bench)?, kernel, report);
         }
-        Work::Moe(shape, bench) => {
+        Subject::Moe(shape, bench) => {
             let result = bench::moe(kernels, shape, &bench)?;
             let wrong = result.steps.iter().find(|step| !step.verified).map(|step| step.step);
             verdict(report, result.head.verified, || format!("step {wrong:?} is wrong"));
@@ -192,7 +192,7 @@ fn perform(kernels: &Kernels, arch: Arch, work: Work, report: &mut StepReport) -
                 result.times.as_ref().and_then(|t| micros(t.measured.times.median));
             (result.times.is_some(), serde_json::to_value(&result))
         }
-        Work::Quantize(shape, bench) => {
+        Subject::Quantize(shape, bench) => {
             let result = bench::quantize(kernels, shape, &bench)?;
             report.kernel = result.plan.steps.last().map(|step| step.kernel.to_owned());
             verdict(report, result.verified, || result.difference.clone().unwrap_or_default());
