@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 
 use cuda_std::ptx::{cluster, marker, mbarrier, memory as words};
 use cuda_std::warp;
+use fp4_formats::gemm::Item;
 use fp4_formats::gemm::sm90::repack::BLOCK_ROWS;
 use fp4_formats::gemm::sm90::word::Multipliers;
 
@@ -15,7 +16,6 @@ use super::operands::{Decoded, STEPS};
 use super::place::{self, Part};
 use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
-use super::tile;
 use super::work::WorkList;
 use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
 
@@ -60,21 +60,8 @@ pub unsafe fn run<
         let part = unsafe { place::part(cta, marker::pin(at)) };
         let Part { item, owned, last, next } = part;
         let multicast = const { K::CONFIG.multicast > 1 };
-        if !multicast && !L::GROUPED && cta.params.schedule.is_split() {
-            let tile = tile::find(cta, item.tile);
-            let part = Share::of_cluster(cta.params.schedule.cluster(), tile.tokens());
-            // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
-            unsafe {
-                sync_consumers();
-                split_k::release_stages(memory, &part);
-                consumer.put_sums(memory, cta.config.tokens);
-                split_k::exchange(memory, &part);
-                let alphas = cta.alphas(tile.problem);
-                store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
-                split_k::finish(cta.config);
-            }
-            return;
-        }
+        // The CTAs of a cluster have one item each, of the same tile, of which each stores its share.
+        let split = !multicast && !L::GROUPED && cta.params.schedule.is_split();
         let copies = const { K::CONFIG.copies_partials() };
         // A fix-up of copied sums arrives at the peer's barriers, too: this arrival then follows it.
         if multicast && last && !(copies && owned && item.first > 0) {
@@ -85,8 +72,8 @@ pub unsafe fn run<
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
         // producer waits for `sums_stored` before it begins another.
         unsafe {
-            if owned {
-                if item.first > 0 {
+            if owned || split {
+                if item.first > 0 && !split {
                     let first = place::first_cta(cta, &item);
                     if copies {
                         let sums = consumer.sums_mut();
@@ -99,7 +86,7 @@ pub unsafe fn run<
                         fix_up::add_partials(cta, first, width, consumer.sums_mut());
                     }
                 }
-                if from_registers {
+                if from_registers && !split {
                     let tile = place::tile(cta, &item);
                     store_registers::store_tile::<K::Weights, L, SUMS, BLOCKS>(
                         cta,
@@ -108,14 +95,25 @@ pub unsafe fn run<
                     );
                 } else {
                     sync_consumers();
+                    if split {
+                        split_k::release_stages(memory, &share(cta, &item, split));
+                    }
                     consumer.put_sums(memory, place::width(memory, &item));
-                    sync_consumers();
+                    if split {
+                        split_k::exchange(memory, &share(cta, &item, split));
+                    } else {
+                        sync_consumers();
+                    }
                     // Here, and not above: the fix-up has no register left.
                     let tile = place::tile(cta, &item);
-                    let part = Share::whole(tile.tokens());
+                    let share = share(cta, &item, split);
                     let alphas = place::alphas(cta, &item, &tile);
                     let cta = &cta.at(tile.problem);
-                    store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
+                    store::store_tile::<K::Weights, L>(cta, &tile, &share, alphas);
+                    if split {
+                        split_k::finish(cta.config);
+                        return;
+                    }
                 }
             } else {
                 let width = place::width(memory, &item);
@@ -146,6 +144,21 @@ pub unsafe fn run<
         // of the main loop of a multicast kernel are not in uniform registers.
         // SAFETY: the warp is converged.
         at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
+    }
+}
+
+/// The CTA's share of an item's tile: all of it, or if its cluster has `split` K, some of the tokens.
+///
+/// # Safety
+/// As [`place::tile`].
+#[inline(always)]
+unsafe fn share<L: WorkList>(cta: &Cta<'_, L>, item: &Item, split: bool) -> Share {
+    // SAFETY: the caller's.
+    let tokens = unsafe { place::tile(cta, item) }.tokens();
+    if split {
+        Share::of_cluster(cta.params.schedule.cluster(), tokens)
+    } else {
+        Share::whole(tokens)
     }
 }
 
