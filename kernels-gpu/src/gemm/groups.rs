@@ -6,7 +6,7 @@
 //! | [`make`](GroupTable::make) | one warp of each CTA | at the start; behind the kernels before, unless the counts are settled |
 //! | [`tiles`](GroupTable::tiles), [`own`](GroupTable::own), [`tile`](GroupTable::tile) | any thread | behind a barrier after that |
 //! | [`refuse`](GroupTable::refuse) | the storing threads of all CTAs | behind that barrier |
-//! | [`affine`](GroupTable::affine), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
+//! | [`alpha`](GroupTable::alpha), [`vectors`](GroupTable::vectors) | storing threads | for each tile |
 //!
 //! The table in shared memory has a word for the number of tiles; which work is this CTA's; for each
 //! problem, how many token tiles precede it; and a copy of the token counts, so that nobody waits for
@@ -137,18 +137,6 @@ impl GroupTable<'_> {
     #[inline(always)]
     fn weights(self, problem: u32) -> u32 {
         self.groups.weights(problem, |at| self.count(at))
-    }
-
-    /// Factors and bias of half `half` of problem `problem`.
-    ///
-    /// # Safety
-    /// There is such a problem.
-    #[inline(always)]
-    pub unsafe fn affine(self, epilogue: &Epilogue, half: u32, problem: u32) -> Affine {
-        let mut affine = affine_of(epilogue, half);
-        // SAFETY: the caller's.
-        affine.alpha = unsafe { self.alpha(epilogue, half, problem) };
-        self.vectors(affine, problem)
     }
 
     /// Factor of all sums of half `half` of problem `problem`.

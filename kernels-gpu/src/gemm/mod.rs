@@ -1,14 +1,15 @@
 //! GEMM with block-scaled 4-bit weights, `C[m, n] = factors * sum_k A[m, k] B[n, k] + bias[n]`.
 //!
-//! Each architecture has its own main loop. They share the work list, the table of a grouped product's
-//! problems ([`groups`]), the table of mixed products ([`mixed`]), the [`flags`] of stream-K and the
-//! epilogue.
+//! Each architecture has its own main loop. They share the context of a role ([`cta`]), the [work list](work), the
+//! table of a grouped product's problems ([`groups`]), the table of mixed products ([`mixed`]), the [`flags`] of
+//! stream-K and the epilogue.
 
 pub mod cta;
 pub mod epilogue;
 pub mod flags;
 pub mod groups;
 pub mod mixed;
+pub mod work;
 
 #[cfg(gpu_tensor = "tcgen05")]
 pub mod sm100;

@@ -68,11 +68,11 @@ impl Boxes {
     /// Whether the box with columns `column ..` of each thread's row is stored as a whole. In grouped
     /// and mixed products, a box that reaches over a problem's last token is not.
     #[inline(always)]
-    pub fn take<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow<L>, column: u32) -> bool {
+    pub fn take<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, column: u32) -> bool {
         if cta.params.copied == 0 || !L::GROUPED || L::MIXED {
             return cta.params.copied != 0;
         }
-        let end = L::end(cta.params, &tile_row.group);
+        let end = tile_row.end;
         if cta.swapped() {
             let columns = Size::new(cta).columns;
             tile_row.y + (column & !(columns - 1)) + columns <= end
@@ -92,7 +92,7 @@ impl Boxes {
     pub unsafe fn put<L: WorkList>(
         &mut self,
         cta: &Cta<'_, L>,
-        tile_row: &TileRow<L>,
+        tile_row: &TileRow,
         column: u32,
         results: Segment,
     ) {
@@ -179,7 +179,7 @@ impl Boxes {
     /// # Safety
     /// Whole storing warps, which have written all of it.
     #[inline(always)]
-    unsafe fn send<L: WorkList>(&mut self, cta: &Cta<'_, L>, tile_row: &TileRow<L>, column: u32) {
+    unsafe fn send<L: WorkList>(&mut self, cta: &Cta<'_, L>, tile_row: &TileRow, column: u32) {
         fence::fence_proxy_async_shared_cta();
         let (x, y) = (tile_row.x - warp::lane_id(), tile_row.y + column);
         let [n, m] = if cta.swapped() { [x, y] } else { [y, x] };

@@ -50,9 +50,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
     let ring = cta.memory.ring();
     let mut cursor = ring.producer();
     // A launch behind this kernel may set itself up.
-    if !L::GROUPED || L::MIXED {
-        grid::griddepcontrol_launch_dependents();
-    }
+    L::release();
     let policy = |once: u32| {
         if once != 0 {
             bulk::createpolicy_fractional_l2_evict_first_b64()
@@ -81,9 +79,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
         // SAFETY: this is the copying lane, and each tile comes by here once; its problem exists.
         let cta = unsafe {
             tiles.begin();
-            let cta = cta.at(&tile);
-            cta.list.acquire(cta.params, &tile, [X_CODES, RESULT], &mut known);
-            cta
+            cta.acquire(&tile, [X_CODES, RESULT], &mut known)
         };
         let (first, end) = tiles.steps(&cta);
         if L::MIXED {

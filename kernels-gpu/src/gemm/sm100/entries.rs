@@ -6,10 +6,10 @@ use fp4_formats::gemm::sm100::config::{Sm100Config, named};
 use fp4_formats::gemm::sm100::{Sm100GroupedParams, Sm100Params};
 
 use super::memory::Memory;
-use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::MixedTable;
+use crate::gemm::work::{Scaled, Uniform};
 
 /// The parameters of a kernel for these problems.
 macro_rules! parameters {

@@ -120,7 +120,6 @@ mod schedule;
 mod store;
 mod store_blocks;
 mod tokens;
-mod work;
 
 use cuda_std::ptx::{barrier, cluster, marker, memory as words, tcgen05, tensor_copy};
 use cuda_std::{shared, thread, warp};
@@ -130,25 +129,12 @@ use fp4_formats::gemm::sm100::config::{
 };
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
 use memory::{MAX_BUFFERS, Memory, QUARTERS};
-use work::WorkList;
+use role::Cta;
 
-use super::cta;
+use super::work::WorkList;
 
 /// Index of the result's map in the parameter block, behind the operands'.
 const RESULT: u32 = 4;
-
-/// sm_100a's kernels.
-#[derive(Clone, Copy)]
-pub enum Sm100 {}
-
-impl cta::Target for Sm100 {
-    type Config = Sm100Config;
-    type Params = Sm100Params;
-    type Memory = Memory;
-}
-
-/// Context of every role, on sm_100a.
-type Cta<'a, L> = cta::Cta<'a, Sm100, L>;
 
 /// A kernel: its configuration.
 trait Kernel {
@@ -169,7 +155,7 @@ unsafe fn gemm<K: Kernel, L: WorkList>(params: &Sm100Params, list: L) {
     };
     let rank = if config.cluster() > 1 { cuda_std::ptx::special::cluster_ctarank() } else { 0 };
     let memory = Memory::new(config, shared::dynamic::<1024>());
-    let cta = &Cta { config, params, maps: list.maps(params), list, memory, rank };
+    let cta = &Cta::new(config, params, list, memory, rank);
     let role = thread::thread_idx_x() / warp::LANES;
 
     // SAFETY: each warp takes its branch as a whole and all meet at the barriers; the
@@ -185,7 +171,7 @@ unsafe fn gemm<K: Kernel, L: WorkList>(params: &Sm100Params, list: L) {
             }
         }
         if L::GROUPED && role == SCHEDULE_WARP {
-            list.begin(config, cta.swapped());
+            L::begin(cta);
         }
         if config.takes_bytes() && role == SCHEDULE_WARP {
             cta.memory.fill_ones();

@@ -32,7 +32,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
     while let Some(tile) = tiles.current() {
         // SAFETY: the tile's problem exists.
-        let cta = unsafe { cta.at(&tile) };
+        let cta = unsafe { cta.at(tile.problem) };
         let (first, end) = tiles.steps(&cta);
         let d = tensor + which * config.accumulator_step();
         let group = first_group(config, cta.y_scale_row(tile));

@@ -49,7 +49,7 @@ const _: () = assert!(GATE_ROWS == COLUMNS as u32);
 #[inline(always)]
 pub unsafe fn values<L: WorkList>(
     cta: &Cta<'_, L>,
-    tile_row: &TileRow<L>,
+    tile_row: &TileRow,
     column: u32,
     sums: Segment,
 ) -> Segment {
@@ -59,15 +59,11 @@ pub unsafe fn values<L: WorkList>(
     // The lane's token, and its row of weights: a column of a half.
     let (m, row) = if swapped { (y, x) } else { (x, y) };
     let (half, n) = if cta.gated() { PairedRows::source(row) } else { (Half::Gate, row) };
-    let affine = cta.list.affine(epilogue, half as u32, &tile_row.group);
+    let affine = cta.list.affine(epilogue, half as u32, tile_row.problem, tile_row.alphas);
     // SAFETY: vectors are read where row or column exist.
     let (factor, own) = unsafe {
         (
-            if m < L::end(cta.params, &tile_row.group) {
-                affine::token_factor(&affine, m)
-            } else {
-                1.0
-            },
+            if m < tile_row.end { affine::token_factor(&affine, m) } else { 1.0 },
             if n < epilogue.sink.columns { affine::column(&affine, n) } else { Column::NONE },
         )
     };
@@ -112,7 +108,7 @@ pub struct Results {
 #[inline(always)]
 pub unsafe fn results<L: WorkList>(
     cta: &Cta<'_, L>,
-    tile_row: &TileRow<L>,
+    tile_row: &TileRow,
     column: u32,
     mut values: Segment,
     before: &mut [f32; COLUMNS],

@@ -1,23 +1,85 @@
-//! The CTA's rows, columns and K steps of a tile.
+//! sm_100a's context of a role: its answers to the work list, and the CTA's rows, columns and K steps of a
+//! tile.
 
-use super::{Cta, RESULT, WorkList};
-use fp4_formats::gemm::Problem;
-use fp4_formats::gemm::sm100::config::CTA_ROWS;
-use fp4_formats::gemm::sm100::Sm100Params;
+use super::RESULT;
+use super::memory::Memory;
+use crate::gemm::cta::{self, Head, Target};
+use crate::gemm::work::WorkList;
+use cuda_std::{thread, warp};
+use fp4_formats::gemm::groups::Tiling;
+use fp4_formats::gemm::sm100::config::{CTA_ROWS, STORE_WARPS};
+use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
 use fp4_formats::gemm::work::Tile;
+use fp4_formats::gemm::{Problem, TileOrder, TileShape};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 
+/// sm_100a's kernels.
+#[derive(Clone, Copy)]
+pub enum Sm100 {}
+
+/// Context of every role, on sm_100a.
+pub type Cta<'a, L> = cta::Cta<'a, Sm100, L>;
+
+impl Target for Sm100 {
+    type Config = Sm100Config;
+    type Params = Sm100Params;
+    type Memory = Memory;
+
+    const GROUPED_RUNS: bool = false;
+    const MIXED_TABLE_WAITS: bool = true;
+
+    #[inline(always)]
+    fn head(params: &Sm100Params) -> Head<'_> {
+        let Sm100Params { problem, schedule, walk, epilogue, .. } = params;
+        Head { problem, schedule, walk, epilogue }
+    }
+
+    #[inline(always)]
+    fn tiles(config: &Sm100Config, params: &Sm100Params) -> (TileShape, TileOrder) {
+        let swapped = config.is_swapped(params.swapped);
+        (config.work_shape(swapped), Sm100Config::order(swapped))
+    }
+
+    #[inline(always)]
+    fn tiling(config: &Sm100Config, params: &Sm100Params) -> Tiling {
+        let (TileShape { tokens, .. }, _) = Self::tiles(config, params);
+        Tiling::of(tokens)
+    }
+
+    #[inline(always)]
+    fn run_index(config: &Sm100Config) -> u32 {
+        thread::block_idx_x() / config.cluster()
+    }
+
+    #[inline(always)]
+    fn storing_thread<L>(_: &Cta<'_, L>) -> (u32, [u32; 2]) {
+        const THREADS: u32 = STORE_WARPS * warp::LANES;
+        (thread::block_idx_x(), [thread::thread_idx_x(), THREADS])
+    }
+
+    #[inline(always)]
+    fn prefetches_next(_: &Sm100Config) -> bool {
+        false
+    }
+}
+
 impl<L: WorkList> Cta<'_, L> {
-    /// The same with the parameters of a tile's problem.
+    /// Returns the context of a tile's problem, whose tensor maps `first..end` are known to copies of this
+    /// thread. `known` is the problem whose maps are.
     ///
     /// # Safety
-    /// There is such a problem.
+    /// There are such a tile and such maps.
     #[inline(always)]
-    pub unsafe fn at(&self, tile: &Tile) -> Self {
+    pub unsafe fn acquire(&self, tile: &Tile, maps: [u32; 2], known: &mut u32) -> Self {
         // SAFETY: the caller's.
-        let params = unsafe { self.list.params(self.params, tile) };
-        Self { params, maps: self.list.maps(params), ..*self }
+        let cta = unsafe { self.at(tile.problem) };
+        if *known != tile.problem {
+            *known = tile.problem;
+            // SAFETY: the caller's.
+            unsafe { cta.list.acquire(cta.maps, maps) };
+        }
+        cta
     }
 
     /// Generic address of tensor map `index` of the parameter block.

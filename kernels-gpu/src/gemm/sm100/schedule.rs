@@ -13,7 +13,9 @@
 //! them from clusters that have nothing to do.
 
 use super::memory::{Memory, arrive_at};
+use super::role::Sm100;
 use super::{Cta, WorkList};
+use crate::gemm::cta::Target;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
@@ -22,19 +24,14 @@ use fp4_formats::gemm::{Item, Run, Schedule};
 
 /// A role's walk over the tiles.
 pub struct Tiles<'a, L: WorkList> {
-    list: L,
-    numbers: L::Numbers,
+    /// The context of the launch.
+    cta: Cta<'a, L>,
     /// The number of tiles.
     count: u32,
     /// The tile's number, and the K steps; in a mixed product, the steps of the first one.
     item: Item,
     order: Order<'a>,
-    /// CTAs of a cluster.
-    cluster: u32,
-    /// Rank of the CTA in it.
-    rank: u32,
     cursor: Cursor,
-    memory: Memory,
 }
 
 /// The source of the next tile.
@@ -54,11 +51,9 @@ impl<'a, L: WorkList> Tiles<'a, L> {
     /// Starts at the cluster's first tile.
     #[inline(always)]
     pub fn new(cta: &Cta<'a, L>) -> Self {
-        let (config, params, list) = (cta.config, cta.params, cta.list);
-        let cluster = config.cluster();
-        let numbers = list.numbers(config, params);
+        let (config, params) = (cta.config, cta.params);
         let (first, end) = cta.steps();
-        let index = thread::block_idx_x() / cluster;
+        let index = Sm100::run_index(config);
         let mut item = Item { tile: index, first, end };
         let order = if !L::GROUPED && params.dynamic != 0 {
             Order::Asked
@@ -68,28 +63,26 @@ impl<'a, L: WorkList> Tiles<'a, L> {
             item = rest.take(schedule);
             Order::Run { schedule, rest }
         } else {
-            Order::InTurn { step: thread::grid_dim_x() / cluster }
+            Order::InTurn { step: thread::grid_dim_x() / config.cluster() }
         };
-        Self {
-            list,
-            numbers,
-            count: list.count(&numbers),
-            item,
-            order,
-            cluster,
-            rank: cta.rank,
-            cursor: cta.memory.responses().consumer(),
-            memory: cta.memory,
-        }
+        let cursor = cta.memory.responses().consumer();
+        Self { cta: *cta, count: L::count(cta), item, order, cursor }
+    }
+
+    /// The number of the tile. Roles walk upwards, through mixed products from the highest number down:
+    /// the longest tiles have the highest ones.
+    #[inline(always)]
+    fn number(&self) -> u32 {
+        if L::MIXED { self.count - 1 - self.item.tile } else { self.item.tile }
     }
 
     /// The tile, or none if there are no more.
     #[inline(always)]
     pub fn current(&self) -> Option<Tile> {
-        self.is_at_tile().then(|| self.list.tile(&self.numbers, self.item.tile))
+        self.is_at_tile().then(|| L::tile(&self.cta, self.number()))
     }
 
-    /// The CTA's K steps of the tile, whose problem's `work` this is: first, and one past the last.
+    /// The CTA's K steps of the tile, whose problem's context this is: first, and one past the last.
     #[inline(always)]
     pub fn steps(&self, cta: &Cta<'_, L>) -> (u32, u32) {
         if L::MIXED { cta.steps() } else { (self.item.first, self.item.end) }
@@ -111,7 +104,7 @@ impl<'a, L: WorkList> Tiles<'a, L> {
             return *cta;
         }
         // SAFETY: the tile's problem exists.
-        unsafe { cta.at(&self.list.tile(&self.numbers, self.item.tile)) }
+        unsafe { cta.at(L::tile(&self.cta, self.number()).problem) }
     }
 
     /// Whether there is a tile.
@@ -126,10 +119,10 @@ impl<'a, L: WorkList> Tiles<'a, L> {
     /// Called by the copying lane, once for each tile.
     #[inline(always)]
     pub unsafe fn begin(&self) {
-        if matches!(self.order, Order::Asked) && self.rank == 0 {
+        if matches!(self.order, Order::Asked) && self.cta.rank == 0 {
             // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
             // behind the response to the request that this one allows, so after this phase.
-            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.memory.begun()) };
+            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.cta.memory.begun()) };
         }
     }
 
@@ -157,14 +150,14 @@ impl<'a, L: WorkList> Tiles<'a, L> {
         // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
         // together as the caller says.
         unsafe {
-            self.memory.responses().wait_full(&self.cursor);
-            let next = read(&self.memory, self.cursor.stage);
-            self.item.tile = next.map_or(NONE, |cta| cta / self.cluster);
+            self.cta.memory.responses().wait_full(&self.cursor);
+            let next = read(&self.cta.memory, self.cursor.stage);
+            self.item.tile = next.map_or(NONE, |cta| cta / self.cta.config.cluster());
             if WARP {
                 warp::sync();
             }
             if !WARP || warp::lane_id() == 0 {
-                arrive_at(self.memory.responses().empty(self.cursor.stage), 0);
+                arrive_at(self.cta.memory.responses().empty(self.cursor.stage), 0);
             }
         }
         self.cursor.advance();

@@ -40,22 +40,21 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
         grid::griddepcontrol_wait();
     }
     // SAFETY: all storing threads are here.
-    unsafe { cta.list.refuse(cta.params) };
+    unsafe { L::refuse(cta) };
     let mut known = u32::MAX;
     let mut in_blocks = false;
     while let Some(tile) = tiles.current() {
         // SAFETY: the tile is one of a problem, which has a map of the result.
-        let cta = &unsafe {
-            let cta = cta.at(&tile);
-            cta.list.acquire(cta.params, &tile, [RESULT, RESULT + 1], &mut known);
-            cta
-        };
-        let tile_row = TileRow::<L> {
+        let cta = &unsafe { cta.acquire(&tile, [RESULT, RESULT + 1], &mut known) };
+        let tile_row = TileRow {
             x: cta.x_row(tile) + thread::thread_idx_x(),
             y: cta.y_row(tile),
             matrix: tile.tokens.matrix,
             // SAFETY: the tile is one of a problem.
-            group: unsafe { cta.list.group(&cta.params.epilogue, &tile) },
+            alphas: unsafe { cta.list.alphas(&cta.params.epilogue, tile.problem) },
+            problem: tile.problem,
+            end: tile.tokens.first + tile.tokens.count,
+            rows: tile.tokens.rows,
         };
         let d = tensor + which * config.accumulator_step() + lanes;
         let in_blocks_before = in_blocks;
@@ -113,21 +112,27 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
 }
 
 /// The row of a tile that a thread stores: its row of `X`, and the first of its columns, rows of `Y`.
-pub struct TileRow<L: WorkList> {
+pub struct TileRow {
     /// Row of `X`.
     pub x: u32,
     /// First row of `Y`.
     pub y: u32,
     /// Matrix of the result.
     pub matrix: u32,
-    /// The problem.
-    pub group: L::Group,
+    /// Its problem: which factors and bias.
+    pub problem: u32,
+    /// One past the problem's last token.
+    pub end: u32,
+    /// Tokens of the matrix up to the last problem's last one.
+    pub rows: u32,
+    /// Factors of the sums of both halves.
+    pub alphas: [f32; 2],
 }
 
-impl<L: WorkList> TileRow<L> {
+impl TileRow {
     /// The tile's first row of `Y` as one of the result's.
     #[inline(always)]
-    pub fn result_y(&self, cta: &Cta<'_, L>) -> u32 {
+    pub fn result_y(&self, cta: &Cta<'_, impl WorkList>) -> u32 {
         if cta.gated() && !cta.swapped() { self.y / 2 } else { self.y }
     }
 }
@@ -193,7 +198,7 @@ impl Sinks<'_> {
         &mut self,
         cta: &Cta<'_, L>,
         d: u32,
-        tile_row: &TileRow<L>,
+        tile_row: &TileRow,
         order: &Order,
         give_back: impl Fn(),
     ) {
@@ -258,12 +263,7 @@ impl Sinks<'_> {
     /// # Safety
     /// Whole warps; `tile_row` and `results` are of a tile of the problem; each element is stored once.
     #[inline(always)]
-    unsafe fn put<L: WorkList>(
-        &mut self,
-        cta: &Cta<'_, L>,
-        tile_row: &TileRow<L>,
-        results: &Results,
-    ) {
+    unsafe fn put<L: WorkList>(&mut self, cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) {
         if largest::is_wanted(&cta.params.epilogue.sink) {
             let (exist, _) = extent(cta, tile_row, results);
             each_eight(cta.config, results.results, |i, results| {
@@ -287,7 +287,7 @@ impl Sinks<'_> {
 /// without a row a separate loop, with separate copies of the instructions that all lanes must
 /// execute together.
 #[inline(always)]
-pub fn own_row(tile_row: &TileRow<impl WorkList>) -> u32 {
+pub fn own_row(tile_row: &TileRow) -> u32 {
     marker::pin(tile_row.x)
 }
 
@@ -309,12 +309,8 @@ pub unsafe fn load(config: &Sm100Config, d: u32) -> Segment {
 /// Returns the number of a thread's results that lie inside the result, whose sizes are the other
 /// value.
 #[inline(always)]
-fn extent<L: WorkList>(
-    cta: &Cta<'_, L>,
-    tile_row: &TileRow<L>,
-    results: &Results,
-) -> (u32, Problem) {
-    let result = cta.result(L::end(cta.params, &tile_row.group));
+fn extent<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) -> (u32, Problem) {
+    let result = cta.result(tile_row.end);
     // A row of `X` is a row of the result, or swapped a column.
     let swapped = cta.swapped();
     let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
@@ -328,7 +324,7 @@ fn extent<L: WorkList>(
 /// # Safety
 /// `tile_row` and `results` are of a tile of the problem; each element is stored once.
 #[inline(always)]
-unsafe fn store<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow<L>, results: &Results) {
+unsafe fn store<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) {
     let (x, y) = (results.x, tile_row.result_y(cta) + results.column);
     let (exist, result) = extent(cta, tile_row, results);
     if exist == 0 {

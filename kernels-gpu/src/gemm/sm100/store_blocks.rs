@@ -81,10 +81,10 @@ impl Blocks {
         &mut self,
         cta: &Cta<'_, L>,
         boxes: &Boxes,
-        tile_row: &TileRow<L>,
+        tile_row: &TileRow,
         results: &Results,
     ) {
-        let end = L::end(cta.params, &tile_row.group);
+        let end = tile_row.end;
         let (sink, problem) = (&cta.params.epilogue.sink, cta.result(end));
         let (swapped, wide) = (cta.swapped(), epilogue::is_mxfp4(sink));
         let &Results { x, column, results } = results;
@@ -206,9 +206,9 @@ unsafe fn kept(at: u32) -> Segment {
 /// # Safety
 /// The same as [`Blocks::store`]; called once per tile, by any of the threads.
 #[inline(always)]
-pub unsafe fn pad<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow<L>, [first, count]: [u32; 2]) {
-    let rows = L::rows(cta.params, &tile_row.group);
-    if L::GROUPED && L::end(cta.params, &tile_row.group) != rows {
+pub unsafe fn pad<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, [first, count]: [u32; 2]) {
+    let rows = tile_row.rows;
+    if L::GROUPED && tile_row.end != rows {
         // Tokens of other problems are behind this one's.
         return;
     }

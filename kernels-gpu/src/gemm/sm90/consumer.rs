@@ -16,8 +16,8 @@ use super::operands::{Decoded, STEPS};
 use super::place::{self, Part};
 use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
-use super::work::WorkList;
 use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
+use crate::gemm::work::WorkList;
 
 /// The consumers' work: one item of the CTA's run after the other, the last one first.
 ///

@@ -8,10 +8,10 @@ use fp4_formats::gemm::sm90::params::{Sm90GroupedParams, Sm90Params};
 
 use super::folded_rows::{Mxfp4E4m3, Nvfp4E4m3};
 use super::operands::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
-use super::work::{Scaled, Uniform};
 use super::{Kernel, gemm};
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::MixedTable;
+use crate::gemm::work::{Scaled, Uniform};
 
 /// The decoder of a scheme.
 macro_rules! decoder {

@@ -4,7 +4,7 @@
 //! Parameters: [`Sm90Params`], of grouped products [`Sm90GroupedParams`], of mixed ones
 //! [`Mixed`]. Any M, N, L of at least 1, K a multiple of the block. CTAs compute tiles of C^T, or parts of tiles along K, as the
 //! [`Schedule`] says, or of grouped products the work list that each CTA makes of the token counts
-//! ([`work`]). The grid depends on it:
+//! ([`work`](super::work)). The grid depends on it:
 //!
 //! | schedule | grid | partial sums meet in |
 //! |---|---|---|
@@ -108,18 +108,18 @@ mod store_registers;
 mod strips;
 mod tile;
 mod widths;
-mod work;
 
-use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, mbarrier, tensor_copy};
+use super::cta::{self, Head, Target};
+use super::work::WorkList;
+use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
+use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
+use fp4_formats::gemm::{TileOrder, TileShape};
 use main_loop::MainLoop;
 use memory::Memory;
 use operands::Weights;
-use work::WorkList;
-
-use super::cta;
 
 /// The warps of the producer's warpgroup that have a role.
 const PRODUCER_WARP: u32 = CONSUMER_THREADS / warp::LANES;
@@ -129,10 +129,48 @@ const FIRST_PLACE_WARP: u32 = PRODUCER_WARP + 1;
 #[derive(Clone, Copy)]
 pub enum Sm90 {}
 
-impl cta::Target for Sm90 {
+impl Target for Sm90 {
     type Config = Sm90Config;
     type Params = Sm90Params;
     type Memory = Memory;
+
+    const GROUPED_RUNS: bool = true;
+    const MIXED_TABLE_WAITS: bool = false;
+
+    #[inline(always)]
+    fn head(params: &Sm90Params) -> Head<'_> {
+        const { assert!(core::mem::offset_of!(Sm90Params, activations) == 0) };
+        let Sm90Params { problem, schedule, walk, epilogue, .. } = params;
+        Head { problem, schedule, walk, epilogue }
+    }
+
+    #[inline(always)]
+    fn tiles(config: &Sm90Config, _: &Sm90Params) -> (TileShape, TileOrder) {
+        (config.work_shape(), Sm90Config::ORDER)
+    }
+
+    #[inline(always)]
+    fn tiling(config: &Sm90Config, _: &Sm90Params) -> Tiling {
+        config.tiling()
+    }
+
+    #[inline(always)]
+    fn run_index(config: &Sm90Config) -> u32 {
+        // Pinned: recomputed at each use, to save registers.
+        multicast::run_of(config, marker::pin(thread::block_idx_x()))
+    }
+
+    #[inline(always)]
+    fn storing_thread<L>(cta: &Cta<'_, L>) -> (u32, [u32; 2]) {
+        let run = multicast::run_of(cta.config, thread::block_idx_x());
+        let thread = cta.rank * CONSUMER_THREADS + thread::thread_idx_x();
+        (run, [thread, cta.config.multicast * CONSUMER_THREADS])
+    }
+
+    #[inline(always)]
+    fn prefetches_next(config: &Sm90Config) -> bool {
+        config.prefetches_next()
+    }
 }
 
 /// Context of every role, on sm_90a.
@@ -180,7 +218,7 @@ unsafe fn gemm<
     };
     let memory = Memory::new(shared::dynamic::<1024>(), config);
     let rank = multicast::rank(config);
-    let cta = &Cta { config, params, maps: list.maps(params), list, memory, rank };
+    let cta = &Cta::new(config, params, list, memory, rank);
     let thread = thread::thread_idx_x();
     L::release();
 

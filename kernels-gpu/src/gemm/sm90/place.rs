@@ -18,7 +18,7 @@ use fp4_formats::gemm::{Item, Run};
 use super::Cta;
 use super::memory::Memory;
 use super::tile::{self, Tile};
-use super::work::WorkList;
+use crate::gemm::work::WorkList;
 
 /// Writes an item of the CTA's run to place number `index`.
 ///

@@ -8,8 +8,8 @@ use fp4_formats::gemm::sm90::repack::CHUNK_ROWS;
 
 use super::memory::Memory;
 use super::tile::{self, Tile};
-use super::work::WorkList;
 use super::{Cta, fix_up, multicast, place, store_registers};
+use crate::gemm::work::WorkList;
 
 /// Chunks of 128 rows of weights, along K.
 #[inline(always)]
@@ -186,7 +186,7 @@ pub unsafe fn begin<L: WorkList>(cta: &Cta<'_, L>) -> Begun {
     // SAFETY: the tile is one of the launch's.
     let copies = unsafe {
         let copies = Copies::of(cta, &tile);
-        cta.list.acquire(copies.map);
+        cta.list.acquire(copies.map, [0, 1]);
         copies
     };
     let mut chunk = copies.chunk(&tile, item.first);
@@ -284,7 +284,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
             }
             if L::MIXED && tile.problem != last {
                 copies = Copies::of(cta, &tile);
-                cta.list.acquire(copies.map);
+                cta.list.acquire(copies.map, [0, 1]);
             }
             chunk = copies.chunk(&tile, item.first);
             step = item.first;

@@ -27,10 +27,10 @@ use super::Cta;
 use super::operands::Weights;
 use super::split_k::Share;
 use super::tile::Tile;
-use super::work::WorkList;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
+use crate::gemm::work::WorkList;
 
 /// Stores the CTA's part of the results of the tile whose sums are in shared memory. A thread uses
 /// all sums that it loads from other CTAs, so that its loads have returned afterwards.

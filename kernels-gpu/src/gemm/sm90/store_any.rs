@@ -8,10 +8,10 @@ use cuda_std::warp;
 use fp4_formats::gemm::sm90::config::CONSUMER_THREADS;
 
 use super::store::{Piece, Store, is_plain};
-use super::work::WorkList;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
+use crate::gemm::work::WorkList;
 
 /// Bytes of a sum.
 const F32_BYTES: u32 = size_of::<f32>() as u32;

@@ -31,9 +31,9 @@ use super::operands::Weights;
 use super::stage::{first_block, lane};
 use super::strips::{BYTES, Gated, Own, Plain, STRIP_SUMS, Same, Strip};
 use super::tile::Tile;
-use super::work::WorkList;
 use crate::gemm::epilogue::affine;
 use crate::gemm::epilogue::{self, COLUMNS};
+use crate::gemm::work::WorkList;
 
 /// Vectors of a row of shared memory; rows that the threads read at a time, and how many of them a thread
 /// reads.

@@ -4,7 +4,7 @@ use cuda_std::ptx::marker;
 pub use fp4_formats::gemm::sm90::place::Tile;
 
 use super::Cta;
-use super::work::WorkList;
+use crate::gemm::work::WorkList;
 
 /// Tile number `index` of the work list, as this CTA computes it.
 #[inline(always)]
