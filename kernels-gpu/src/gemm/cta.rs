@@ -1,7 +1,7 @@
 //! The context of a kernel's roles: which configuration it is, what it was launched with, and where the
 //! CTA's shared memory is.
 
-use fp4_formats::gemm::groups::Tiling;
+use fp4_formats::gemm::groups::{Groups, Tiling};
 use fp4_formats::gemm::work::Walk;
 use fp4_formats::gemm::{Epilogue, Problem, Schedule, TileOrder, TileShape};
 
@@ -14,6 +14,8 @@ pub trait Target: Copy {
     type Config: Copy + 'static;
     /// Its parameter block.
     type Params: Copy + 'static;
+    /// That of its grouped products.
+    type GroupedParams: 'static;
     /// The map of a CTA's shared memory.
     type Memory: Copy;
 
@@ -27,6 +29,15 @@ pub trait Target: Copy {
 
     /// The members of a parameter block that say which tiles there are and what their results are.
     fn head(params: &Self::Params) -> Head<'_>;
+
+    /// The members of a grouped product's parameter block.
+    fn grouped(params: &Self::GroupedParams) -> (&Self::Params, &Groups);
+
+    /// Shared address of the table of a grouped or mixed product.
+    fn table(config: &Self::Config) -> u32;
+
+    /// Whether the table of groups [sorts](super::groups::GroupTable::sorts) them.
+    fn sorts(config: &Self::Config) -> bool;
 
     /// Shape and order of the tiles, of which those of a cluster count as one.
     fn tiles(config: &Self::Config, params: &Self::Params) -> (TileShape, TileOrder);
@@ -56,6 +67,8 @@ pub struct Head<'a> {
     pub walk: &'a Walk,
     /// The epilogue.
     pub epilogue: &'a Epilogue,
+    /// Distance of the row factors of two batch entries, of activations in e4m3.
+    pub row_factor_stride: u32,
 }
 
 /// Context of every role: the configuration, the parameters, the list, the memory and the rank. `L`

@@ -5,6 +5,7 @@
 //! stream-K and the epilogue.
 
 pub mod cta;
+pub mod entries;
 pub mod epilogue;
 pub mod flags;
 pub mod groups;

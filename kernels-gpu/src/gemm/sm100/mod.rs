@@ -129,7 +129,7 @@ use fp4_formats::gemm::sm100::config::{
 };
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
 use memory::{MAX_BUFFERS, Memory, QUARTERS};
-use role::Cta;
+use role::{Cta, Sm100};
 
 use super::work::WorkList;
 

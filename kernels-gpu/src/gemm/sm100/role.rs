@@ -5,10 +5,10 @@ use super::RESULT;
 use super::memory::Memory;
 use crate::gemm::cta::{self, Head, Target};
 use crate::gemm::work::WorkList;
-use cuda_std::{thread, warp};
-use fp4_formats::gemm::groups::Tiling;
+use cuda_std::{shared, thread, warp};
+use fp4_formats::gemm::groups::{Groups, Tiling};
 use fp4_formats::gemm::sm100::config::{CTA_ROWS, STORE_WARPS};
-use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
+use fp4_formats::gemm::sm100::{Sm100Config, Sm100GroupedParams, Sm100Params};
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Problem, TileOrder, TileShape};
 use fp4_formats::quantize::Format;
@@ -24,6 +24,7 @@ pub type Cta<'a, L> = cta::Cta<'a, Sm100, L>;
 impl Target for Sm100 {
     type Config = Sm100Config;
     type Params = Sm100Params;
+    type GroupedParams = Sm100GroupedParams;
     type Memory = Memory;
 
     const GROUPED_RUNS: bool = false;
@@ -31,8 +32,24 @@ impl Target for Sm100 {
 
     #[inline(always)]
     fn head(params: &Sm100Params) -> Head<'_> {
-        let Sm100Params { problem, schedule, walk, epilogue, .. } = params;
-        Head { problem, schedule, walk, epilogue }
+        let Sm100Params { problem, schedule, walk, epilogue, row_factor_stride, .. } = params;
+        Head { problem, schedule, walk, epilogue, row_factor_stride: *row_factor_stride }
+    }
+
+    #[inline(always)]
+    fn grouped(params: &Sm100GroupedParams) -> (&Sm100Params, &Groups) {
+        let Sm100GroupedParams { gemm, groups } = params;
+        (gemm, groups)
+    }
+
+    #[inline(always)]
+    fn table(config: &Sm100Config) -> u32 {
+        Memory::new(config, shared::dynamic::<1024>()).table()
+    }
+
+    #[inline(always)]
+    fn sorts(_: &Sm100Config) -> bool {
+        false
     }
 
     #[inline(always)]

@@ -6,7 +6,6 @@ use core::marker::PhantomData;
 
 use cuda_std::ptx::{cluster, marker, mbarrier, memory as words};
 use cuda_std::warp;
-use fp4_formats::gemm::Item;
 use fp4_formats::gemm::sm90::repack::BLOCK_ROWS;
 use fp4_formats::gemm::sm90::word::Multipliers;
 
@@ -16,6 +15,7 @@ use super::operands::{Decoded, STEPS};
 use super::place::{self, Part};
 use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
+use super::tile::Tile;
 use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
 use crate::gemm::work::WorkList;
 
@@ -96,17 +96,19 @@ pub unsafe fn run<
                 } else {
                     sync_consumers();
                     if split {
-                        split_k::release_stages(memory, &share(cta, &item, split));
+                        let tile = place::tile(cta, &item);
+                        split_k::release_stages(memory, &share(cta, &tile, split));
                     }
                     consumer.put_sums(memory, place::width(memory, &item));
                     if split {
-                        split_k::exchange(memory, &share(cta, &item, split));
+                        let tile = place::tile(cta, &item);
+                        split_k::exchange(memory, &share(cta, &tile, split));
                     } else {
                         sync_consumers();
                     }
                     // Here, and not above: the fix-up has no register left.
                     let tile = place::tile(cta, &item);
-                    let share = share(cta, &item, split);
+                    let share = share(cta, &tile, split);
                     let alphas = place::alphas(cta, &item, &tile);
                     let cta = &cta.at(tile.problem);
                     store::store_tile::<K::Weights, L>(cta, &tile, &share, alphas);
@@ -147,18 +149,13 @@ pub unsafe fn run<
     }
 }
 
-/// The CTA's share of an item's tile: all of it, or if its cluster has `split` K, some of the tokens.
-///
-/// # Safety
-/// As [`place::tile`].
+/// The CTA's share of a tile: all of it, or if its cluster has `split` K, some of the tokens.
 #[inline(always)]
-unsafe fn share<L: WorkList>(cta: &Cta<'_, L>, item: &Item, split: bool) -> Share {
-    // SAFETY: the caller's.
-    let tokens = unsafe { place::tile(cta, item) }.tokens();
+fn share<L>(cta: &Cta<'_, L>, tile: &Tile, split: bool) -> Share {
     if split {
-        Share::of_cluster(cta.params.schedule.cluster(), tokens)
+        Share::of_cluster(cta.params.schedule.cluster(), tile.tokens())
     } else {
-        Share::whole(tokens)
+        Share::whole(tile.tokens())
     }
 }
 

@@ -113,9 +113,9 @@ use super::cta::{self, Head, Target};
 use super::work::WorkList;
 use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
-use fp4_formats::gemm::groups::Tiling;
+use fp4_formats::gemm::groups::{Groups, Tiling};
 use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
-use fp4_formats::gemm::sm90::params::Sm90Params;
+use fp4_formats::gemm::sm90::params::{Sm90GroupedParams, Sm90Params};
 use fp4_formats::gemm::{TileOrder, TileShape};
 use main_loop::MainLoop;
 use memory::Memory;
@@ -132,6 +132,7 @@ pub enum Sm90 {}
 impl Target for Sm90 {
     type Config = Sm90Config;
     type Params = Sm90Params;
+    type GroupedParams = Sm90GroupedParams;
     type Memory = Memory;
 
     const GROUPED_RUNS: bool = true;
@@ -140,8 +141,24 @@ impl Target for Sm90 {
     #[inline(always)]
     fn head(params: &Sm90Params) -> Head<'_> {
         const { assert!(core::mem::offset_of!(Sm90Params, activations) == 0) };
-        let Sm90Params { problem, schedule, walk, epilogue, .. } = params;
-        Head { problem, schedule, walk, epilogue }
+        let Sm90Params { problem, schedule, walk, epilogue, row_factor_stride, .. } = params;
+        Head { problem, schedule, walk, epilogue, row_factor_stride: *row_factor_stride }
+    }
+
+    #[inline(always)]
+    fn grouped(params: &Sm90GroupedParams) -> (&Sm90Params, &Groups) {
+        let Sm90GroupedParams { gemm, groups } = params;
+        (gemm, groups)
+    }
+
+    #[inline(always)]
+    fn table(config: &Sm90Config) -> u32 {
+        shared::dynamic::<1024>() + config.table_offset()
+    }
+
+    #[inline(always)]
+    fn sorts(config: &Sm90Config) -> bool {
+        config.is_wide()
     }
 
     #[inline(always)]
