@@ -19,6 +19,9 @@ pub trait Target: Copy {
     /// The map of a CTA's shared memory.
     type Memory: Copy;
 
+    /// Threads of a CTA that hold the sums of a tile.
+    const THREADS: u32;
+
     /// Whether the table of groups says which run of K steps a CTA has; otherwise CTAs take whole tiles
     /// in turn.
     const GROUPED_RUNS: bool;
@@ -48,6 +51,12 @@ pub trait Target: Copy {
     /// The number of this CTA's run; CTAs of a cluster that compute tiles together have the same.
     fn run_index(config: &Self::Config) -> u32;
 
+    /// The CTA of run `run` with the same rank as this one.
+    fn cta_of<L>(cta: &Cta<'_, Self, L>, run: u32) -> u32;
+
+    /// Bytes of a CTA's partial sums.
+    fn partial_bytes(config: &Self::Config) -> u32;
+
     /// The number of the CTA, or of its cluster, and this thread's among the threads that store there,
     /// with their number. [`WorkList::refuse`] divides the result among all of them.
     fn storing_thread<L>(cta: &Cta<'_, Self, L>) -> (u32, [u32; 2]);
@@ -67,6 +76,10 @@ pub struct Head<'a> {
     pub walk: &'a Walk,
     /// The epilogue.
     pub epilogue: &'a Epilogue,
+    /// Address of the partial sums of stream-K.
+    pub partials: u64,
+    /// Address of its flags.
+    pub flags: u64,
     /// Distance of the row factors of two batch entries, of activations in e4m3.
     pub row_factor_stride: u32,
 }

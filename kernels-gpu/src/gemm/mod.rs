@@ -1,12 +1,13 @@
 //! GEMM with block-scaled 4-bit weights, `C[m, n] = factors * sum_k A[m, k] B[n, k] + bias[n]`.
 //!
 //! Each architecture has its own main loop. They share the context of a role ([`cta`]), the [work list](work), the
-//! table of a grouped product's problems ([`groups`]), the table of mixed products ([`mixed`]), the [`flags`] of
-//! stream-K and the epilogue.
+//! table of a grouped product's problems ([`groups`]), the table of mixed products ([`mixed`]), the
+//! [fix-up](fix_up) of stream-K with its [`flags`], and the epilogue.
 
 pub mod cta;
 pub mod entries;
 pub mod epilogue;
+pub mod fix_up;
 pub mod flags;
 pub mod groups;
 pub mod mixed;

@@ -27,13 +27,31 @@ impl Target for Sm100 {
     type GroupedParams = Sm100GroupedParams;
     type Memory = Memory;
 
+    const THREADS: u32 = STORE_WARPS * warp::LANES;
     const GROUPED_RUNS: bool = false;
     const MIXED_TABLE_WAITS: bool = true;
 
     #[inline(always)]
     fn head(params: &Sm100Params) -> Head<'_> {
-        let Sm100Params { problem, schedule, walk, epilogue, row_factor_stride, .. } = params;
-        Head { problem, schedule, walk, epilogue, row_factor_stride: *row_factor_stride }
+        let Sm100Params {
+            problem,
+            schedule,
+            walk,
+            epilogue,
+            partials,
+            flags,
+            row_factor_stride,
+            ..
+        } = params;
+        Head {
+            problem,
+            schedule,
+            walk,
+            epilogue,
+            partials: *partials,
+            flags: *flags,
+            row_factor_stride: *row_factor_stride,
+        }
     }
 
     #[inline(always)]
@@ -70,9 +88,18 @@ impl Target for Sm100 {
     }
 
     #[inline(always)]
+    fn cta_of<L>(cta: &Cta<'_, L>, run: u32) -> u32 {
+        run * cta.config.cluster() + cta.rank % cta.config.cta_group
+    }
+
+    #[inline(always)]
+    fn partial_bytes(config: &Sm100Config) -> u32 {
+        config.partial_bytes()
+    }
+
+    #[inline(always)]
     fn storing_thread<L>(_: &Cta<'_, L>) -> (u32, [u32; 2]) {
-        const THREADS: u32 = STORE_WARPS * warp::LANES;
-        (thread::block_idx_x(), [thread::thread_idx_x(), THREADS])
+        (thread::block_idx_x(), [thread::thread_idx_x(), Self::THREADS])
     }
 
     #[inline(always)]

@@ -9,6 +9,7 @@ use super::schedule::Tiles;
 use super::{Cta, RESULT, WorkList};
 use super::{boxes, exchange, fix_up, store_blocks};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
+use crate::gemm::fix_up::Contributors;
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Problem;
@@ -179,7 +180,7 @@ struct Sinks<'a> {
     exchange: &'a mut exchange::Exchange,
     boxes: &'a mut boxes::Boxes,
     blocks: &'a mut store_blocks::Blocks,
-    contributors: fix_up::Contributors,
+    contributors: Contributors,
     /// The thread's largest magnitude of a tile, if it is asked for.
     found: f32,
 }
@@ -239,7 +240,7 @@ impl Sinks<'_> {
                     sums = self.exchange.add(cta, column, sums);
                 }
                 if cta.config.takes_stream_k() {
-                    sums = self.contributors.add(cta, column, sums);
+                    sums = fix_up::add(cta, self.contributors, column, sums);
                 }
                 let values = values(cta, tile_row, column, sums);
                 if let Some(results) = results(cta, tile_row, column, values, &mut before) {

@@ -1,50 +1,28 @@
-//! The stream-K fix-up: the contributors of a tile send their partial sums to the CTA that owns
-//! it, through global memory and, as a rule, L2. The CTAs of a split-K cluster use shared memory,
-//! see [`split_k`](super::split_k).
-//!
-//! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
-//! rearrangement: each thread sends vectors of four, 256 threads side by side.
+//! The stream-K fix-up of the consumers: see [`fix_up`] for its protocol. The CTAs of a split-K cluster use
+//! shared memory, see [`split_k`](super::split_k).
 //!
 //! A contributor sends its partial sums of a tile before it computes anything else, as a rule long before the
 //! owner needs them. If a stage has room for a batch of vectors, the owner's producer copies them into stages
 //! behind the tile's last step, while that is multiplied ([`copy`], [`add_copied`]). Elsewhere the consumers
 //! wait for them and load them ([`add_partials`]).
 
-use cuda_std::ptx::{bulk, fence, marker, memory, scoped};
+use cuda_std::ptx::{bulk, fence, marker, memory};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::sm90::config::{
     CONSUMER_THREADS, PARTIAL_BATCH, PARTIAL_VECTOR, Sm90Config,
 };
 
-use super::{Cta, multicast, sync_consumers};
-use crate::gemm::flags::{self, FLAG_BYTES};
+use super::{Cta, Sm90, multicast, sync_consumers};
+use crate::gemm::cta::Target;
+use crate::gemm::fix_up::{self, Contributors, VECTOR, VECTOR_BYTES};
+use crate::gemm::flags;
+use crate::gemm::work::WorkList;
 use crate::pipeline::Cursor;
 
-/// Sums of a vector, and its bytes.
-const VECTOR: usize = PARTIAL_VECTOR as usize;
-const VECTOR_BYTES: u32 = PARTIAL_VECTOR * size_of::<f32>() as u32;
 /// Vectors that a thread has in flight, or that a stage holds of each thread.
 const BATCH: usize = PARTIAL_BATCH as usize;
 
-/// Address of the partial sums of `cta`.
-#[inline(always)]
-fn partials<L>(own: &Cta<'_, L>, cta: u32) -> u64 {
-    own.params.partials + u64::from(cta) * u64::from(own.config.partial_bytes())
-}
-
-/// Address of the flag of `cta`.
-#[inline(always)]
-fn flag<L>(own: &Cta<'_, L>, cta: u32) -> u64 {
-    own.params.flags + u64::from(cta) * FLAG_BYTES
-}
-
-/// Address of this thread's first vector of the partial sums of `cta`.
-#[inline(always)]
-fn place<L>(own: &Cta<'_, L>, cta: u32) -> u64 {
-    // Pinned, so that it takes no register during the main loop.
-    let offset = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
-    partials(own, cta) + u64::from(offset)
-}
+const _: () = assert!(VECTOR == PARTIAL_VECTOR as usize);
 
 /// Tokens of a vector: a thread has two rows of two of eight tokens. And of the vectors that are in flight,
 /// which are sent together, or not at all.
@@ -56,34 +34,28 @@ const BATCH_TOKENS: u32 = BATCH as u32 * VECTOR_TOKENS;
 /// # Safety
 /// All consumers call this; the preceding kernels of the stream have ended.
 #[inline(always)]
-pub unsafe fn send<L, const SUMS: usize, const BLOCKS: usize>(
+pub unsafe fn send<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
     own: &Cta<'_, L>,
     width: u32,
     sums: &[[f32; SUMS]; BLOCKS],
 ) {
     let cta = thread::block_idx_x();
-    let to = place(own, cta);
+    let to = fix_up::vectors(own, cta);
     for block in 0..BLOCKS {
         for i in 0..SUMS / VECTOR {
             if is_beyond(own.config, i, width) {
                 continue;
             }
-            let vector = core::array::from_fn(|j| sums[block][i * VECTOR + j].to_bits());
-            let index = (block * (SUMS / VECTOR) + i) as u32;
-            // SAFETY: inside the CTA's place.
-            unsafe {
-                memory::st_global_v4_b32(
-                    to + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES),
-                    vector,
-                );
-            }
+            let vector = core::array::from_fn(|j| sums[block][i * VECTOR + j]);
+            // SAFETY: inside the CTA's partial sums.
+            unsafe { fix_up::send::<Sm90>(to, (block * (SUMS / VECTOR) + i) as u32, vector) };
         }
     }
     // SAFETY: all consumers are here; the flag is this CTA's.
     unsafe {
         sync_consumers();
         if thread::thread_idx_x() == 0 {
-            flags::raise(flag(own, cta));
+            flags::raise(fix_up::flag(own, cta));
         }
     }
 }
@@ -102,20 +74,20 @@ fn is_beyond(config: &Sm90Config, index: usize, width: u32) -> bool {
 /// The producer's thread; the configuration [copies them](Sm90Config::copies_partials); each of those
 /// CTAs sends its partial sums; the preceding kernels of the stream have ended.
 #[inline(always)]
-pub unsafe fn copy<L>(own: &Cta<'_, L>, cursor: &mut Cursor, first: u32) {
+pub unsafe fn copy<L: WorkList>(own: &Cta<'_, L>, cursor: &mut Cursor, first: u32) {
     let (config, memory) = (own.config, own.memory);
     let ring = memory.ring();
     let bytes = config.partial_batch_bytes();
     let policy = bulk::createpolicy_fractional_l2_evict_first_b64();
-    let end = multicast::run_of(config, thread::block_idx_x());
+    let Contributors { end, .. } = Contributors::from(own, first);
     let mut contributor = marker::pin(first);
     while contributor < end {
-        let cta = multicast::cta_of(config, contributor, own.rank);
+        let cta = Sm90::cta_of(own, contributor);
         // SAFETY: the contributor's flag, for which this thread alone waits.
-        unsafe { flags::wait_for(flag(own, cta)) };
+        unsafe { flags::wait_for(fix_up::flag(own, cta)) };
         // The copies read what the contributor's threads have stored.
         fence::fence_proxy_async_global();
-        let mut from = partials(own, cta);
+        let mut from = fix_up::partials(own, cta);
         let mut batch = marker::pin(0);
         while batch < config.partial_bytes() / bytes {
             let full = ring.full(cursor.stage);
@@ -142,7 +114,7 @@ pub unsafe fn copy<L>(own: &Cta<'_, L>, cursor: &mut Cursor, first: u32) {
 /// All consumers call this, warp by warp converged, with the arguments of the producer's call of
 /// [`copy`].
 #[inline(always)]
-pub unsafe fn add_copied<L, const SUMS: usize, const BLOCKS: usize>(
+pub unsafe fn add_copied<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
     own: &Cta<'_, L>,
     cursor: &mut Cursor,
     first: u32,
@@ -150,7 +122,7 @@ pub unsafe fn add_copied<L, const SUMS: usize, const BLOCKS: usize>(
 ) {
     let (config, memory) = (own.config, own.memory);
     let ring = memory.ring();
-    let end = multicast::run_of(config, thread::block_idx_x());
+    let Contributors { end, .. } = Contributors::from(own, first);
     let offset = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
     let batches = const { BLOCKS * SUMS / VECTOR / BATCH };
     let mut contributor = first;
@@ -180,43 +152,36 @@ pub unsafe fn add_copied<L, const SUMS: usize, const BLOCKS: usize>(
 /// # Safety
 /// As [`send`]; each of those CTAs sends its partial sums.
 #[inline(always)]
-pub unsafe fn add_partials<L, const SUMS: usize, const BLOCKS: usize>(
+pub unsafe fn add_partials<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
     own: &Cta<'_, L>,
     first: u32,
     width: u32,
     sums: &mut [[f32; SUMS]; BLOCKS],
 ) {
     let config = own.config;
-    let cta_of = |contributor| multicast::cta_of(config, contributor, own.rank);
-    let end = multicast::run_of(config, thread::block_idx_x());
-    // Lane i polls contributor i's flag and, as its only reader, resets it.
-    let mut contributor = first + thread::thread_idx_x();
-    if thread::thread_idx_x() < warp::LANES {
-        while contributor < end {
-            // SAFETY: the contributor's flag.
-            unsafe { flags::wait_for(flag(own, cta_of(contributor))) };
-            contributor += warp::LANES;
-        }
-    }
-    // SAFETY: the warp has converged again; all consumers are here.
+    let contributors = Contributors::from(own, first);
+    // SAFETY: the first warp waits, and converges again; all consumers are here.
     unsafe {
+        if thread::thread_idx_x() < warp::LANES {
+            let flag = |run| fix_up::flag(own, Sm90::cta_of(own, run));
+            contributors.wait(thread::thread_idx_x(), flag);
+        }
         warp::sync();
         sync_consumers();
     }
     let vectors = const { BLOCKS * SUMS / VECTOR };
     if const { BLOCKS * SUMS / VECTOR >= BATCH } {
-        let mut contributor = first;
-        while contributor < end {
-            let from = place(own, cta_of(contributor));
+        let mut contributor = contributors.first;
+        while contributor < contributors.end {
+            let from = fix_up::vectors(own, Sm90::cta_of(own, contributor));
             for batch in 0..vectors / BATCH {
                 if is_beyond(config, batch * BATCH % (SUMS / VECTOR), width) {
                     continue;
                 }
                 let mut parts = [[0; VECTOR]; BATCH];
                 for i in 0..BATCH {
-                    let index = (batch * BATCH + i) as u32;
-                    // SAFETY: inside the contributor's place, which is written.
-                    parts[i] = unsafe { load(from, index) };
+                    // SAFETY: the contributor has sent the vector.
+                    parts[i] = unsafe { fix_up::load::<Sm90>(from, (batch * BATCH + i) as u32) };
                 }
                 for i in 0..BATCH {
                     add(sums, batch * BATCH + i, parts[i]);
@@ -225,41 +190,11 @@ pub unsafe fn add_partials<L, const SUMS: usize, const BLOCKS: usize>(
             contributor += 1;
         }
     } else {
-        // The sums of several contributors are in flight at a time.
-        let together = const { BATCH / (BLOCKS * SUMS / VECTOR) };
-        let mut contributor = first;
-        while contributor < end {
-            let mut parts = [[0; VECTOR]; BATCH];
-            for g in 0..together {
-                if contributor + (g as u32) < end {
-                    let from = place(own, cta_of(contributor + g as u32));
-                    for i in 0..vectors {
-                        // SAFETY: as above.
-                        parts[g * vectors + i] = unsafe { load(from, i as u32) };
-                    }
-                }
-            }
-            for g in 0..together {
-                if contributor + (g as u32) < end {
-                    for i in 0..vectors {
-                        add(sums, i, parts[g * vectors + i]);
-                    }
-                }
-            }
-            contributor += together as u32;
+        // SAFETY: the contributors have sent all their vectors.
+        unsafe {
+            contributors.add::<_, _, BATCH>(own, [0, vectors], |i, vector| add(sums, i, vector));
         }
     }
-}
-
-/// Vector `index` of the thread's.
-///
-/// # Safety
-/// It is written, and this thread has observed that.
-#[inline(always)]
-unsafe fn load(from: u64, index: u32) -> [u32; VECTOR] {
-    let address = from + u64::from(index * CONSUMER_THREADS * VECTOR_BYTES);
-    // SAFETY: the vector is written, and aligned to its size.
-    unsafe { scoped::ld_relaxed_gpu_global_v4_b32(address) }
 }
 
 /// Adds vector `index`.

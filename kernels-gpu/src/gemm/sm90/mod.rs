@@ -135,14 +135,32 @@ impl Target for Sm90 {
     type GroupedParams = Sm90GroupedParams;
     type Memory = Memory;
 
+    const THREADS: u32 = CONSUMER_THREADS;
     const GROUPED_RUNS: bool = true;
     const MIXED_TABLE_WAITS: bool = false;
 
     #[inline(always)]
     fn head(params: &Sm90Params) -> Head<'_> {
         const { assert!(core::mem::offset_of!(Sm90Params, activations) == 0) };
-        let Sm90Params { problem, schedule, walk, epilogue, row_factor_stride, .. } = params;
-        Head { problem, schedule, walk, epilogue, row_factor_stride: *row_factor_stride }
+        let Sm90Params {
+            problem,
+            schedule,
+            walk,
+            epilogue,
+            partials,
+            flags,
+            row_factor_stride,
+            ..
+        } = params;
+        Head {
+            problem,
+            schedule,
+            walk,
+            epilogue,
+            partials: *partials,
+            flags: *flags,
+            row_factor_stride: *row_factor_stride,
+        }
     }
 
     #[inline(always)]
@@ -178,10 +196,20 @@ impl Target for Sm90 {
     }
 
     #[inline(always)]
+    fn cta_of<L>(cta: &Cta<'_, L>, run: u32) -> u32 {
+        multicast::cta_of(cta.config, run, cta.rank)
+    }
+
+    #[inline(always)]
+    fn partial_bytes(config: &Sm90Config) -> u32 {
+        config.partial_bytes()
+    }
+
+    #[inline(always)]
     fn storing_thread<L>(cta: &Cta<'_, L>) -> (u32, [u32; 2]) {
         let run = multicast::run_of(cta.config, thread::block_idx_x());
-        let thread = cta.rank * CONSUMER_THREADS + thread::thread_idx_x();
-        (run, [thread, cta.config.multicast * CONSUMER_THREADS])
+        let thread = cta.rank * Self::THREADS + thread::thread_idx_x();
+        (run, [thread, cta.config.multicast * Self::THREADS])
     }
 
     #[inline(always)]
