@@ -15,7 +15,7 @@ use super::operands::{Decoded, STEPS};
 use super::place::{self, Part};
 use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
-use super::tile::Tile;
+use super::tile;
 use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
 use crate::gemm::work::WorkList;
 
@@ -60,8 +60,21 @@ pub unsafe fn run<
         let part = unsafe { place::part(cta, marker::pin(at)) };
         let Part { item, owned, last, next } = part;
         let multicast = const { K::CONFIG.multicast > 1 };
-        // The CTAs of a cluster have one item each, of the same tile, of which each stores its share.
-        let split = !multicast && !L::GROUPED && cta.params.schedule.is_split();
+        if !multicast && !L::GROUPED && cta.params.schedule.is_split() {
+            let tile = tile::find(cta, item.tile);
+            let part = Share::of_cluster(cta.params.schedule.cluster(), tile.tokens());
+            // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
+            unsafe {
+                sync_consumers();
+                split_k::release_stages(memory, &part);
+                consumer.put_sums(memory, cta.config.tokens);
+                split_k::exchange(memory, &part);
+                let alphas = cta.alphas(tile.problem);
+                store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
+                split_k::finish(cta.config);
+            }
+            return;
+        }
         let copies = const { K::CONFIG.copies_partials() };
         // A fix-up of copied sums arrives at the peer's barriers, too: this arrival then follows it.
         if multicast && last && !(copies && owned && item.first > 0) {
@@ -72,8 +85,8 @@ pub unsafe fn run<
         // SAFETY: all consumers are here. No copy is in flight when a tile is complete: the
         // producer waits for `sums_stored` before it begins another.
         unsafe {
-            if owned || split {
-                if item.first > 0 && !split {
+            if owned {
+                if item.first > 0 {
                     let first = place::first_cta(cta, &item);
                     if copies {
                         let sums = consumer.sums_mut();
@@ -86,7 +99,7 @@ pub unsafe fn run<
                         fix_up::add_partials(cta, first, width, consumer.sums_mut());
                     }
                 }
-                if from_registers && !split {
+                if from_registers {
                     let tile = place::tile(cta, &item);
                     store_registers::store_tile::<K::Weights, L, SUMS, BLOCKS>(
                         cta,
@@ -95,27 +108,14 @@ pub unsafe fn run<
                     );
                 } else {
                     sync_consumers();
-                    if split {
-                        let tile = place::tile(cta, &item);
-                        split_k::release_stages(memory, &share(cta, &tile, split));
-                    }
                     consumer.put_sums(memory, place::width(memory, &item));
-                    if split {
-                        let tile = place::tile(cta, &item);
-                        split_k::exchange(memory, &share(cta, &tile, split));
-                    } else {
-                        sync_consumers();
-                    }
+                    sync_consumers();
                     // Here, and not above: the fix-up has no register left.
                     let tile = place::tile(cta, &item);
-                    let share = share(cta, &tile, split);
+                    let part = Share::whole(tile.tokens());
                     let alphas = place::alphas(cta, &item, &tile);
                     let cta = &cta.at(tile.problem);
-                    store::store_tile::<K::Weights, L>(cta, &tile, &share, alphas);
-                    if split {
-                        split_k::finish(cta.config);
-                        return;
-                    }
+                    store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
                 }
             } else {
                 let width = place::width(memory, &item);
@@ -146,16 +146,6 @@ pub unsafe fn run<
         // of the main loop of a multicast kernel are not in uniform registers.
         // SAFETY: the warp is converged.
         at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
-    }
-}
-
-/// The CTA's share of a tile: all of it, or if its cluster has `split` K, some of the tokens.
-#[inline(always)]
-fn share<L>(cta: &Cta<'_, L>, tile: &Tile, split: bool) -> Share {
-    if split {
-        Share::of_cluster(cta.params.schedule.cluster(), tile.tokens())
-    } else {
-        Share::whole(tile.tokens())
     }
 }
 
