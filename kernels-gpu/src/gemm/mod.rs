@@ -1,6 +1,6 @@
 //! GEMM with block-scaled 4-bit weights, `C[m, n] = factors * sum_k A[m, k] B[n, k] + bias[n]`.
 //!
-//! Each architecture has its own main loop. They share the context of a role ([`cta`]), the [work list](work), the
+//! Each architecture has its own main loop. They share the context of a role ([`cta`]), the [walk] over tiles, the [work list](work), the
 //! table of a grouped product's problems ([`groups`]), the table of mixed products ([`mixed`]), the
 //! [fix-up](fix_up) of stream-K with its [`flags`], and the epilogue.
 
@@ -11,6 +11,7 @@ pub mod fix_up;
 pub mod flags;
 pub mod groups;
 pub mod mixed;
+pub mod walk;
 pub mod work;
 
 #[cfg(gpu_tensor = "tcgen05")]

@@ -12,11 +12,12 @@ use fp4_formats::gemm::sm90::word::Multipliers;
 use super::main_loop::MainLoop;
 use super::memory::Memory;
 use super::operands::{Decoded, STEPS};
-use super::place::{self, Part};
+use super::message::{self, Received};
 use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
 use super::tile;
 use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
+use crate::gemm::walk::{Visit, Walk};
 use crate::gemm::work::WorkList;
 
 /// The consumers' work: one item of the CTA's run after the other, the last one first.
@@ -36,29 +37,28 @@ pub unsafe fn run<
     let mut cursor = ring.consumer();
     // Only the position in the run stays live across the main loop; the rest is computed again, or
     // read again from the place, to save registers.
-    let run = L::run(cta);
+    let mut walk = Walk::<Received>::start(cta);
     if L::GROUPED {
         // SAFETY: all consumers are here.
         unsafe { L::refuse(cta) };
-        if run.is_empty() {
+        if walk.is_done(cta) {
             return;
         }
         // SAFETY: the barrier is initialised and known to the consumers.
         unsafe { mbarrier::wait_parity(memory.first_place(), 0) };
     }
-    let mut at = place::start::<L>(&run);
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(cta.params.one);
         // SAFETY: the consumers are converged, and the ring is known to them; there is an item.
         unsafe {
-            let Part { item, .. } = place::part(cta, at);
-            let (width, count) = (place::width(memory, &item), item.count());
+            let item = walk.item(cta);
+            let (width, count) = (message::width(memory, &item), item.count());
             let (consumer, cursor) = (&mut consumer, &mut cursor);
             K::Weights::sum_item::<K>(consumer, memory, width, count, cursor);
         }
         // SAFETY: as before the main loop.
-        let part = unsafe { place::part(cta, marker::pin(at)) };
-        let Part { item, owned, last, next } = part;
+        let Visit { item, owned, last, next } =
+            unsafe { message::visit(cta, walk.pinned().position()) };
         let multicast = const { K::CONFIG.multicast > 1 };
         if !multicast && !L::GROUPED && cta.params.schedule.is_split() {
             let tile = tile::find(cta, item.tile);
@@ -87,7 +87,7 @@ pub unsafe fn run<
         unsafe {
             if owned {
                 if item.first > 0 {
-                    let first = place::first_cta(cta, &item);
+                    let first = message::first_cta(cta, &item);
                     if copies {
                         let sums = consumer.sums_mut();
                         fix_up::add_copied(cta, &mut cursor, first, sums);
@@ -95,30 +95,30 @@ pub unsafe fn run<
                             multicast::arrive_last();
                         }
                     } else {
-                        let width = place::width(memory, &item);
+                        let width = message::width(memory, &item);
                         fix_up::add_partials(cta, first, width, consumer.sums_mut());
                     }
                 }
                 if from_registers {
-                    let tile = place::tile(cta, &item);
+                    let tile = message::tile(cta, &item);
                     store_registers::store_tile::<K::Weights, L, SUMS, BLOCKS>(
                         cta,
-                        (&tile, place::alphas(cta, &item, &tile)),
+                        (&tile, message::alphas(cta, &item, &tile)),
                         consumer.sums(),
                     );
                 } else {
                     sync_consumers();
-                    consumer.put_sums(memory, place::width(memory, &item));
+                    consumer.put_sums(memory, message::width(memory, &item));
                     sync_consumers();
                     // Here, and not above: the fix-up has no register left.
-                    let tile = place::tile(cta, &item);
+                    let tile = message::tile(cta, &item);
                     let part = Share::whole(tile.tokens());
-                    let alphas = place::alphas(cta, &item, &tile);
+                    let alphas = message::alphas(cta, &item, &tile);
                     let cta = &cta.at(tile.problem);
                     store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
                 }
             } else {
-                let width = place::width(memory, &item);
+                let width = message::width(memory, &item);
                 fix_up::send(cta, width, consumer.sums());
             }
         }
@@ -145,7 +145,7 @@ pub unsafe fn run<
         // All lanes have the same value. ptxas knows it only from a shuffle: without it, the addresses
         // of the main loop of a multicast kernel are not in uniform registers.
         // SAFETY: the warp is converged.
-        at = if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next };
+        walk = walk.at(if multicast { unsafe { warp::broadcast_u32(next, 0) } } else { next });
     }
 }
 

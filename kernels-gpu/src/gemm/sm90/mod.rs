@@ -28,8 +28,8 @@
 //! | warps | role |
 //! |---|---|
 //! | 0..4, 4..8 | consumers ([`consumer`]): decode weights and multiply ([`main_loop`], for few tokens [`mma_sync`], for e4m3 [`folded`]), exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
-//! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`place`]); the warp makes the table of groups |
-//! | 9 | hands over a grouped product's first tile ([`place`]) |
+//! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`message`]); the warp makes the table of groups |
+//! | 9 | hands over a grouped product's first tile ([`message`]) |
 //! | 10, 11 | only release registers, as 8 and 9 do |
 //!
 //! # Shared memory
@@ -43,7 +43,7 @@
 //! | `sums_stored_offset` | the barrier `sums_stored` |
 //! | `sums_received_offset` | the barrier `sums_received`, of a grouped product `first_place` |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
-//! | `places_offset` | of a grouped product, which tiles the next stages are of ([`place`]) |
+//! | `places_offset` | of a grouped product, which tiles the next stages are of ([`message`]) |
 //! | `results_offset` | a piece for each warpgroup, if [results are stored from registers](store_registers) |
 //!
 //! # Barriers
@@ -95,10 +95,10 @@ mod folded;
 mod folded_rows;
 mod main_loop;
 mod memory;
+mod message;
 mod mma_sync;
 mod multicast;
 mod operands;
-mod place;
 mod producer;
 mod split_k;
 mod stage;
@@ -110,6 +110,7 @@ mod tile;
 mod widths;
 
 use super::cta::{self, Head, Target};
+use super::walk::{OwnRun, Walk};
 use super::work::WorkList;
 use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
@@ -310,19 +311,19 @@ unsafe fn gemm<
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { K::release_registers() };
         if L::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
-            let mut run = L::run(cta);
-            if !run.is_empty() {
+            let walk = Walk::<OwnRun>::start(cta);
+            if !walk.is_done(cta) {
                 // SAFETY: one thread; nobody looks for the place before the barrier.
                 unsafe {
                     if warp::lane_id() == 0 {
-                        let item = L::take(cta, &mut run);
+                        let item = walk.item(cta);
                         let tile = tile::find(cta, item.tile);
                         // The kernels before may make a group's factors. The host makes the factors
                         // of mixed products.
                         if !L::MIXED {
                             grid::griddepcontrol_wait();
                         }
-                        place::hand_over(cta, 0, (&item, &tile));
+                        message::hand_over(cta, 0, (&item, &tile));
                         mbarrier::mbarrier_arrive_shared_cta_b64(memory.first_place());
                     }
                 }
@@ -330,7 +331,7 @@ unsafe fn gemm<
             return;
         }
         if (config.multicast > 1 || L::GROUPED) && thread == CONSUMER_THREADS {
-            if L::GROUPED && L::run(cta).is_empty() {
+            if L::GROUPED && Walk::<OwnRun>::start(cta).is_done(cta) {
                 if L::prefetches_next(cta) {
                     // SAFETY: one thread.
                     unsafe { L::prefetch_next(cta) };

@@ -8,7 +8,8 @@ use fp4_formats::gemm::sm90::repack::CHUNK_ROWS;
 
 use super::memory::Memory;
 use super::tile::{self, Tile};
-use super::{Cta, fix_up, multicast, place, store_registers};
+use super::{Cta, fix_up, message, multicast, store_registers};
+use crate::gemm::walk::{OwnRun, Walk};
 use crate::gemm::work::WorkList;
 
 /// Chunks of 128 rows of weights, along K.
@@ -181,7 +182,8 @@ fn early(config: &Sm90Config, item: &Item, tile: &Tile) -> u32 {
 #[inline(always)]
 pub unsafe fn begin<L: WorkList>(cta: &Cta<'_, L>) -> Begun {
     let (config, ring) = (cta.config, cta.memory.ring());
-    let item = L::take(cta, &mut L::run(cta));
+    // SAFETY: there is an item.
+    let item = unsafe { Walk::<OwnRun>::start(cta).item(cta) };
     let tile = tile::find(cta, item.tile);
     // SAFETY: the tile is one of the launch's.
     let copies = unsafe {
@@ -256,8 +258,8 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
             {
                 fix_up::copy(cta, &mut cursor, L::first_cta(cta, &item));
             }
-            let mut run = L::rest(cta, L::end(cta, &item));
-            if run.is_empty() {
+            let walk = Walk::behind(cta, &item);
+            if walk.is_done(cta) {
                 let prefetches = L::prefetches_next(cta);
                 if prefetches || (L::GROUPED && config.multicast > 1) {
                     // Nothing is prefetched while copies are in flight, which would take longer. Multicast
@@ -275,12 +277,12 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, begun: Begun) {
                 multicast::wait_sums_stored(memory, parity);
                 parity ^= 1;
             }
-            item = L::take(cta, &mut run);
+            item = walk.item(cta);
             let last = tile.problem;
             tile = tile::find(cta, item.tile);
             if L::GROUPED {
-                at = place::next(config, at);
-                place::hand_over(cta, at, (&item, &tile));
+                at = message::next(config, at);
+                message::hand_over(cta, at, (&item, &tile));
             }
             if L::MIXED && tile.problem != last {
                 copies = Copies::of(cta, &tile);

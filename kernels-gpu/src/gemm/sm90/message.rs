@@ -11,13 +11,14 @@
 use core::mem::offset_of;
 
 use cuda_std::ptx::memory as words;
+use fp4_formats::gemm::Item;
 use fp4_formats::gemm::sm90::config::Sm90Config;
 use fp4_formats::gemm::sm90::place::{LAST, OWNED, Place};
-use fp4_formats::gemm::{Item, Run};
 
-use super::Cta;
 use super::memory::Memory;
 use super::tile::{self, Tile};
+use super::{Cta, Sm90};
+use crate::gemm::walk::{Source, Visit, Walk};
 use crate::gemm::work::WorkList;
 
 /// Writes an item of the CTA's run to place number `index`.
@@ -28,7 +29,7 @@ use crate::gemm::work::WorkList;
 pub unsafe fn hand_over<L: WorkList>(cta: &Cta<'_, L>, index: u32, (item, tile): (&Item, &Tile)) {
     // SAFETY: the tile's problem exists.
     let alphas = unsafe { cta.alphas(tile.problem) };
-    let last = L::rest(cta, L::end(cta, item)).is_empty();
+    let last = Walk::behind(cta, item).is_done(cta);
     let flag = |is: bool, flag| if is { flag } else { 0 };
     let flags = flag(L::owned(cta, item), OWNED) | flag(last, LAST);
     let Tile { problem, matrix, row_tile, token, end, rows, width } = *tile;
@@ -61,53 +62,61 @@ pub fn next(config: &Sm90Config, index: u32) -> u32 {
     if index + 1 == config.places() { 0 } else { index + 1 }
 }
 
-/// An item of the CTA's run.
+/// The consumers' source of items: in grouped products the messages of the producer, in others the CTA's
+/// run. An item of a message has the message's number in place of the tile's.
 #[derive(Clone, Copy)]
-pub struct Part {
-    /// Its K steps; of a grouped product, the number of its place instead of the tile's.
-    pub item: Item,
-    /// Whether the CTA stores the tile.
-    pub owned: bool,
-    /// Whether the item is the run's last.
-    pub last: bool,
-    /// The position behind it.
-    pub next: u32,
+pub struct Received;
+
+impl<L: WorkList> Source<Sm90, L> for Received {
+    #[inline(always)]
+    fn start(cta: &Cta<'_, L>) -> (Self, u32) {
+        (Self, if L::GROUPED { 0 } else { L::run(cta).end })
+    }
+
+    /// Only a CTA without items begins behind its last one: consumers leave their loop at the last item.
+    #[inline(always)]
+    fn is_done(&self, cta: &Cta<'_, L>, at: u32) -> bool {
+        if L::GROUPED { L::run(cta).is_empty() } else { L::rest(cta, at).is_empty() }
+    }
+
+    #[inline(always)]
+    unsafe fn item(&self, cta: &Cta<'_, L>, at: u32) -> Item {
+        // SAFETY: the caller's.
+        let Visit { item, .. } = unsafe { visit(cta, at) };
+        item
+    }
+
+    #[inline(always)]
+    unsafe fn next(&mut self, cta: &Cta<'_, L>, at: u32, item: &Item) -> u32 {
+        if L::GROUPED { next(cta.config, at) } else { L::end(cta, item) }
+    }
 }
 
-/// Returns the first position of a run: in a grouped product the number of a place, otherwise the end of the
-/// rest of the run.
-#[inline(always)]
-pub fn start<L: WorkList>(run: &Run) -> u32 {
-    if L::GROUPED { 0 } else { run.end }
-}
-
-/// The item at position `at`.
+/// The item at position `at` of the consumers' walk, and its answers.
 ///
 /// # Safety
-/// There is one. In a grouped product, its place is written, and the thread has observed that.
+/// There is an item. In a grouped product, its message is written, and the thread has observed that.
 #[inline(always)]
-pub unsafe fn part<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Part {
+pub unsafe fn visit<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Visit {
     if L::GROUPED {
         let word = |field| word(cta.memory, at, field);
         let flags = word(offset_of!(Place, flags));
         let (first, end) = (word(offset_of!(Place, first_step)), word(offset_of!(Place, end_step)));
         // Kernels without a fix-up compile none of it.
-        return Part {
+        return Visit {
             item: Item { tile: at, first: if L::WHOLE_TILES { 0 } else { first }, end },
             owned: L::WHOLE_TILES || flags & OWNED != 0,
             last: flags & LAST != 0,
             next: next(cta.config, at),
         };
     }
-    let mut run = L::rest(cta, at);
-    let item = L::take(cta, &mut run);
-    Part { item, owned: L::owned(cta, &item), last: run.is_empty(), next: run.end }
+    Walk::resumed(cta, at).visit(cta)
 }
 
 /// The first CTA that computes steps of an item's tile.
 ///
 /// # Safety
-/// As [`part`].
+/// As [`visit`].
 #[inline(always)]
 pub unsafe fn first_cta<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> u32 {
     if L::GROUPED {
@@ -119,7 +128,7 @@ pub unsafe fn first_cta<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> u32 {
 /// An item's tile.
 ///
 /// # Safety
-/// As [`part`].
+/// As [`visit`].
 #[inline(always)]
 pub unsafe fn tile<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> Tile {
     if L::GROUPED {
@@ -140,7 +149,7 @@ pub unsafe fn tile<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> Tile {
 /// Alpha of each half of the problem of an item's tile, with the problem's factors.
 ///
 /// # Safety
-/// As [`part`].
+/// As [`visit`].
 #[inline(always)]
 pub unsafe fn alphas<L: WorkList>(cta: &Cta<'_, L>, item: &Item, tile: &Tile) -> [f32; 2] {
     if L::GROUPED {
