@@ -3,8 +3,9 @@
 //! the results. Each CTA of a pair holds its rows of `X` and half of `Y`.
 
 use super::product::{ScaleBuffers, commit};
-use super::schedule::Tiles;
+use super::schedule::Scheduled;
 use super::{Cta, WorkList};
+use crate::gemm::walk::Walk;
 use cuda_std::ptx::tcgen05;
 use fp4_formats::gemm::sm100::config::{
     BYTE_PRODUCT_K, BYTE_STEP, FOLDED_COLUMNS, Products, SCALE_TILE_COLUMNS,
@@ -27,18 +28,20 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let mut buffer = decoded.consumer();
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
     let mut accumulator = accumulators.producer();
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<false>>::start(cta);
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << cta.leader();
     let ones = tensor + config.accumulator_columns();
     // Without a tile nothing would wait for the copies.
-    if tiles.is_at_tile() {
+    if !walk.is_done(cta) {
         // SAFETY: the tile of scales was filled before the threads of the cluster met.
         unsafe { copy_ones(config, cta.memory.ones(), ones) };
     }
-    while tiles.is_at_tile() {
-        let cta = tiles.at(cta);
-        let (first, end) = tiles.steps(&cta);
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        // SAFETY: the item's problem exists.
+        let cta = unsafe { cta.of(&item) };
+        let (first, end) = cta.steps_of(&item);
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, `X` decoded if it is; all before
         // the products.
@@ -68,7 +71,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
             commit(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
-            tiles.advance::<false>();
+            walk.advance(&cta, &item);
         }
     }
 }

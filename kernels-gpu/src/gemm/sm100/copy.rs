@@ -2,8 +2,9 @@
 //! of stages. The first stages get the weights before the kernel that makes the
 //! activations has ended, if there is one.
 
-use super::schedule::Tiles;
+use super::schedule::{self, Scheduled};
 use super::{Cta, RESULT, WorkList};
+use crate::gemm::walk::Walk;
 use cuda_std::ptx::{bulk, cluster, grid, tensor_copy};
 use fp4_formats::gemm::sm100::config::Products;
 use fp4_formats::gemm::sm100::{STEP_BYTES, Sm100Config};
@@ -66,22 +67,25 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
     let x_tile_part = cta.multicast_rank() * config.x_box_tiles();
     let y_tile_part = cta.pair_rank() * config.y_box_tiles();
     let y_part_bytes = config.y_scale_bytes() / config.cta_group;
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<false>>::start(cta);
     let x_is_weights = cta.swapped();
     // K steps of the tile whose weights are copied before all activations.
-    let (first, end) = tiles.steps(cta);
+    // SAFETY: a CTA that has no item copies nothing early.
+    let (first, end) = unsafe { cta.steps_of(&walk.item(cta)) };
     let mut early = (end - first).min(config.stages());
     if !cta.list.begins_early() {
         early = 0;
     }
     let mut known = u32::MAX;
-    while let Some(tile) = tiles.current() {
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        let tile = L::tile(cta, item.tile);
         // SAFETY: this is the copying lane, and each tile comes by here once; its problem exists.
         let cta = unsafe {
-            tiles.begin();
+            schedule::begin(cta);
             cta.acquire(&tile, [X_CODES, RESULT], &mut known)
         };
-        let (first, end) = tiles.steps(&cta);
+        let (first, end) = cta.steps_of(&item);
         if L::MIXED {
             (x_policy, y_policy) = (policy(cta.params.x_once), policy(cta.params.y_once));
         }
@@ -171,7 +175,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
         }
         early = 0;
         // SAFETY: this is the copying lane, and each tile comes by here once.
-        unsafe { tiles.advance::<false>() };
+        unsafe { walk.advance(&cta, &item) };
     }
     // Commits may still be on their way to these barriers, in all CTAs that they reach.
     // SAFETY: as above.

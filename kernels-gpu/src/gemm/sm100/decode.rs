@@ -3,8 +3,9 @@
 //! row.
 
 use super::memory::arrive_at;
-use super::schedule::Tiles;
+use super::schedule::Scheduled;
 use super::{Cta, WorkList, decode_folded};
+use crate::gemm::walk::Walk;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::HalfType;
@@ -46,12 +47,14 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let (ring, decoded) = (cta.memory.ring(), cta.memory.decoded());
     let mut cursor = ring.consumer();
     let mut buffer = decoded.producer();
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<true>>::start(cta);
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);
-    while tiles.is_at_tile() {
-        let cta = tiles.at(cta);
-        let (first, end) = tiles.steps(&cta);
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        // SAFETY: the item's problem exists.
+        let cta = unsafe { cta.of(&item) };
+        let (first, end) = cta.steps_of(&item);
         for _ in first..end {
             // SAFETY: the stage is full and the columns are free; all lanes of the warp
             // stay together.
@@ -83,7 +86,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
             buffer.advance();
         }
         // SAFETY: called once per tile, by whole warps.
-        unsafe { tiles.advance::<true>() };
+        unsafe { walk.advance(&cta, &item) };
     }
     // Commits may still be on their way to these barriers.
     // SAFETY: as above.

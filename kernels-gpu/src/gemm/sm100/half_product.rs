@@ -2,8 +2,9 @@
 //! shared memory. Each CTA of a pair holds its rows of `X` and half of `Y`.
 
 use super::product::commit;
-use super::schedule::Tiles;
+use super::schedule::Scheduled;
 use super::{Cta, WorkList};
+use crate::gemm::walk::Walk;
 use cuda_std::ptx::tcgen05;
 use fp4_formats::HalfType;
 use fp4_formats::gemm::sm100::config::{DECODED_COLUMNS, HALF_BOX, HALF_PRODUCT_K, HALF_STEP};
@@ -24,12 +25,14 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32, half: HalfType) {
     let mut cursor = ring.consumer();
     let mut buffer = decoded.consumer();
     let mut accumulator = accumulators.producer();
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<false>>::start(cta);
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << cta.leader();
-    while tiles.is_at_tile() {
-        let cta = tiles.at(cta);
-        let (first, end) = tiles.steps(&cta);
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        // SAFETY: the item's problem exists.
+        let cta = unsafe { cta.of(&item) };
+        let (first, end) = cta.steps_of(&item);
         let d = tensor + which * config.accumulator_step();
         // SAFETY: the accumulator is free, the stage full, its `X` decoded; all before
         // the products.
@@ -51,7 +54,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32, half: HalfType) {
             commit(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
-            tiles.advance::<false>();
+            walk.advance(&cta, &item);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The multiplying lane: scales to tensor memory, then the products of a K step.
 
-use super::schedule::Tiles;
+use super::schedule::Scheduled;
 use super::{Cta, WorkList};
+use crate::gemm::walk::Walk;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{mbarrier, tcgen05};
 use fp4_formats::gemm::sm100::config::{GROUP_ROWS, PRODUCT_K, SCALE_TILE_COLUMNS};
@@ -25,15 +26,17 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let (ring, accumulators) = (cta.memory.ring(), cta.memory.accumulators());
     let mut cursor = ring.consumer();
     let mut accumulator = accumulators.producer();
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<false>>::start(cta);
     let mut which = 0;
     let pair = PAIR_MASK[config.cta_group as usize - 1] << cta.leader();
     let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
-    while let Some(tile) = tiles.current() {
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        let tile = L::tile(cta, item.tile);
         // SAFETY: the tile's problem exists.
         let cta = unsafe { cta.at(tile.problem) };
-        let (first, end) = tiles.steps(&cta);
+        let (first, end) = cta.steps_of(&item);
         let d = tensor + which * config.accumulator_step();
         let group = first_group(config, cta.y_scale_row(tile));
         // SAFETY: the accumulator is free, the stage full; both before the products.
@@ -53,7 +56,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
             commit(config, accumulators.full(accumulator.stage), pair);
             accumulator.advance();
             which ^= 1;
-            tiles.advance::<false>();
+            walk.advance(&cta, &item);
         }
     }
 }

@@ -10,7 +10,7 @@ use fp4_formats::gemm::groups::{Groups, Tiling};
 use fp4_formats::gemm::sm100::config::{CTA_ROWS, STORE_WARPS};
 use fp4_formats::gemm::sm100::{Sm100Config, Sm100GroupedParams, Sm100Params};
 use fp4_formats::gemm::work::Tile;
-use fp4_formats::gemm::{Problem, TileOrder, TileShape};
+use fp4_formats::gemm::{Item, Problem, TileOrder, TileShape};
 use fp4_formats::quantize::Format;
 use fp4_formats::tensor_map::TENSOR_MAP_BYTES;
 
@@ -239,6 +239,26 @@ impl<L: WorkList> Cta<'_, L> {
     pub fn y_row_from(&self, tile: Tile, token: u32) -> u32 {
         let (y, first) = if self.swapped() { (tile.token_tile, token) } else { (tile.row_tile, 0) };
         first + (y * self.config.multicast + self.multicast_rank()) * self.config.columns
+    }
+
+    /// Returns the context of an item's problem.
+    ///
+    /// # Safety
+    /// There is such an item.
+    #[inline(always)]
+    pub unsafe fn of(&self, item: &Item) -> Self {
+        if !L::MIXED {
+            return *self;
+        }
+        // SAFETY: the item's problem exists.
+        unsafe { self.at(L::tile(self, item.tile).problem) }
+    }
+
+    /// The CTA's K steps of an item, whose problem's context this is: first, and one past the last.
+    #[inline(always)]
+    pub fn steps_of(&self, item: &Item) -> (u32, u32) {
+        // The item has the steps of the first of several problems.
+        if L::MIXED { self.steps() } else { (item.first, item.end) }
     }
 
     /// The CTA's K steps of a tile: first, and one past the last.

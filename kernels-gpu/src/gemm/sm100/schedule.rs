@@ -16,151 +16,117 @@ use super::memory::{Memory, arrive_at};
 use super::role::Sm100;
 use super::{Cta, WorkList};
 use crate::gemm::cta::Target;
+use crate::gemm::walk::{OwnRun, Source, Walk};
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::work::Tile;
-use fp4_formats::gemm::{Item, Run, Schedule};
+use fp4_formats::gemm::Item;
 
-/// A role's walk over the tiles.
-pub struct Tiles<'a, L: WorkList> {
-    /// The context of the launch.
-    cta: Cta<'a, L>,
-    /// The number of tiles.
-    count: u32,
-    /// The tile's number, and the K steps; in a mixed product, the steps of the first one.
-    item: Item,
-    order: Order<'a>,
+/// The source of a role's tiles; with `WARP` whole warps walk, otherwise one lane.
+#[derive(Clone, Copy)]
+pub struct Scheduled<const WARP: bool> {
+    /// The next response of the hardware's scheduler.
     cursor: Cursor,
 }
 
-/// The source of the next tile.
-enum Order<'a> {
-    /// The hardware's scheduler.
+/// The order of a kernel's tiles, as the table above says.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
     Asked,
-    /// The rest of the cluster's run.
-    Run { schedule: &'a Schedule, rest: Run },
-    /// The distance of a cluster's tiles.
-    InTurn { step: u32 },
+    Run,
+    InTurn,
+}
+
+impl Order {
+    #[inline(always)]
+    fn of<L: WorkList>(cta: &Cta<'_, L>) -> Self {
+        if !L::GROUPED && cta.params.dynamic != 0 {
+            Self::Asked
+        } else if cta.config.takes_stream_k() {
+            Self::Run
+        } else {
+            Self::InTurn
+        }
+    }
 }
 
 /// The number of a tile past the last one.
 const NONE: u32 = u32::MAX;
 
-impl<'a, L: WorkList> Tiles<'a, L> {
-    /// Starts at the cluster's first tile.
+/// Positions are those of [`OwnRun`], or numbers of tiles. Mixed products count them from the last one down:
+/// the longest tiles have the highest numbers.
+impl<L: WorkList, const WARP: bool> Source<Sm100, L> for Scheduled<WARP> {
     #[inline(always)]
-    pub fn new(cta: &Cta<'a, L>) -> Self {
-        let (config, params) = (cta.config, cta.params);
-        let (first, end) = cta.steps();
-        let index = Sm100::run_index(config);
-        let mut item = Item { tile: index, first, end };
-        let order = if !L::GROUPED && params.dynamic != 0 {
-            Order::Asked
-        } else if config.takes_stream_k() {
-            let schedule = &params.schedule;
-            let mut rest = schedule.run(index);
-            item = rest.take(schedule);
-            Order::Run { schedule, rest }
-        } else {
-            Order::InTurn { step: thread::grid_dim_x() / config.cluster() }
+    fn start(cta: &Cta<'_, L>) -> (Self, u32) {
+        let at = match Order::of(cta) {
+            Order::Run => Walk::<OwnRun>::start(cta).position(),
+            Order::Asked | Order::InTurn => Sm100::run_index(cta.config),
         };
-        let cursor = cta.memory.responses().consumer();
-        Self { cta: *cta, count: L::count(cta), item, order, cursor }
+        (Self { cursor: cta.memory.responses().consumer() }, at)
     }
 
-    /// The number of the tile. Roles walk upwards, through mixed products from the highest number down:
-    /// the longest tiles have the highest ones.
     #[inline(always)]
-    fn number(&self) -> u32 {
-        if L::MIXED { self.count - 1 - self.item.tile } else { self.item.tile }
-    }
-
-    /// The tile, or none if there are no more.
-    #[inline(always)]
-    pub fn current(&self) -> Option<Tile> {
-        self.is_at_tile().then(|| L::tile(&self.cta, self.number()))
-    }
-
-    /// The CTA's K steps of the tile, whose problem's context this is: first, and one past the last.
-    #[inline(always)]
-    pub fn steps(&self, cta: &Cta<'_, L>) -> (u32, u32) {
-        if L::MIXED { cta.steps() } else { (self.item.first, self.item.end) }
-    }
-
-    /// The tile as one of the launch's schedule, if the cluster has a run of it.
-    #[inline(always)]
-    pub fn item(&self) -> Option<Item> {
-        match self.order {
-            Order::Run { .. } => Some(self.item),
-            Order::Asked | Order::InTurn { .. } => None,
+    fn is_done(&self, cta: &Cta<'_, L>, at: u32) -> bool {
+        match Order::of(cta) {
+            Order::Run => Walk::resumed(cta, at).is_done(cta),
+            Order::Asked | Order::InTurn => at >= L::count(cta),
         }
     }
 
-    /// Returns the role's context for the tile, which there is.
     #[inline(always)]
-    pub fn at<'b>(&self, cta: &Cta<'b, L>) -> Cta<'b, L> {
-        if !L::MIXED {
-            return *cta;
-        }
-        // SAFETY: the tile's problem exists.
-        unsafe { cta.at(L::tile(&self.cta, self.number()).problem) }
-    }
-
-    /// Whether there is a tile.
-    #[inline(always)]
-    pub fn is_at_tile(&self) -> bool {
-        self.item.tile < self.count
-    }
-
-    /// Says that the copying lane begins the tile: the next one may be asked for.
-    ///
-    /// # Safety
-    /// Called by the copying lane, once for each tile.
-    #[inline(always)]
-    pub unsafe fn begin(&self) {
-        if matches!(self.order, Order::Asked) && self.cta.rank == 0 {
-            // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
-            // behind the response to the request that this one allows, so after this phase.
-            unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(self.cta.memory.begun()) };
+    unsafe fn item(&self, cta: &Cta<'_, L>, at: u32) -> Item {
+        match Order::of(cta) {
+            // SAFETY: the caller's.
+            Order::Run => unsafe { Walk::resumed(cta, at).item(cta) },
+            Order::Asked | Order::InTurn => {
+                let (first, end) = cta.steps();
+                Item { tile: if L::MIXED { L::count(cta) - 1 - at } else { at }, first, end }
+            }
         }
     }
 
-    /// Advances to the next tile.
-    ///
-    /// # Safety
-    /// Called by one lane, or with `WARP` by a whole warp, of each role, after each tile.
     #[inline(always)]
-    pub unsafe fn advance<const WARP: bool>(&mut self) {
-        match &mut self.order {
+    unsafe fn next(&mut self, cta: &Cta<'_, L>, at: u32, item: &Item) -> u32 {
+        match Order::of(cta) {
             Order::Asked => {}
-            Order::Run { schedule, rest } => {
-                if rest.is_empty() {
-                    self.item.tile = NONE;
-                } else {
-                    self.item = rest.take(schedule);
-                }
-                return;
-            }
-            Order::InTurn { step } => {
-                self.item.tile += *step;
-                return;
-            }
+            Order::Run => return Walk::behind(cta, item).position(),
+            Order::InTurn => return at + thread::grid_dim_x() / cta.config.cluster(),
         }
+        let responses = cta.memory.responses();
         // SAFETY: the response's bytes came before its barrier's phase ended; lanes are
         // together as the caller says.
-        unsafe {
-            self.cta.memory.responses().wait_full(&self.cursor);
-            let next = read(&self.cta.memory, self.cursor.stage);
-            self.item.tile = next.map_or(NONE, |cta| cta / self.cta.config.cluster());
+        let next = unsafe {
+            responses.wait_full(&self.cursor);
+            let next = read(&cta.memory, self.cursor.stage);
             if WARP {
                 warp::sync();
             }
             if !WARP || warp::lane_id() == 0 {
-                arrive_at(self.cta.memory.responses().empty(self.cursor.stage), 0);
+                arrive_at(responses.empty(self.cursor.stage), 0);
             }
-        }
+            next
+        };
         self.cursor.advance();
+        next.map_or(NONE, |first| first / cta.config.cluster())
+    }
+}
+
+/// The item as one of the launch's schedule, if the cluster has a run of it.
+#[inline(always)]
+pub fn of_run<L: WorkList>(cta: &Cta<'_, L>, item: Item) -> Option<Item> {
+    (Order::of(cta) == Order::Run).then_some(item)
+}
+
+/// Says that the copying lane begins a tile: the next one may be asked for.
+///
+/// # Safety
+/// Called by the copying lane, once for each tile.
+#[inline(always)]
+pub unsafe fn begin<L: WorkList>(cta: &Cta<'_, L>) {
+    if Order::of(cta) == Order::Asked && cta.rank == 0 {
+        // SAFETY: each phase of the barrier expects one arrival. The lane's next arrival comes
+        // behind the response to the request that this one allows, so after this phase.
+        unsafe { mbarrier::mbarrier_arrive_shared_cta_b64(cta.memory.begun()) };
     }
 }
 

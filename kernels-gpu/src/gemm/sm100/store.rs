@@ -5,11 +5,12 @@ use super::memory::arrive_at;
 use super::results::{
     Results, SEGMENT, SEGMENT_COLUMNS, Segment, each_eight, results, segment_columns, values,
 };
-use super::schedule::Tiles;
+use super::schedule::{self, Scheduled};
 use super::{Cta, RESULT, WorkList};
 use super::{boxes, exchange, fix_up, store_blocks};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use crate::gemm::fix_up::Contributors;
+use crate::gemm::walk::Walk;
 use cuda_std::ptx::{grid, marker, tcgen05};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Problem;
@@ -29,7 +30,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let config = cta.config;
     let accumulators = cta.memory.accumulators();
     let mut cursor = accumulators.consumer();
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<true>>::start(cta);
     let mut which = 0;
     let mut exchange = exchange::Exchange::new(&cta.memory);
     let mut boxes = boxes::Boxes::new(config, &cta.memory);
@@ -44,7 +45,9 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     unsafe { L::refuse(cta) };
     let mut known = u32::MAX;
     let mut in_blocks = false;
-    while let Some(tile) = tiles.current() {
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        let tile = L::tile(cta, item.tile);
         // SAFETY: the tile is one of a problem, which has a map of the result.
         let cta = &unsafe { cta.acquire(&tile, [RESULT, RESULT + 1], &mut known) };
         let tile_row = TileRow {
@@ -65,8 +68,8 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
             unsafe { blocks.hand_over() };
         }
         // Another cluster owns a tile whose last K step is not this one's.
-        let item = if config.takes_stream_k() { tiles.item() } else { None };
-        let owned = item.is_none_or(|item| item.owned(&cta.params.schedule));
+        let cut = if config.takes_stream_k() { schedule::of_run(cta, item) } else { None };
+        let owned = cut.is_none_or(|item| item.owned(&cta.params.schedule));
         if in_blocks {
             let columns = config.stored_columns();
             let part = [cta.split() * columns, if owned { columns } else { 0 }];
@@ -93,7 +96,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
             if owned {
                 let order = Order::new(cta, which);
                 let (exchange, boxes, blocks) = (&mut exchange, &mut boxes, &mut blocks);
-                let contributors = fix_up::wait(cta, item);
+                let contributors = fix_up::wait(cta, cut);
                 let mut sinks = Sinks { exchange, boxes, blocks, contributors, found: 0.0 };
                 if config.accumulators_overlap() && !config.decodes() {
                     sinks.drain::<L, HELD>(cta, d, &tile_row, &order, give_back);
@@ -107,7 +110,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
         cursor.advance();
         which ^= 1;
         // SAFETY: called once per tile, by whole warps.
-        unsafe { tiles.advance::<true>() };
+        unsafe { walk.advance(cta, &item) };
     }
     boxes.end();
 }

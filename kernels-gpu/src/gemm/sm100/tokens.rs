@@ -3,8 +3,9 @@
 //! is [`fp4_formats::gemm::sm100::tokens`]'s; each lane has a token's row.
 
 use super::memory::Memory;
-use super::schedule::Tiles;
+use super::schedule::Scheduled;
 use super::{Cta, WorkList};
+use crate::gemm::walk::Walk;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{fence, grid, marker, memory};
 use cuda_std::warp;
@@ -43,12 +44,14 @@ impl Loaded for [u16; ROW_BYTES as usize] {
 #[inline(always)]
 pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
     let mut cursor = cta.memory.ring().producer();
-    let mut tiles = Tiles::new(cta);
+    let mut walk = Walk::<Scheduled<true>>::start(cta);
     let pieces = cta.params.tokens.pieces(cta.config.format, cta.params.problem.k);
     // The kernel before may make the activations.
     grid::griddepcontrol_wait();
-    while let Some(tile) = tiles.current() {
-        let steps = tiles.steps(cta);
+    // SAFETY: this role walks.
+    while let Some(item) = unsafe { walk.current(cta) } {
+        let tile = L::tile(cta, item.tile);
+        let steps = cta.steps_of(&item);
         let tokens = Tokens::new(cta, tile);
         // SAFETY: the tile's tokens and K steps; whole warps take the branches.
         unsafe {
@@ -57,7 +60,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
                     let whole = pieces == Pieces::Rows;
                     let load = |step| tokens.load(step, whole);
                     let put = |_, _, row| row;
-                    walk::<AHEAD, _>(cta.memory, cta.config, &mut cursor, steps, load, put);
+                    fill::<AHEAD, _>(cta.memory, cta.config, &mut cursor, steps, load, put);
                 }
                 // As few instructions as will do: rows are seldom like that.
                 Pieces::Bytes => {
@@ -68,10 +71,10 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
                         }
                         tokens.row_of_bytes(step, bytes)
                     };
-                    walk::<1, _>(cta.memory, cta.config, &mut cursor, steps, load, put);
+                    fill::<1, _>(cta.memory, cta.config, &mut cursor, steps, load, put);
                 }
             }
-            tiles.advance::<true>();
+            walk.advance(cta, &item);
         }
     }
 }
@@ -83,7 +86,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
 /// # Safety
 /// The warp that loads tokens, as a whole; the copying lane copies these steps next.
 #[inline(always)]
-unsafe fn walk<const N: usize, T: Loaded>(
+unsafe fn fill<const N: usize, T: Loaded>(
     memory: Memory,
     config: &Sm100Config,
     cursor: &mut Cursor,

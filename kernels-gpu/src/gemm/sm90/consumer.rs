@@ -11,8 +11,8 @@ use fp4_formats::gemm::sm90::word::Multipliers;
 
 use super::main_loop::MainLoop;
 use super::memory::Memory;
-use super::operands::{Decoded, STEPS};
 use super::message::{self, Received};
+use super::operands::{Decoded, STEPS};
 use super::split_k::{self, Share};
 use super::stage::{first_block, lane};
 use super::tile;
