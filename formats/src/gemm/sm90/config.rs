@@ -4,7 +4,7 @@
 //! producer warpgroup copies, two consumer warpgroups decode and multiply. The
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
-use super::place::{MORE_PLACES, Place};
+use super::message::{MORE_MESSAGES, Message};
 use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
 use crate::gemm::operands::operands;
@@ -146,9 +146,9 @@ pub enum Filling {
     Wide,
 }
 
-/// Bytes of the places beside so many stages.
-const fn places_bytes(stages: u32) -> u32 {
-    (stages + MORE_PLACES) * size_of::<Place>() as u32
+/// Bytes of the messages beside so many stages.
+const fn messages_bytes(stages: u32) -> u32 {
+    (stages + MORE_MESSAGES) * size_of::<Message>() as u32
 }
 
 impl Sm90Config {
@@ -388,8 +388,8 @@ impl Sm90Config {
     #[inline(always)]
     pub const fn stages(&self) -> u32 {
         let sums = if self.sums_apart() { self.sum_bytes() } else { 0 };
-        let places = if self.is_grouped() { places_bytes(MAX_STAGES) } else { 0 };
-        let others = 2 * BARRIER_BYTES + self.table_bytes() + places + sums;
+        let messages = if self.is_grouped() { messages_bytes(MAX_STAGES) } else { 0 };
+        let others = 2 * BARRIER_BYTES + self.table_bytes() + messages + sums;
         let budget = SM_SHARED_BYTES / self.min_blocks - SYSTEM_SHARED_BYTES;
         let fit = (budget - others) / (self.stage_bytes() + 2 * BARRIER_BYTES);
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
@@ -474,35 +474,35 @@ impl Sm90Config {
         self.sums_received_offset() + BARRIER_BYTES
     }
 
-    /// Offset in shared memory of the barrier `first_place` of a grouped product, which has no split-K
+    /// Offset in shared memory of the barrier `first_message` of a grouped product, which has no split-K
     /// and so no use for `sums_received`.
-    pub const fn first_place_offset(&self) -> u32 {
+    pub const fn first_message_offset(&self) -> u32 {
         assert!(self.is_grouped());
         self.sums_received_offset()
     }
 
-    /// Offset in shared memory of the [places](Place) of a grouped product's tiles.
+    /// Offset in shared memory of the [messages](Message) of a grouped product's producer.
     #[inline(always)]
-    pub const fn places_offset(&self) -> u32 {
+    pub const fn messages_offset(&self) -> u32 {
         self.table_offset() + self.table_bytes()
     }
 
-    /// Returns the number of places.
+    /// Returns the number of messages.
     #[inline(always)]
-    pub const fn places(&self) -> u32 {
-        self.stages() + MORE_PLACES
+    pub const fn messages(&self) -> u32 {
+        self.stages() + MORE_MESSAGES
     }
 
-    /// Bytes of the places.
+    /// Bytes of the messages.
     #[inline(always)]
-    pub const fn places_bytes(&self) -> u32 {
-        if self.is_grouped() { places_bytes(self.stages()) } else { 0 }
+    pub const fn messages_bytes(&self) -> u32 {
+        if self.is_grouped() { messages_bytes(self.stages()) } else { 0 }
     }
 
     /// Offset in shared memory of the results that [`stages_results`](Self::stages_results).
     #[inline(always)]
     pub const fn results_offset(&self) -> u32 {
-        (self.places_offset() + self.places_bytes()).next_multiple_of(RESULT_ALIGN)
+        (self.messages_offset() + self.messages_bytes()).next_multiple_of(RESULT_ALIGN)
     }
 
     /// Bytes in which a warpgroup stages results: a piece of them, and the factors of all tokens.
@@ -545,7 +545,7 @@ impl Sm90Config {
         if self.stages_results() {
             self.results_offset() + CONSUMERS * self.result_bytes()
         } else {
-            self.places_offset() + self.places_bytes()
+            self.messages_offset() + self.messages_bytes()
         }
     }
 

@@ -9,11 +9,11 @@
 //! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and the sizes that follow from them |
 //! | [`params`] | the parameter block |
-//! | [`place`] | the message of a grouped product's producer to the consumers of a tile |
+//! | [`message`] | the message of a grouped product's producer to the consumers of a tile |
 
 pub mod config;
+pub mod message;
 pub mod params;
-pub mod place;
 pub mod repack;
 pub mod word;
 

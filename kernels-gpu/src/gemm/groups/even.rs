@@ -7,7 +7,7 @@ use cuda_std::ptx::memory;
 use cuda_std::warp;
 use fp4_formats::gemm::groups::{Tiling, Work};
 
-use super::make::{Boundaries, Found, Place};
+use super::make::{Before, Boundaries, Found};
 use super::{AHEAD, GroupTable, WORD};
 
 /// The counts of [`AHEAD`] problems, each with the one after it: a problem ends at the offset at which the
@@ -64,7 +64,7 @@ impl GroupTable<'_> {
                         // Whole tiles in turn have no boundaries.
                         if RUNS && boundaries.share > 0 {
                             let [from, to] =
-                                [before, next].map(|tiles| Place { tiles, work: tiles });
+                                [before, next].map(|tiles| Before { tiles, work: tiles });
                             self.look(&mut found, boundaries, from, to, 1);
                         }
                         before = next;

@@ -14,12 +14,12 @@ const FIRST_CTA: u32 = offset_of!(OwnRun, first_cta) as u32;
 
 /// The sums before a problem: token tiles, and their work.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Place {
+pub(super) struct Before {
     pub(super) tiles: u32,
     pub(super) work: u32,
 }
 
-impl Place {
+impl Before {
     /// Returns the sums behind so many more tiles of this weight.
     #[inline(always)]
     fn after(self, tiles: u32, weight: u32) -> Self {
@@ -91,7 +91,7 @@ impl GroupTable<'_> {
                 self.sort(tiling, lane);
             }
             let own_problems = self.own_problems(lane);
-            let (mut own, mut most, mut bad) = (Place::default(), 1, 0);
+            let (mut own, mut most, mut bad) = (Before::default(), 1, 0);
             for place in own_problems.clone() {
                 let tokens = self.tokens(place);
                 bad |= u32::from(tokens.is_none());
@@ -101,7 +101,7 @@ impl GroupTable<'_> {
                 most = if tokens == 0 { most } else { weight.max(most) };
             }
             warp::sync();
-            let through = Place {
+            let through = Before {
                 tiles: warp::prefix_sum_u32(own.tiles),
                 work: warp::prefix_sum_u32(own.work),
             };
@@ -124,7 +124,7 @@ impl GroupTable<'_> {
                 boundaries = self.begin_run(&all, tiling.is_cut, is_bad, [lane, cta]);
             }
             let mut before =
-                Place { tiles: through.tiles - own.tiles, work: through.work - own.work };
+                Before { tiles: through.tiles - own.tiles, work: through.work - own.work };
             for place in own_problems {
                 memory::st_shared_b32(self.place(place), before.tiles);
                 let tokens = self.tokens(place).unwrap_or(0);
@@ -294,8 +294,8 @@ impl GroupTable<'_> {
         self,
         found: &mut Found,
         at: Boundaries,
-        place: Place,
-        next: Place,
+        place: Before,
+        next: Before,
         weight: u32,
     ) {
         let steps = self.groups.row_tiles.value() * self.groups.runs.tile.value();

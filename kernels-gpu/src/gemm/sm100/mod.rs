@@ -13,7 +13,7 @@
 //! flags are zeros before and after a launch. The kernel reads nothing outside the operands and writes each element
 //! of the result once. For grouped products the grid has as many clusters as are resident, the scales of 4-bit
 //! activations are laid out ([`fp4_formats::gemm::sm100::prepare`]), and elements of no problem are left alone; the
-//! tokens of each problem, whose counts the kernel reads, are their own tiles ([`work`]). Mixed products, whose
+//! tokens of each problem, whose counts the kernel reads, are their own tiles ([`work`](super::work)). Mixed products, whose
 //! parameter is [`Mixed`], have a [`Sm100Params`] in memory each ([`mixed`](crate::gemm::mixed)); they have `swapped`
 //! in common.
 //!
@@ -39,7 +39,7 @@
 //! [`decode_folded`] |
 //! | 7 | tokens: scales of few tokens, and some codes, from memory into a stage | [`tokens`] |
 //! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. For a grouped product:
-//! makes the table of groups, of mixed ones that of products | | [`schedule`], [`work`] |
+//! makes the table of groups, of mixed ones that of products | [`schedule`], [`work`](super::work) |
 //!
 //! # Shared memory
 //! From the first multiple of 1024; the same in each CTA of a cluster.

@@ -36,7 +36,7 @@ pub unsafe fn run<
     let (memory, ring) = (cta.memory, cta.memory.ring());
     let mut cursor = ring.consumer();
     // Only the position in the run stays live across the main loop; the rest is computed again, or
-    // read again from the place, to save registers.
+    // read again from the message, to save registers.
     let mut walk = Walk::<Received>::start(cta);
     if L::GROUPED {
         // SAFETY: all consumers are here.
@@ -45,7 +45,7 @@ pub unsafe fn run<
             return;
         }
         // SAFETY: the barrier is initialised and known to the consumers.
-        unsafe { mbarrier::wait_parity(memory.first_place(), 0) };
+        unsafe { mbarrier::wait_parity(memory.first_message(), 0) };
     }
     loop {
         let mut consumer = Consumer::<K::Weights, SUMS, BLOCKS>::new(cta.params.one);
@@ -138,7 +138,7 @@ pub unsafe fn run<
             unsafe { multicast::release_sums(memory) };
         }
         if L::GROUPED {
-            // With the stage comes the tile's place.
+            // With the stage comes the tile's message.
             // SAFETY: the barriers are initialised and known to this thread.
             unsafe { ring.wait_full(&cursor) };
         }

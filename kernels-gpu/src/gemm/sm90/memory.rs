@@ -2,7 +2,7 @@
 
 use cuda_std::ptx::mbarrier;
 use fp4_formats::gemm::sm90::config::Sm90Config;
-use fp4_formats::gemm::sm90::place::Place;
+use fp4_formats::gemm::sm90::message::Message;
 
 use crate::pipeline::Ring;
 
@@ -64,10 +64,10 @@ impl Memory {
         self.base + self.config.sums_received_offset()
     }
 
-    /// The barrier `first_place`.
+    /// The barrier `first_message`.
     #[inline(always)]
-    pub fn first_place(self) -> u32 {
-        self.base + self.config.first_place_offset()
+    pub fn first_message(self) -> u32 {
+        self.base + self.config.first_message_offset()
     }
 
     /// Initialises the barriers.
@@ -81,15 +81,15 @@ impl Memory {
         unsafe {
             self.ring().init(1, arrivals);
             mbarrier::mbarrier_init_shared_cta_b64(self.sums_stored(), arrivals);
-            // In a grouped product, `first_place` is at the same place.
+            // In a grouped product, `first_message` is at the same place.
             mbarrier::mbarrier_init_shared_cta_b64(self.sums_received(), 1);
         }
     }
 
-    /// Place number `index` of a grouped product's tiles.
+    /// Message number `index` of a grouped product's tiles.
     #[inline(always)]
-    pub fn place(self, index: u32) -> u32 {
-        self.base + self.config.places_offset() + index * size_of::<Place>() as u32
+    pub fn message(self, index: u32) -> u32 {
+        self.base + self.config.messages_offset() + index * size_of::<Message>() as u32
     }
 
     /// The piece of results of warpgroup `warpgroup`.

@@ -1,11 +1,11 @@
 //! The items of a CTA's run as the consumers see them. In a grouped product the producer, which
-//! looks for a tile while stages are full, hands them over in shared memory ([`Place`]). In other
+//! looks for a tile while stages are full, hands them over in shared memory ([`Message`]). In other
 //! products they are computed before the main loop and again after it, to save registers.
 //!
 //! The first item, which no stage hides, is handed over by another warp than the producer's, while
-//! the producer begins to copy; the consumers wait for it at the barrier `first_place`. A later item is written
+//! the producer begins to copy; the consumers wait for it at the barrier `first_message`. A later item is written
 //! before the first stage of its tile is filled, so that a consumer that has waited for that stage
-//! sees it. Before the producer writes to the same place again, all consumers have released a stage
+//! sees it. Before the producer writes a message to the same place again, all consumers have released a stage
 //! of a later tile.
 
 use core::mem::offset_of;
@@ -13,7 +13,7 @@ use core::mem::offset_of;
 use cuda_std::ptx::memory as words;
 use fp4_formats::gemm::Item;
 use fp4_formats::gemm::sm90::config::Sm90Config;
-use fp4_formats::gemm::sm90::place::{LAST, OWNED, Place};
+use fp4_formats::gemm::sm90::message::{LAST, Message, OWNED};
 
 use super::memory::Memory;
 use super::tile::{self, Tile};
@@ -21,10 +21,10 @@ use super::{Cta, Sm90};
 use crate::gemm::walk::{Source, Visit, Walk};
 use crate::gemm::work::WorkList;
 
-/// Writes an item of the CTA's run to place number `index`.
+/// Writes an item of the CTA's run as message number `index`.
 ///
 /// # Safety
-/// `tile` is the item's tile, and no consumer needs the place's old contents.
+/// `tile` is the item's tile, and no consumer needs that message's old contents.
 #[inline(always)]
 pub unsafe fn hand_over<L: WorkList>(cta: &Cta<'_, L>, index: u32, (item, tile): (&Item, &Tile)) {
     // SAFETY: the tile's problem exists.
@@ -34,32 +34,32 @@ pub unsafe fn hand_over<L: WorkList>(cta: &Cta<'_, L>, index: u32, (item, tile):
     let flags = flag(L::owned(cta, item), OWNED) | flag(last, LAST);
     let Tile { problem, matrix, row_tile, token, end, rows, width } = *tile;
     let all = [
-        (offset_of!(Place, first_step), item.first),
-        (offset_of!(Place, end_step), item.end),
-        (offset_of!(Place, flags), flags),
-        (offset_of!(Place, first_cta), L::first_cta(cta, item)),
-        (offset_of!(Place, tile.problem), problem),
-        (offset_of!(Place, tile.matrix), matrix),
-        (offset_of!(Place, tile.row_tile), row_tile),
-        (offset_of!(Place, tile.token), token),
-        (offset_of!(Place, tile.end), end),
-        (offset_of!(Place, tile.rows), rows),
-        (offset_of!(Place, tile.width), width),
+        (offset_of!(Message, first_step), item.first),
+        (offset_of!(Message, end_step), item.end),
+        (offset_of!(Message, flags), flags),
+        (offset_of!(Message, first_cta), L::first_cta(cta, item)),
+        (offset_of!(Message, tile.problem), problem),
+        (offset_of!(Message, tile.matrix), matrix),
+        (offset_of!(Message, tile.row_tile), row_tile),
+        (offset_of!(Message, tile.token), token),
+        (offset_of!(Message, tile.end), end),
+        (offset_of!(Message, tile.rows), rows),
+        (offset_of!(Message, tile.width), width),
         // The last ones: they are loaded meanwhile.
-        (offset_of!(Place, alphas), alphas[0].to_bits()),
-        (offset_of!(Place, alphas) + size_of::<u32>(), alphas[1].to_bits()),
+        (offset_of!(Message, alphas), alphas[0].to_bits()),
+        (offset_of!(Message, alphas) + size_of::<u32>(), alphas[1].to_bits()),
     ];
-    let place = cta.memory.place(index);
+    let message = cta.memory.message(index);
     for (field, word) in all {
-        // SAFETY: a word of the place.
-        unsafe { words::st_shared_b32(place + field as u32, word) };
+        // SAFETY: a word of the message.
+        unsafe { words::st_shared_b32(message + field as u32, word) };
     }
 }
 
-/// The number of the place after number `index`.
+/// The number of the message after number `index`.
 #[inline(always)]
 pub fn next(config: &Sm90Config, index: u32) -> u32 {
-    if index + 1 == config.places() { 0 } else { index + 1 }
+    if index + 1 == config.messages() { 0 } else { index + 1 }
 }
 
 /// The consumers' source of items: in grouped products the messages of the producer, in others the CTA's
@@ -100,8 +100,9 @@ impl<L: WorkList> Source<Sm90, L> for Received {
 pub unsafe fn visit<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Visit {
     if L::GROUPED {
         let word = |field| word(cta.memory, at, field);
-        let flags = word(offset_of!(Place, flags));
-        let (first, end) = (word(offset_of!(Place, first_step)), word(offset_of!(Place, end_step)));
+        let flags = word(offset_of!(Message, flags));
+        let (first, end) =
+            (word(offset_of!(Message, first_step)), word(offset_of!(Message, end_step)));
         // Kernels without a fix-up compile none of it.
         return Visit {
             item: Item { tile: at, first: if L::WHOLE_TILES { 0 } else { first }, end },
@@ -120,7 +121,7 @@ pub unsafe fn visit<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Visit {
 #[inline(always)]
 pub unsafe fn first_cta<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> u32 {
     if L::GROUPED {
-        return word(cta.memory, item.tile, offset_of!(Place, first_cta));
+        return word(cta.memory, item.tile, offset_of!(Message, first_cta));
     }
     L::first_cta(cta, item)
 }
@@ -134,12 +135,12 @@ pub unsafe fn tile<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> Tile {
     if L::GROUPED {
         let word = |field| word(cta.memory, item.tile, field);
         return Tile {
-            problem: word(offset_of!(Place, tile.problem)),
-            matrix: word(offset_of!(Place, tile.matrix)),
-            row_tile: word(offset_of!(Place, tile.row_tile)),
-            token: word(offset_of!(Place, tile.token)),
-            end: word(offset_of!(Place, tile.end)),
-            rows: word(offset_of!(Place, tile.rows)),
+            problem: word(offset_of!(Message, tile.problem)),
+            matrix: word(offset_of!(Message, tile.matrix)),
+            row_tile: word(offset_of!(Message, tile.row_tile)),
+            token: word(offset_of!(Message, tile.token)),
+            end: word(offset_of!(Message, tile.end)),
+            rows: word(offset_of!(Message, tile.rows)),
             width: width(cta.memory, item),
         };
     }
@@ -154,7 +155,7 @@ pub unsafe fn tile<L: WorkList>(cta: &Cta<'_, L>, item: &Item) -> Tile {
 pub unsafe fn alphas<L: WorkList>(cta: &Cta<'_, L>, item: &Item, tile: &Tile) -> [f32; 2] {
     if L::GROUPED {
         let alpha = |at| f32::from_bits(word(cta.memory, item.tile, at));
-        let first = offset_of!(Place, alphas);
+        let first = offset_of!(Message, alphas);
         return [alpha(first), alpha(first + size_of::<u32>())];
     }
     // SAFETY: the tile's problem exists.
@@ -162,19 +163,19 @@ pub unsafe fn alphas<L: WorkList>(cta: &Cta<'_, L>, item: &Item, tile: &Tile) ->
 }
 
 /// Returns [`Tile::width`] of an item's tile: the configuration's tokens, unless it has several
-/// widths. Only grouped products have several, so the width is read from the item's place.
+/// widths. Only grouped products have several, so the width is read from the item's message.
 #[inline(always)]
 pub fn width(memory: Memory, item: &Item) -> u32 {
     if memory.config.has_widths() {
-        word(memory, item.tile, offset_of!(Place, tile.width))
+        word(memory, item.tile, offset_of!(Message, tile.width))
     } else {
         memory.config.tokens
     }
 }
 
-/// A word of place number `index`.
+/// A word of message number `index`.
 #[inline(always)]
 fn word(memory: Memory, index: u32, field: usize) -> u32 {
-    // SAFETY: a word of the place, which is written.
-    unsafe { words::ld_shared_b32(memory.place(index) + field as u32) }
+    // SAFETY: a word of the message, which is written.
+    unsafe { words::ld_shared_b32(memory.message(index) + field as u32) }
 }

@@ -41,9 +41,9 @@
 //! | `slot_offset`, at the same place | sums that other CTAs of a split-K cluster send |
 //! | `barriers_offset` | the ring's barriers |
 //! | `sums_stored_offset` | the barrier `sums_stored` |
-//! | `sums_received_offset` | the barrier `sums_received`, of a grouped product `first_place` |
+//! | `sums_received_offset` | the barrier `sums_received`, of a grouped product `first_message` |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
-//! | `places_offset` | of a grouped product, which tiles the next stages are of ([`message`]) |
+//! | `messages_offset` | of a grouped product, which tiles the next stages are of ([`message`]) |
 //! | `results_offset` | a piece for each warpgroup, if [results are stored from registers](store_registers) |
 //!
 //! # Barriers
@@ -62,7 +62,7 @@
 //! | 2 and 3 | a warpgroup each | the same | factors, or a piece of the results, are in shared memory; the piece is read |
 //! | 1, partial sums sent, flags read | consumers | consumers | the partial sums are in global memory; the flags are set |
 //! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
-//! | `first_place`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
+//! | `first_message`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
 //! | cluster, finished | consumers of the cluster | consumers of the cluster | the other CTAs have read this CTA's
 //! sums: it may end |
@@ -124,7 +124,7 @@ use operands::Weights;
 
 /// The warps of the producer's warpgroup that have a role.
 const PRODUCER_WARP: u32 = CONSUMER_THREADS / warp::LANES;
-const FIRST_PLACE_WARP: u32 = PRODUCER_WARP + 1;
+const FIRST_MESSAGE_WARP: u32 = PRODUCER_WARP + 1;
 
 /// sm_90a's kernels.
 #[derive(Clone, Copy)]
@@ -310,7 +310,7 @@ unsafe fn gemm<
     if thread >= CONSUMER_THREADS {
         // SAFETY: the whole warpgroup takes this branch, and whole warpgroups the other.
         unsafe { K::release_registers() };
-        if L::GROUPED && thread / warp::LANES == FIRST_PLACE_WARP {
+        if L::GROUPED && thread / warp::LANES == FIRST_MESSAGE_WARP {
             let walk = Walk::<OwnRun>::start(cta);
             if !walk.is_done(cta) {
                 // SAFETY: one thread; nobody looks for the place before the barrier.
@@ -324,14 +324,15 @@ unsafe fn gemm<
                             grid::griddepcontrol_wait();
                         }
                         message::hand_over(cta, 0, (&item, &tile));
-                        mbarrier::mbarrier_arrive_shared_cta_b64(memory.first_place());
+                        mbarrier::mbarrier_arrive_shared_cta_b64(memory.first_message());
                     }
                 }
             }
             return;
         }
         if (config.multicast > 1 || L::GROUPED) && thread == CONSUMER_THREADS {
-            if L::GROUPED && Walk::<OwnRun>::start(cta).is_done(cta) {
+            // Not by a walk: ptxas then makes the main loop of mixed 128x64 tiles of 162 instructions, not 157.
+            if L::GROUPED && L::run(cta).is_empty() {
                 if L::prefetches_next(cta) {
                     // SAFETY: one thread.
                     unsafe { L::prefetch_next(cta) };

@@ -156,7 +156,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// The producer's place in the CTA's run after [`begin`]: the weights of the first steps are in
+/// The producer's position in the CTA's run after [`begin`]: the weights of the first steps are in
 /// flight.
 pub struct Begun {
     item: Item,

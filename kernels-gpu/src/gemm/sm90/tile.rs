@@ -1,7 +1,7 @@
 //! The place of a tile.
 
 use cuda_std::ptx::marker;
-pub use fp4_formats::gemm::sm90::place::Tile;
+pub use fp4_formats::gemm::sm90::message::Tile;
 
 use super::Cta;
 use crate::gemm::work::WorkList;
