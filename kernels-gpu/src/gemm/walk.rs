@@ -39,7 +39,8 @@ pub trait Source<T: Target, L: WorkList>: Copy {
     /// The item at a position.
     ///
     /// # Safety
-    /// There is one, and this thread may ask for it.
+    /// There is one. The table of the work list, if it has one, is made; a message, if the item comes by one,
+    /// is written; and the thread has observed that.
     unsafe fn item(&self, cta: &Cta<'_, T, L>, at: u32) -> Item;
 
     /// The position behind an item, which is at `at`.
@@ -92,7 +93,7 @@ impl<S: Copy> Walk<S> {
     /// The item, or none if there are no more.
     ///
     /// # Safety
-    /// This thread may ask for it.
+    /// As [`Source::item`], if there is one.
     #[inline(always)]
     pub unsafe fn current<T: Target, L: WorkList>(&self, cta: &Cta<'_, T, L>) -> Option<Item>
     where

@@ -37,7 +37,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
         // SAFETY: the tile of scales was filled before the threads of the cluster met.
         unsafe { copy_ones(config, cta.memory.ones(), ones) };
     }
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         // SAFETY: the item's problem exists.
         let cta = unsafe { cta.of(&item) };

@@ -77,7 +77,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
         early = 0;
     }
     let mut known = u32::MAX;
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         let tile = L::tile(cta, item.tile);
         // SAFETY: this is the copying lane, and each tile comes by here once; its problem exists.

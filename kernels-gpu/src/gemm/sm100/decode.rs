@@ -50,7 +50,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let mut walk = Walk::<Scheduled<true>>::start(cta);
     let quarter = thread::thread_idx_x() / warp::LANES % 4;
     let lanes = tensor + config.buffer_base() + ((quarter * warp::LANES) << 16);
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         // SAFETY: the item's problem exists.
         let cta = unsafe { cta.of(&item) };

@@ -28,7 +28,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32, half: HalfType) {
     let mut walk = Walk::<Scheduled<false>>::start(cta);
     let mut which = 0;
     let pair = ((1 << config.cta_group) - 1) << cta.leader();
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         // SAFETY: the item's problem exists.
         let cta = unsafe { cta.of(&item) };

@@ -31,7 +31,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     let pair = PAIR_MASK[config.cta_group as usize - 1] << cta.leader();
     let readers = if config.multicast > 1 { (1 << config.cluster()) - 1 } else { pair };
     let mut scales = ScaleBuffers::new(config, tensor, ring.consumer());
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         let tile = L::tile(cta, item.tile);
         // SAFETY: the tile's problem exists.

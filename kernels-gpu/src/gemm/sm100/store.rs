@@ -45,7 +45,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>, tensor: u32) {
     unsafe { L::refuse(cta) };
     let mut known = u32::MAX;
     let mut in_blocks = false;
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         let tile = L::tile(cta, item.tile);
         // SAFETY: the tile is one of a problem, which has a map of the result.

@@ -48,7 +48,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
     let pieces = cta.params.tokens.pieces(cta.config.format, cta.params.problem.k);
     // The kernel before may make the activations.
     grid::griddepcontrol_wait();
-    // SAFETY: this role walks.
+    // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
         let tile = L::tile(cta, item.tile);
         let steps = cta.steps_of(&item);
