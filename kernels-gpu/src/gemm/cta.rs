@@ -14,7 +14,7 @@ pub trait Target: Copy {
     type Config: Copy + 'static;
     /// Its parameter block.
     type Params: Copy + 'static;
-    /// That of its grouped products.
+    /// Parameter block of its grouped products.
     type GroupedParams: 'static;
     /// The map of a CTA's shared memory.
     type Memory: Copy;
