@@ -10,6 +10,7 @@ mod cargo;
 mod coverage;
 mod exporters;
 mod gated;
+mod mutants;
 mod nvcc;
 mod python;
 mod targets;
@@ -215,8 +216,9 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
         built.map(|()| (Cargo { model, nvcc, chromium, ..cargo }, skipped))
     })?;
     tally.skipped.extend(skipped);
-    cargo.run(&mut tally, &["--workspace"], &[])?;
+    cargo.run(&mut tally, &["--workspace"], &mutants::left_out())?;
     cargo.run_documentation(&mut tally)?;
+    record.run(&mut tally, &mutants::part()?, |tally| mutants::run(tally, &cargo))?;
     record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
     record.run(&mut tally, &python::part()?, |tally| python::run(tally, options.offline))?;
     match options.all {
@@ -267,6 +269,12 @@ fn filtered(filter: &str, offline: bool, cargo: Cargo, record: &mut Record) -> R
         build_kernels::sweep()?;
         let cargo = Cargo { model: model(&mut tally, offline), ..cargo };
         record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
+        return Ok(tally);
+    }
+    if filter == mutants::NAME {
+        let mut tally = Tally::default();
+        build_kernels::sweep()?;
+        record.run(&mut tally, &mutants::part()?, |tally| mutants::run(tally, &cargo))?;
         return Ok(tally);
     }
     if filter == python::NAME {
