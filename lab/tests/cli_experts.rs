@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::support::{Folder, compiled, f32s, kernels_dir, tensor};
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::floats;
-use nvfp4::gemm::{Activation, GemmOptions, HalfMatrix, UpOptions, group_options};
+use nvfp4::gemm::{Activation, GemmOptions, HalfMatrix, ResidualValues, UpOptions, group_options};
 use nvfp4::moe::{MoeOptions, MoeShape, TokenScales};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_checkpoint::{self as checkpoint, Checkpoint, NewTensor};
@@ -122,6 +122,7 @@ fn grouped_operands<F: BlockFormat>(
         .row_factors(ramp(tokens, 0.25))
         .column_factors(ramp(n, -0.125))
         .bias(ramp(g * n, 0.5))
+        .residual(ResidualValues::round(FloatType::Bf16, &vec![0.75; tokens * n]))
         .up(gated.then_some(up));
     let groups = groups("b", g, [n, k], form, layout);
     GroupedOperands { a, counts: counts.to_vec(), groups, options }
@@ -308,6 +309,7 @@ fn bad_grouped_operands_are_refused() {
     with("b_global_scale", Some(bytes(Dtype::F32, &[3], 0, 4)), "required [] or [2], one for each");
     with("bias", Some(bytes(Dtype::F32, &[4], 0, 4)), "required [N = 3] or [G = 2, N = 3]");
     with("row_factors", Some(bytes(Dtype::F32, &[2], 0, 4)), "required [T = 3]");
+    with("residual", Some(bytes(Dtype::F32, &[3], 0, 4)), "required [1, 3, 3], or [3, 3]");
     with("up_bias", Some(bytes(Dtype::F32, &[3], 0, 4)), "`up_bias` must be absent");
     with("b_up", Some(bytes(Dtype::U8, &[2, 3, 8], 0, 1)), "has no tensor `b_up_scale`");
     for (metadata, message) in [

@@ -13,7 +13,9 @@ use fp4_formats::gemm::Split;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::device::Device;
 use nvfp4::floats;
-use nvfp4::gemm::{self, ActivationKind, Fp8Matrix, GemmOptions, HalfMatrix, UpOptions, gemm};
+use nvfp4::gemm::{
+    self, ActivationKind, Fp8Matrix, GemmOptions, HalfMatrix, ResidualValues, UpOptions, gemm,
+};
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
@@ -65,7 +67,12 @@ fn operands<F: BlockFormat>(
         .alpha(-0.375)
         .row_factors(ramp(m, 0.25))
         .column_factors(if shared { None } else { ramp(n, -0.125) })
-        .bias(ramp(n, 0.5));
+        .bias(ramp(n, 0.5))
+        .residual((n % 2 == 0).then(|| {
+            let of = [FloatType::F16, FloatType::Bf16, FloatType::F32][n % 3];
+            let values: Vec<f32> = (0..l * m * n).map(|i| i as f32 / 7.0 - 3.0).collect();
+            ResidualValues::round(of, &values)
+        }));
     GemmOperands { a, b, halves: Halves::None, options }
 }
 
@@ -118,6 +125,8 @@ fn gated_operands_come_back_as_they_were_written() {
             );
             let bias = Some(vec![3.0; n]);
             let options = plain.options.clone().column_factors(None::<Vec<f32>>).bias(bias).up(up);
+            let options =
+                options.residual(ResidualValues::round(FloatType::Bf16, &[0.3; 60][..6 * n]));
             let operands = GemmOperands { halves, options, ..plain.clone() };
             assert_eq!((operands.is_gated(), operands.shape().n), (true, n));
             write(&path, &operands).expect("written");
@@ -211,6 +220,9 @@ fn bad_operands_are_refused() {
     with("b_scale", zeros(Dtype::U8, &[1, 3], 1), "required [.., K/16 = 1]");
     with("bias", zeros(Dtype::F32, &[2], 4), "has shape [2]; required [N = 3]");
     with("row_factors", zeros(Dtype::F32, &[2, 1], 4), "required [M = 2]");
+    let required = "has shape [6]; required [1, 2, 3], or [2, 3] for one matrix";
+    with("residual", zeros(Dtype::F32, &[6], 4), required);
+    with("residual", zeros(Dtype::U8, &[2, 3], 1), "has type U8");
     let infinite = tensor(Dtype::F32, &[3], f32::INFINITY.to_le_bytes().repeat(3));
     with("column_factors", Some(infinite), "has inf at index 0");
     with("up_bias", zeros(Dtype::F32, &[3], 4), "`up_bias` must be absent, as there is no other");
@@ -396,6 +408,8 @@ fn gated_products_are_right_and_their_launches_replay() {
             let up = Some(UpOptions::new().alpha(0.5).column_factors(ramp(0.25)).bias(ramp(-0.5)));
             let (column_factors, bias) = (ramp(-0.125), ramp(0.5));
             let options = plain.options.clone().column_factors(column_factors).bias(bias).up(up);
+            let residual: Vec<f32> = (0..6 * n).map(|i| 10.0 - 0.3 * i as f32).collect();
+            let options = options.residual(ResidualValues::round(FloatType::F16, &residual));
             let operands = GemmOperands { halves, options, ..plain.clone() };
             runs(&folder, device, &operands, FloatType::F32);
         }

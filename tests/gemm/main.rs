@@ -22,6 +22,7 @@ mod multicast;
 mod mutants;
 mod options;
 mod refused;
+mod residual;
 mod results;
 mod stores;
 mod stream_k;

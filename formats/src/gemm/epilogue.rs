@@ -1,13 +1,14 @@
 //! The epilogue's part of the contract: from a sum to a result in memory.
 //!
 //! ```text
-//! sum --affine--> alpha * row * column * sum + bias --combine--> result --sink--> memory
+//! sum --affine--> alpha * row * column * sum + bias --combine--> result --residual--> --sink--> memory
 //! ```
 //!
 //! | step | effect |
 //! |---|---|
 //! | affine | factors and bias in f32, in the order of the formula; an absent factor or bias changes nothing |
 //! | combine | an activation of one value, or of two if the product is gated ([`combine`](super::combine)) |
+//! | residual | adds an element of another matrix in f32, if there is one ([`Residual`]) |
 //! | sink | rounds to f16, bf16 or f32, or quantises to NVFP4 or MXFP4, and stores |
 //!
 //! # Results in NVFP4 and MXFP4
@@ -23,7 +24,7 @@
 //!
 //! # Largest magnitude
 //! A launch raises the word at [`Sink::magnitude`] to the bits of the largest magnitude of the
-//! results, each in f32 before it is rounded or quantised. Bits of magnitudes are ordered as the
+//! results, each in f32 before it is rounded or quantised, its residual included. Bits of magnitudes are ordered as the
 //! magnitudes are, and the bits of NaN are above infinity's, so that one NaN makes the word NaN. A
 //! product that is refused on the device, whose results are NaN, makes it NaN, too. Launches only
 //! raise the word: its reader sets it to 0 before the first of them.
@@ -177,13 +178,62 @@ pub struct Sink {
     pub scales: ResultScales,
     /// Device address of a word for the [largest magnitude](self#largest-magnitude), or 0.
     pub magnitude: u64,
+    /// The matrix that is added to the results.
+    pub residual: Residual,
 }
 
 impl Sink {
+    /// The sink of a result of which nothing else is asked.
+    pub const fn of(
+        [out, out_stride]: [u64; 2],
+        out_type: u32,
+        columns: u32,
+        scales: ResultScales,
+    ) -> Self {
+        Self { out, out_stride, out_type, columns, scales, magnitude: 0, residual: Residual::NONE }
+    }
+
     /// Whether results are stored and nothing else is made of them.
     const fn asks_nothing(&self) -> bool {
-        let Self { out: _, out_stride: _, out_type: _, columns: _, scales: _, magnitude } = self;
-        *magnitude == 0
+        let Self { out: _, out_stride: _, out_type: _, columns: _, scales: _, magnitude, residual } =
+            self;
+        *magnitude == 0 && !residual.is_given()
+    }
+}
+
+/// A matrix of floats that is added to the results in f32, behind the combine step and before the one
+/// rounding: `[L, M, N]` as the result, whose place in memory it may have. Each element is read by the
+/// thread that stores the result's, before that.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct Residual {
+    /// Device address, aligned to the element, or 0 for none.
+    pub address: u64,
+    /// Elements from one matrix to the next.
+    pub stride: u64,
+    /// A [`FloatType`]; arbitrary without a residual.
+    pub float_type: u32,
+    /// 1 if eight elements of every row start at a multiple of 16 bytes, at columns that are a multiple
+    /// of 8; and without a residual.
+    pub aligned: u32,
+}
+
+impl Residual {
+    /// The parameters of results to which nothing is added.
+    pub const NONE: Self = Self { address: 0, stride: 0, float_type: 0, aligned: 1 };
+
+    /// Matrices of a result of `columns` columns.
+    pub const fn new(address: u64, stride: u64, float_type: FloatType, columns: u32) -> Self {
+        let rows = (columns as u64 | stride) * float_type.bytes() as u64;
+        let aligned = (address | rows).is_multiple_of(16);
+        Self { address, stride, float_type: float_type as u32, aligned: aligned as u32 }
+    }
+
+    /// Whether there is one.
+    const fn is_given(&self) -> bool {
+        // The others say where and what it is.
+        let Self { address, stride: _, float_type: _, aligned: _ } = self;
+        *address != 0
     }
 }
 
@@ -218,7 +268,8 @@ impl Epilogue {
 blocks! {
     Epilogue { affine, up, combine, sink }
     Affine { row_factors, column_factors, bias, alpha, bias_type }
-    Sink { out, out_stride, out_type, columns, scales, magnitude }
+    Sink { out, out_stride, out_type, columns, scales, magnitude, residual }
+    Residual { address, stride, float_type, aligned }
     ResultScales { out, stride, parameter, blocked }
 }
 

@@ -7,7 +7,7 @@ use fp4_formats::gemm::{Operands, PairedRows, Problem, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, TensorFamily};
 
-use super::epilogue::check_vectors;
+use super::epilogue::{check_residual, check_vectors};
 use super::{ActivationKind, Activations, GemmOptions, GemmOverrides, Weights};
 use crate::device::MAX_GRID_Y;
 use crate::error::{Error, Result};
@@ -30,6 +30,7 @@ pub fn check_operands<F: BlockFormat>(
         let required = format!("1 or {}, the batch of `{a}`", da.batch());
         return Err(Error::shape(format!("batch of `{b}`"), required, db.batch()));
     }
+    check_residual(options, [da.batch(), da.rows(), db.rows()])?;
     check_vectors(options, da.rows(), db.rows())
 }
 

@@ -3,12 +3,15 @@
 //! (`fp4_formats::gemm::epilogue`) and in the kernels' step; [`GemmOptions`] has the option.
 
 use fp4_formats::FloatType;
-use fp4_formats::gemm::{Activation, Affine, Combine, Epilogue, Half, Sink};
+use fp4_formats::gemm::{self, Activation, Affine, Combine, Epilogue, Half, Sink};
 
+use super::strides::{Rule, Strides};
 use super::{GemmOptions, Output, UpOptions};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::floats;
+use crate::tensor::Dims;
 
 /// The options of a product's epilogue that do not depend on a launch.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +125,7 @@ fn scalar(field: &str, value: f32, valid: bool, required: &'static str) -> Resul
     Err(Error::Scalar { field: field.into(), required, actual: value.into() })
 }
 
-/// Vectors of the epilogue on a device, f32, and what it finds besides the result. `N` is the number of
+/// Vectors of the epilogue on a device, f32, the residual, and what it finds besides the result. `N` is the number of
 /// the result's columns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vectors<'a> {
@@ -140,18 +143,91 @@ pub struct Vectors<'a> {
     /// f32 before it is rounded or quantised; NaN if one of them is, and of a grouped product whose
     /// token counts are bad. A launch never lowers it: it is set to zero by whoever reads it.
     pub magnitude: Option<&'a DeviceBuffer>,
+    /// The matrices that are added to the results.
+    pub residual: Option<Residual<'a>>,
 }
 
 impl Vectors<'_> {
-    /// Address of the place of the largest magnitude, or 0.
+    /// The sink with the places of the largest magnitude and of the residual.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a buffer of another size, or elsewhere than on `device`.
-    pub(super) fn place_magnitude(&self, device: &Device) -> Result<u64> {
+    /// [`Error::Shape`] for buffers of other sizes, and for those that [`Residual`] does not allow;
+    /// [`Error::WrongDevice`], [`Error::Overflow`].
+    pub(super) fn place_in(
+        &self,
+        sink: Sink,
+        result: (Dims, &Strides),
+        device: &Device,
+    ) -> Result<Sink> {
         let place = |buffer: &DeviceBuffer| {
             buffer.checked("the largest magnitude", size_of::<f32>(), device)
         };
-        self.magnitude.map_or(Ok(0), place)
+        let magnitude = self.magnitude.map_or(Ok(0), place)?;
+        let residual = self.residual.map(|residual| residual.place(&sink, result, device));
+        let residual = residual.unwrap_or(Ok(gemm::epilogue::Residual::NONE))?;
+        Ok(Sink { magnitude, residual, ..sink })
+    }
+}
+
+/// Matrices of floats on a device that are added to the results in f32, behind activation and gate and
+/// before the one rounding: `[L, M, N]` as the result, of a grouped product the rows of its tokens.
+///
+/// They may be the result's own buffer, if they have its type and stride: each element is read before
+/// it is written. They may not overlap it otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Residual<'a> {
+    /// The matrices.
+    pub buffer: &'a DeviceBuffer,
+    /// Their type, which may differ from the result's.
+    pub float_type: FloatType,
+    /// Elements from one matrix of a batch to the next, at least `M N`, and beside results in NVFP4 or
+    /// MXFP4 a multiple of 16 bytes; 0 for one matrix that all entries share, none where a matrix
+    /// follows the one before. The buffer may be longer than it takes where this is given.
+    pub stride: Option<usize>,
+}
+
+impl<'a> Residual<'a> {
+    /// Matrices that follow each other.
+    #[must_use]
+    pub const fn of(buffer: &'a DeviceBuffer, float_type: FloatType) -> Self {
+        Self { buffer, float_type, stride: None }
+    }
+
+    /// The kernels' parameters, beside a result of these sizes and strides.
+    fn place(
+        self,
+        sink: &Sink,
+        (dims, strides): (Dims, &Strides),
+        device: &Device,
+    ) -> Result<gemm::epilogue::Residual> {
+        const WHAT: &str = "the residual";
+        /// Bytes of a load.
+        const VECTOR: usize = 16;
+        let Self { buffer, float_type, stride } = self;
+        let bytes = float_type.bytes() as usize;
+        let matrix = Dims::new(1, dims.rows(), dims.cols())?.elements();
+        let (bits, unit) = (8 * bytes, "elements");
+        // Results in blocks are made from aligned rows alone.
+        let multiple = if sink.out_type < gemm::OUT_NVFP4 { 1 } else { VECTOR / bytes };
+        let rule = Rule { what: WHAT, unit, bits, matrix, multiple, read: true };
+        let own = rule.space(dims.batch(), stride)?;
+        let address = own.place(WHAT, buffer, device)?;
+        let Strides { activations: _, activation_scales: _, result, result_scales } = strides;
+        let in_place = address == sink.out
+            && float_type as u32 == sink.out_type
+            && (dims.batch() == 1 || own.stride == result.stride);
+        let overlap = |at: u64, len: usize| {
+            address < at.saturating_add(len as u64) && at < address.saturating_add(own.span as u64)
+        };
+        if !in_place && overlap(sink.out, result.span)
+            || overlap(sink.scales.out, result_scales.span)
+        {
+            let required = "apart from the result, or in its place with its type and stride";
+            let actual = format!("{} bytes at {address:#x}", own.span);
+            return Err(Error::shape(format!("place of {WHAT}"), required, actual));
+        }
+        let stride = (own.stride / bytes) as u64;
+        Ok(gemm::epilogue::Residual::new(address, stride, float_type, sink.columns))
     }
 }
 
@@ -164,6 +240,7 @@ pub(super) struct OwnedVectors {
     up_column_factors: Option<DeviceBuffer>,
     up_bias: Option<DeviceBuffer>,
     magnitude: Option<DeviceBuffer>,
+    residual: Option<(DeviceBuffer, FloatType)>,
 }
 
 impl OwnedVectors {
@@ -188,6 +265,11 @@ impl OwnedVectors {
                 .magnitude
                 .then(|| DeviceBuffer::zeroed(device, "magnitude", size_of::<f32>()))
                 .transpose()?,
+            residual: options
+                .residual
+                .as_ref()
+                .map(|residual| residual.upload(device))
+                .transpose()?,
         })
     }
 
@@ -200,6 +282,7 @@ impl OwnedVectors {
             up_column_factors: self.up_column_factors.as_ref(),
             up_bias: self.up_bias.as_ref(),
             magnitude: self.magnitude.as_ref(),
+            residual: self.residual.as_ref().map(|(buffer, dtype)| Residual::of(buffer, *dtype)),
         }
     }
 
@@ -215,9 +298,57 @@ impl OwnedVectors {
 
     /// Bytes of all.
     pub fn bytes(&self) -> u64 {
-        let Self { row_factors, column_factors, bias, up_column_factors, up_bias, .. } = self;
-        let all = [row_factors, column_factors, bias, up_column_factors, up_bias];
-        all.into_iter().flatten().map(|buffer| buffer.len() as u64).sum()
+        let Self {
+            row_factors,
+            column_factors,
+            bias,
+            up_column_factors,
+            up_bias,
+            magnitude: _,
+            residual,
+        } = self;
+        let vectors = [row_factors, column_factors, bias, up_column_factors, up_bias];
+        let all = vectors.into_iter().flatten().chain(residual.iter().map(|(buffer, _)| buffer));
+        all.map(|buffer| buffer.len() as u64).sum()
+    }
+}
+
+/// The options' residual: matrices of floats, row-major, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResidualValues {
+    float_type: FloatType,
+    values: Vec<f32>,
+}
+
+impl ResidualValues {
+    /// Rounds `values` to the type.
+    #[must_use]
+    pub fn round(float_type: FloatType, values: &[f32]) -> Self {
+        let bytes = floats::encode(float_type, values.iter().map(|&value| value.into()));
+        Self { float_type, values: floats::decode(float_type, &bytes) }
+    }
+
+    /// Their type.
+    #[must_use]
+    pub const fn float_type(&self) -> FloatType {
+        self.float_type
+    }
+
+    /// The values that are added.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Little-endian elements.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        floats::encode(self.float_type, self.values.iter().map(|&value| value.into()))
+    }
+
+    fn upload(&self, device: &Device) -> Result<(DeviceBuffer, FloatType)> {
+        let buffer = DeviceBuffer::upload(device, "residual", &self.bytes())?;
+        Ok((buffer, self.float_type))
     }
 }
 
@@ -261,6 +392,20 @@ pub fn check_vectors(options: &GemmOptions, m: usize, n: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks that the options' residual, if there is one, has a value for each of `l` x `m` x `n` results.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn check_residual(options: &GemmOptions, [l, m, n]: [usize; 3]) -> Result<()> {
+    let Some(residual) = &options.residual else { return Ok(()) };
+    let (results, found) = (l.saturating_mul(m).saturating_mul(n), residual.values.len());
+    if found == results {
+        return Ok(());
+    }
+    let required = format!("{l} x {m} x {n} = {results}");
+    Err(Error::shape("elements of the residual", required, found))
 }
 
 /// The column vectors of these options.

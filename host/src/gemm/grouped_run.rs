@@ -3,7 +3,7 @@
 use fp4_formats::BlockFormat;
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
 
-use super::epilogue::{check_vectors, of_groups};
+use super::epilogue::{check_residual, check_vectors, of_groups};
 use super::run::{Owned, scaled};
 use super::{
     Activations, DeviceWeights, Gemm, GemmOptions, GemmPlan, GemmResult, GroupBuffers, Grouping,
@@ -55,6 +55,7 @@ impl GroupedRun {
         }
         let n = weights.form().result_columns() as usize;
         let (options, own_vectors) = of_groups(options, counts.len(), n);
+        check_residual(&options, [1, tokens, n])?;
         check_vectors(&options, tokens, if own_vectors { counts.len() * n } else { n })?;
         let offsets = group_offsets(counts)?;
         let offsets: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();

@@ -80,7 +80,9 @@ pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix};
 pub use buffers::{ActivationBuffers, Workspace};
 pub use candidate::{Candidate, Reads};
 pub use check::{check_gated, check_operands};
-pub use epilogue::{Vectors, check_vectors, group_options, scale_options};
+pub use epilogue::{
+    Residual, ResidualValues, Vectors, check_residual, check_vectors, group_options, scale_options,
+};
 pub use form::{WeightForm, folded_row, format_of};
 pub use fp4_formats::gemm::Activation;
 pub use gated::{GatedWeights, Weights};

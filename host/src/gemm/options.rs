@@ -2,7 +2,7 @@
 
 use fp4_formats::gemm::{Activation, Split};
 
-use super::Output;
+use super::{Output, ResidualValues};
 use crate::setters::setters;
 
 /// Choices that override the plan's.
@@ -61,6 +61,10 @@ pub struct GemmOptions {
     /// Whether a [`GemmRun`](super::GemmRun) or [`GroupedRun`](super::GroupedRun) finds the [largest magnitude](super::GemmResult::magnitude) of
     /// the results. Launches on buffers of the caller's name its place, [`Vectors::magnitude`](super::Vectors::magnitude).
     pub magnitude: bool,
+    /// Matrices that are added to the results of a [`GemmRun`](super::GemmRun) or
+    /// [`GroupedRun`](super::GroupedRun) in f32, before they are rounded, `[L, M, N]`. Launches on buffers of
+    /// the caller's name theirs, [`Vectors::residual`](super::Vectors::residual).
+    pub residual: Option<ResidualValues>,
     /// Choices that override the plan's.
     pub overrides: GemmOverrides,
 }
@@ -77,6 +81,7 @@ impl Default for GemmOptions {
             activation: Activation::default(),
             up: None,
             magnitude: false,
+            residual: None,
             overrides: GemmOverrides::default(),
         }
     }
@@ -127,6 +132,7 @@ setters!(GemmOptions {
     activation: Activation,
     up: impl Into<Option<UpOptions>>,
     magnitude: bool,
+    residual: impl Into<Option<ResidualValues>>,
     overrides: GemmOverrides,
 });
 

@@ -363,19 +363,14 @@ impl Gemm {
         let output = self.epilogue.output;
         let (out, scales) = out.place(output, &self.strides, device)?;
         let dims = self.plan.result_dims()?;
-        let sink = Sink {
-            out,
-            out_stride: self.strides.out_stride(output),
-            out_type: output.code(),
-            columns: dims.cols() as u32,
-            scales,
-            magnitude: vectors.place_magnitude(device)?,
-        };
+        let place = [out, self.strides.out_stride(output)];
+        let sink = Sink::of(place, output.code(), dims.cols() as u32, scales);
         let factors = self.factors(weights)?;
         let own = groups.flatten().unwrap_or(1);
         // The problems of a uniform product share row factors; tokens of groups have their own.
         let rows = if groups.is_some() { dims.batch() * dims.rows() } else { dims.rows() };
         let lengths = [rows, own * dims.cols()];
+        let sink = vectors.place_in(sink, (dims, &self.strides), device)?;
         self.epilogue.place(factors, vectors, lengths, sink, device)
     }
 

@@ -162,17 +162,17 @@ impl Strides {
 }
 
 /// The rule for the strides of an operand.
-struct Rule {
-    what: &'static str,
-    unit: &'static str,
+pub(super) struct Rule {
+    pub what: &'static str,
+    pub unit: &'static str,
     /// Bits of a unit.
-    bits: usize,
+    pub bits: usize,
     /// Units of a matrix.
-    matrix: usize,
+    pub matrix: usize,
     /// The factor of a valid stride, in units.
-    multiple: usize,
+    pub multiple: usize,
     /// Whether it is only read, perhaps by the copy engine: entries may share a matrix.
-    read: bool,
+    pub read: bool,
 }
 
 impl Rule {
@@ -180,7 +180,7 @@ impl Rule {
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Overflow`].
-    fn space(&self, count: usize, given: Option<usize>) -> Result<Spacing> {
+    pub fn space(&self, count: usize, given: Option<usize>) -> Result<Spacing> {
         let stride = match given {
             Some(stride) if count > 1 => self.check(stride)?,
             _ => self.matrix,

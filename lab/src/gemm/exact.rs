@@ -35,6 +35,9 @@
 //! *Product.* `(p + e_p)(u + e_u) - p u` is `e_p (|u| + e_u) + |p| e_u` at most, and its rounding is
 //! within one magnitude of the product.
 //!
+//! *Residual.* It is added to a result `r` that is within its bound; the magnitude grows by `|R|` and, for
+//! the rounding of the sum, by `|r + R|`.
+//!
 //! *Underflow.* Values that a GPU flushes to zero are below the smallest normal f32. In a sum that
 //! is nothing; here it may be multiplied by `x` or `u`, and counts so often.
 
@@ -77,10 +80,11 @@ impl<'a> Exact<'a> {
     }
 
     /// The result at `[row, column]` and its magnitude, from the sum and its magnitude of the only
-    /// matrix, or of both halves.
-    pub fn result(&self, at: [usize; 2], sums: &[[f64; 2]]) -> [f64; 2] {
-        let GemmOptions { row_factors, column_factors, bias, activation, up, .. } = self.options;
-        let [row, column] = at;
+    /// matrix, or of both halves; `index` is that of its element of the
+    /// residual.
+    pub fn result(&self, [row, column]: [usize; 2], index: usize, sums: &[[f64; 2]]) -> [f64; 2] {
+        let GemmOptions { row_factors, column_factors, bias, activation, up, residual, .. } =
+            self.options;
         let row = element(row_factors.as_ref(), row, 1.0);
         let affine = |half: usize, columns: Option<&Vec<f32>>, bias: Option<&Vec<f32>>| {
             let [sum, magnitude] = sums[half];
@@ -92,7 +96,9 @@ impl<'a> Exact<'a> {
         let gate = affine(0, column_factors.as_ref(), bias.as_ref());
         let up = up.as_ref().map(|up| affine(1, up.column_factors.as_ref(), up.bias.as_ref()));
         let Bounded { value, magnitude } = combine(*activation, gate, up, self.slack);
-        [value, magnitude]
+        let Some(residual) = residual else { return [value, magnitude] };
+        let added = f64::from(residual.values()[index]);
+        [value + added, magnitude + added.abs() + (value + added).abs()]
     }
 }
 

@@ -16,8 +16,8 @@ use super::exact::Exact;
 use crate::oracle::Reference;
 use nvfp4::error::{Error, Result, filled};
 use nvfp4::gemm::{
-    Activations, Fp8Matrix, GemmOptions, Weights, check_gated, check_operands, check_vectors,
-    folded_row, format_of,
+    Activations, Fp8Matrix, GemmOptions, Weights, check_gated, check_operands, check_residual,
+    check_vectors, folded_row, format_of,
 };
 use nvfp4::tensor::BlockScaled;
 
@@ -145,6 +145,7 @@ fn grouped_of_values<F: BlockFormat>(
     }
     for ((weights, range), options) in b.iter().zip(groups).zip(options) {
         check_gated(weights.is_gated(), options)?;
+        check_residual(options, [1, total, n])?;
         check_vectors(options, total, n)?;
         options.check()?;
         let (rows, columns) = (weights.dims().rows(), weights.dims().cols());
@@ -193,12 +194,12 @@ struct Results<'a> {
 }
 
 impl Results<'_> {
-    /// Computes the results of `tokens`, `[rows, K]`. The first one's are row `row` here, and its row
+    /// Computes the results of `tokens`, `[rows, K]`. The first one's are row `first` here, and its row
     /// factor is number `factor`; `weights` are the rows of weights of a column.
     fn fill(
         self,
         tokens: &[f64],
-        [row, factor]: [usize; 2],
+        [first, factor]: [usize; 2],
         k: usize,
         exact: &Exact<'_>,
         weights: impl Fn(usize) -> Vec<Vec<f64>> + Sync,
@@ -214,7 +215,8 @@ impl Results<'_> {
                 for (row, token) in tokens.chunks_exact(k).enumerate() {
                     for (column, rows) in columns.clone().zip(&rows) {
                         let sums: Vec<[f64; 2]> = rows.iter().map(|row| dot(token, row)).collect();
-                        results.push(exact.result([factor + row, column], &sums));
+                        let index = (first + row) * n + column;
+                        results.push(exact.result([factor + row, column], index, &sums));
                     }
                 }
                 results
@@ -224,7 +226,7 @@ impl Results<'_> {
             let columns = (n - group * ROWS).min(ROWS);
             for (index, result) in results.iter().enumerate() {
                 let column = group * ROWS + index % columns;
-                let at = (row + index / columns) * n + column;
+                let at = (first + index / columns) * n + column;
                 [self.values[at], self.magnitudes[at]] = *result;
             }
         }

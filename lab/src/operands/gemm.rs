@@ -12,6 +12,7 @@
 //! | `alpha` | F32, F16 or BF16 | one value; 1 if absent |
 //! | `row_factors` | F32, F16 or BF16 | `[M]`, or absent |
 //! | `column_factors`, `bias` | F32, F16 or BF16 | `[N]`, or absent |
+//! | `residual` | F32, F16 or BF16 | `[L, M, N]`, or `[M, N]` for L = 1, or absent: added to the result |
 //!
 //! The weights of a gated product are `b`, the gate, and `b_up`, `b_up_scale`, `b_up_global_scale`
 //! in the same form; or `b` alone with both, `[L, 2N, K/2]`, where the metadata key `b_halves` says
@@ -25,7 +26,7 @@
 
 use std::path::Path;
 
-use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4};
 use safetensors::Dtype;
 
 use super::written::Written;
@@ -33,8 +34,8 @@ use super::{format, operand, result_type, scalar, scalar_tensor, scale_tensor, t
 use crate::shape::GemmShape;
 pub use nvfp4::gemm::GemmActivations;
 use nvfp4::gemm::{
-    Fp8Matrix, GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, UpOptions, Weights,
-    check_operands,
+    Fp8Matrix, GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, ResidualValues,
+    UpOptions, Weights, check_operands,
 };
 use nvfp4::quantize::Format;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -169,7 +170,8 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GemmOperands<F>> {
     let all = weights(&b, &halves)?;
     let (m, n) = (a.activations().dims().rows(), all.dims().rows());
     let required = (format!("[N = {n}]"), &[vec![n]][..]);
-    let options = read_options(file, all.is_gated(), ("M", m), required)?;
+    let options = read_options(file, all.is_gated(), ("M", m), required)?
+        .residual(read_residual(file, [a.activations().dims().batch(), m, n])?);
     check_operands(&a.activations(), all, &options)?;
     Ok(GemmOperands { a, b, halves, options })
 }
@@ -247,6 +249,26 @@ pub(super) fn read_options(
         .up(gated.then_some(up)))
 }
 
+/// The residual of a result of these sizes, if there is one.
+pub(super) fn read_residual(
+    file: &Checkpoint,
+    [l, m, n]: [usize; 3],
+) -> Result<Option<ResidualValues>> {
+    const NAME: &str = "residual";
+    let required = format!("[{l}, {m}, {n}], or [{m}, {n}] for one matrix");
+    let matrix = if l == 1 { vec![m, n] } else { vec![l, m, n] };
+    let Some(values) = vector(file, NAME, &required, &[vec![l, m, n], matrix])? else {
+        return Ok(None);
+    };
+    let float_type = match file.raw(NAME)?.dtype {
+        Dtype::F16 => FloatType::F16,
+        Dtype::BF16 => FloatType::Bf16,
+        Dtype::F32 => FloatType::F32,
+        other => return Err(file.wrong_type(NAME, "F32, F16 or BF16", other)),
+    };
+    Ok(Some(ResidualValues::round(float_type, &values)))
+}
+
 /// Batch, rows and the last dimension of a tensor.
 fn sizes(file: &Checkpoint, name: &str, required: String) -> Result<[usize; 3]> {
     match *file.raw(name)?.shape.as_slice() {
@@ -315,6 +337,8 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GemmOperands<F>) -> Result<
         Halves::Stacked | Halves::Interleaved => written.halves("b", halves),
     }
     written.options(options, |_, vector| vec![vector.len()]);
+    let GemmShape { m, n, l, .. } = operands.shape();
+    written.residual(options, [l, m, n]);
     written.save(path)
 }
 

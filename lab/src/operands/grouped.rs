@@ -10,6 +10,7 @@
 //! | `alpha` | F32, F16 or BF16 | one value; 1 if absent |
 //! | `row_factors` | F32, F16 or BF16 | `[T]`, or absent |
 //! | `column_factors`, `bias` | F32, F16 or BF16 | `[N]`, for all groups, or `[G, N]`, or absent |
+//! | `residual` | F32, F16 or BF16 | `[T, N]` or `[1, T, N]`, or absent: added to the result |
 //!
 //! The weights of a gated product are `b`, the gates, and `b_up`, `b_up_scale`, `b_up_global_scale`;
 //! or `b` alone with both, `[G, 2N, K/2]`, where the metadata key `b_halves` says `stacked` or
@@ -21,7 +22,7 @@ use std::path::Path;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 
 use super::format;
-use super::gemm::{GemmActivations, read_activations, read_options};
+use super::gemm::{GemmActivations, read_activations, read_options, read_residual};
 use super::stack::{GroupWeights, integers, read_groups};
 use super::written::Written;
 use crate::shape::GroupedShape;
@@ -116,7 +117,8 @@ fn read_as<F: BlockFormat>(file: &Checkpoint) -> Result<GroupedOperands<F>> {
     let g = groups.len();
     let required = format!("[N = {n}] or [G = {g}, N = {n}]");
     let shapes = [vec![n], vec![g, n]];
-    let options = read_options(file, gated, ("T", tokens), (required, &shapes))?;
+    let options = read_options(file, gated, ("T", tokens), (required, &shapes))?
+        .residual(read_residual(file, [1, tokens, n])?);
     Ok(GroupedOperands { a, counts, groups, options })
 }
 
@@ -159,5 +161,6 @@ pub fn write<F: BlockFormat>(path: &Path, operands: &GroupedOperands<F>) -> Resu
         true => vec![g, n],
         false => vec![vector.len()],
     });
+    written.residual(options, [1, counts.iter().sum(), n]);
     written.save(path)
 }

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use super::gemm::{GemmActivations, HALVES, Halves};
 use super::stack::GroupWeights;
-use super::{scalar_tensor, scale_type, tensor};
+use super::{result_type, scalar_tensor, scale_type, tensor};
 use nvfp4::gemm::{GemmOptions, HalfMatrix, UpOptions};
 use nvfp4::tensor::BlockScaled;
 use nvfp4_checkpoint::Result;
@@ -158,6 +158,14 @@ impl Written {
             if let Some(vector) = vector {
                 self.floats(name, shape(name, vector), vector);
             }
+        }
+    }
+
+    /// The residual of a result of these sizes, if there is one.
+    pub fn residual(&mut self, options: &GemmOptions, sizes: [usize; 3]) {
+        if let Some(residual) = &options.residual {
+            let dtype = result_type(residual.float_type());
+            self.push("residual", tensor(dtype, sizes.to_vec(), residual.bytes()));
         }
     }
 

@@ -2,7 +2,7 @@
 //! group.
 
 use super::expected::{compare_largest, quantized};
-use super::{ActivationType, LINEAR, POISON, blocks};
+use super::{ActivationType, LINEAR, POISON, ResidualAt, blocks};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -11,8 +11,8 @@ use nvfp4::error::Result;
 use nvfp4::floats;
 use nvfp4::gemm::{
     Activation, GatedWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan, GroupBuffers, Grouping,
-    Output, Repacked, ResultBuffers, SettledCounts, UpOptions, Vectors, Weights, Workspace,
-    group_offsets,
+    Output, Repacked, Residual, ResultBuffers, SettledCounts, UpOptions, Vectors, Weights,
+    Workspace, group_offsets,
 };
 use nvfp4::tensor::BlockScaled;
 use nvfp4::tune::ResultKind;
@@ -59,6 +59,8 @@ pub struct GroupedCase {
     pub gated: bool,
     /// Whether the largest magnitude of the results is asked for.
     pub magnitude: bool,
+    /// The rows that are added to the results: dense, or in their place. Rows of no group are poison.
+    pub residual: Option<ResidualAt>,
     /// Whether launches read the counts while kernels before them still run.
     pub settled: bool,
     /// Choices that are taken from the plan.
@@ -132,6 +134,7 @@ impl GroupedCase {
             activation: Activation::Identity,
             gated: false,
             magnitude: false,
+            residual: None,
             settled: true,
             overrides: GemmOverrides::default(),
         }
@@ -223,6 +226,11 @@ impl GroupedCase {
         let shared: [Option<Vec<f32>>; 4] =
             [has_columns, has_bias, has_columns && self.gated, has_bias && self.gated]
                 .map(|wanted| vector(wanted, n));
+        let residual = self.residual.map(|residual| {
+            let mut rng = SplitMix64::new(self.seed + 1000);
+            let exact = exact && !self.gated && self.activation == Activation::Identity;
+            residual.values([matrices, rows * n], exact, &mut rng)
+        });
         let options = (0..groups).map(|_| {
             let [column_factors, bias, up_factors, up_bias] = match self.own_vectors {
                 true => shared.clone().map(|shared| vector(shared.is_some(), n)),
@@ -235,11 +243,25 @@ impl GroupedCase {
                 .column_factors(column_factors)
                 .bias(bias)
                 .activation(self.activation)
+                .residual(residual.clone())
                 .up(self.gated.then_some(up))
                 .overrides(self.overrides.clone())
         });
         let options = options.collect();
         GroupedInputs { activations, experts, ups, options, factors }
+    }
+
+    /// The residual's elements, with poison in rows that belong to no group.
+    fn residual_bytes(&self, options: &GemmOptions) -> Vec<u8> {
+        let Some(residual) = &options.residual else { return Vec::new() };
+        let (mut bytes, ranges) = (residual.bytes(), self.ranges());
+        let row_bytes = bytes.len() / self.rows();
+        for (row, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+            if !ranges.iter().any(|range| range.contains(&row)) {
+                bytes.fill(POISON);
+            }
+        }
+        bytes
     }
 
     /// Runs the case with these counts on the device, which may differ from the case's.
@@ -308,7 +330,17 @@ impl GroupedCase {
         let factors = upload("factors", &floats(&inputs.factors[0]))?;
         let up_factors = upload("factors of up", &floats(&inputs.factors[1]))?;
         let [bytes, scale_bytes] = product.out_bytes()?;
-        let out = upload("c", &vec![POISON; bytes])?;
+        let residual_bytes = self.residual_bytes(&inputs.options[0]);
+        let in_place = self.residual.is_some_and(|residual| residual.place.is_none());
+        let poison = vec![POISON; bytes];
+        let out = upload("c", if in_place { &residual_bytes } else { &poison })?;
+        let apart = match self.residual {
+            Some(ResidualAt { place: Some(_), .. }) => Some(upload("residual", &residual_bytes)?),
+            Some(ResidualAt { place: None, .. }) | None => None,
+        };
+        let residual = self
+            .residual
+            .map(|residual| Residual::of(apart.as_ref().unwrap_or(&out), residual.float_type));
         let out_scales = upload("c scales", &vec![POISON; scale_bytes.max(1)])?;
         let out_buffers = match output {
             Output::Floats(_) => ResultBuffers::Floats(&out),
@@ -346,6 +378,7 @@ impl GroupedCase {
                 up_column_factors: up_columns.as_ref(),
                 up_bias: up_bias.as_ref(),
                 magnitude: self.magnitude.then_some(&magnitude),
+                residual,
             },
         )?;
         let (status, magnitude) =

@@ -9,7 +9,7 @@ use nvfp4::error;
 use nvfp4::floats;
 use nvfp4::gemm::{
     ActivationBuffers, ActivationKind, DeviceWeights, GemmOptions, GemmResult, MixedGemm,
-    MixedProduct, Output, Repacked, ResultBuffers, Vectors, Weights,
+    MixedProduct, Output, Repacked, Residual, ResultBuffers, Vectors, Weights,
 };
 use nvfp4::tensor::Dims;
 
@@ -26,6 +26,7 @@ pub struct MixedOperands {
     vectors: [Option<DeviceBuffer>; 5],
     /// The largest magnitude, if it is asked for.
     magnitude: Option<DeviceBuffer>,
+    residual: Option<(DeviceBuffer, FloatType)>,
 }
 
 impl MixedOperands {
@@ -86,6 +87,13 @@ impl MixedOperands {
                 .magnitude
                 .then(|| DeviceBuffer::zeroed(device, "magnitude", size_of::<f32>()))
                 .transpose()?,
+            residual: match &inputs.options.residual {
+                Some(residual) => {
+                    let buffer = DeviceBuffer::upload(device, "residual", &residual.bytes())?;
+                    Some((buffer, residual.float_type()))
+                }
+                None => None,
+            },
         })
     }
 
@@ -114,6 +122,10 @@ impl MixedOperands {
                 up_column_factors: up_column,
                 up_bias,
                 magnitude: self.magnitude.as_ref(),
+                residual: self
+                    .residual
+                    .as_ref()
+                    .map(|(buffer, float_type)| Residual::of(buffer, *float_type)),
             },
             options: &self.options,
         }

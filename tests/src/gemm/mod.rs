@@ -37,7 +37,7 @@ use nvfp4_lab::operands::gemm::GemmActivations;
 use nvfp4_lab::rng::SplitMix64;
 
 pub use expected::{Expected, compare_largest};
-pub use placement::{GUARD, OperandBuffer, POISON, Placement};
+pub use placement::{GUARD, OperandBuffer, POISON, Placement, ResidualAt};
 
 /// Ragged numbers of tokens.
 pub const TOKENS: [usize; 6] = [1, 7, 65, 127, 129, 300];
@@ -278,6 +278,8 @@ pub struct Case {
     pub gated: Option<Gated>,
     /// Whether the largest magnitude of the results is asked for.
     pub magnitude: bool,
+    /// The matrices that are added to the results.
+    pub residual: Option<ResidualAt>,
     /// Placement of activations and of their scales.
     pub activations_at: [Placement; 2],
     /// Placement of the result and of its scales.
@@ -308,6 +310,7 @@ impl Case {
             activation: Activation::Identity,
             gated: None,
             magnitude: false,
+            residual: None,
             activations_at: [Placement::Dense; 2],
             result_at: [Placement::Dense; 2],
             overrides: GemmOverrides::default(),
@@ -364,6 +367,12 @@ impl Case {
     #[must_use]
     pub fn result_at(self, result_at: [Placement; 2]) -> Self {
         Self { result_at, ..self }
+    }
+
+    /// Adds a residual to the results.
+    #[must_use]
+    pub fn residual(self, residual: ResidualAt) -> Self {
+        Self { residual: Some(residual), ..self }
     }
 
     /// Sets the activation function.
@@ -470,6 +479,9 @@ impl Case {
                 let column_factors = vector(columns, n);
                 UpOptions::new().alpha(alpha).column_factors(column_factors).bias(vector(bias, n))
             }));
+        let exact = self.exact_vectors();
+        let residual = self.residual.map(|residual| residual.values([l, m * n], exact, &mut rng));
+        let options = options.residual(residual);
         let form = self.gated.map(|gated| gated.form);
         Inputs { activations, weights, up_weights, form, options }
     }

@@ -1,5 +1,9 @@
 //! Placement of a batch's matrices in a buffer, with poison around them.
 
+use fp4_formats::FloatType;
+use nvfp4::gemm::ResidualValues;
+use nvfp4_lab::rng::SplitMix64;
+
 /// The byte between matrices, and behind the last: NaN in every float type and every scale type.
 pub const POISON: u8 = 0xff;
 /// Bytes of poison behind the last matrix.
@@ -14,6 +18,48 @@ pub enum Placement {
     Padded(usize),
     /// One matrix for all entries.
     Shared,
+}
+
+/// The residual of a case: its type, and its place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResidualAt {
+    /// The type of its elements.
+    pub float_type: FloatType,
+    /// The placement of its own matrices; `None` if they are in the result's place, of the same type.
+    pub place: Option<Placement>,
+}
+
+impl ResidualAt {
+    /// Makes a residual whose matrices follow each other in a buffer of their own.
+    #[must_use]
+    pub fn dense(float_type: FloatType) -> Self {
+        Self { float_type, place: Some(Placement::Dense) }
+    }
+
+    /// Makes a residual in the place of a result of this type.
+    #[must_use]
+    pub fn in_place(float_type: FloatType) -> Self {
+        Self { float_type, place: None }
+    }
+
+    /// Makes values for `batch` matrices of `elements` results: small integers if sums are `exact`. A
+    /// shared matrix is repeated.
+    pub(super) fn values(
+        self,
+        [batch, elements]: [usize; 2],
+        exact: bool,
+        rng: &mut SplitMix64,
+    ) -> ResidualValues {
+        let value = |rng: &mut SplitMix64| match exact {
+            true => rng.below(17) as f32 - 8.0,
+            // Of all magnitudes, from far below to far above the results'.
+            false => rng.normal() as f32 * (rng.below(24) as f32 - 12.0).exp2(),
+        };
+        let shared = self.place == Some(Placement::Shared);
+        let [own, copies] = if shared { [1, batch] } else { [batch, 1] };
+        let values: Vec<f32> = (0..own * elements).map(|_| value(rng)).collect();
+        ResidualValues::round(self.float_type, &values.repeat(copies))
+    }
 }
 
 /// One buffer of an operand: elements or codes, or scales.

@@ -1,6 +1,6 @@
 //! The run of a case through the host library.
 
-use super::{ActivationType, Case, Expected, Inputs, OperandBuffer, Placement};
+use super::{ActivationType, Case, Expected, Inputs, OperandBuffer, Placement, ResidualAt};
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
@@ -10,7 +10,8 @@ use nvfp4::device::Kernels;
 use nvfp4::error;
 use nvfp4::gemm::{
     BatchStrides, DeviceWeights, Gemm, GemmOptions, GemmOverrides, GemmPlan, GemmResult, GemmRun,
-    Output, Repacked, ResultBuffers, Vectors, Weights, Workspace, gemm, gemm_gated,
+    Output, Repacked, Residual, ResidualValues, ResultBuffers, Vectors, Weights, Workspace, gemm,
+    gemm_gated,
 };
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
@@ -158,8 +159,11 @@ impl Case {
         inputs: &Inputs<F>,
         options: &GemmOptions,
     ) -> error::Result<GemmResult> {
-        let placed = [self.activations_at, self.result_at].concat();
-        if placed.iter().all(|&placement| placement == Placement::Dense) {
+        let residual = self.residual.map(|residual| residual.place);
+        let in_place = residual == Some(None);
+        let residual = residual.flatten().unwrap_or(Placement::Dense);
+        let placed = [&self.activations_at[..], &self.result_at, &[residual]].concat();
+        if !in_place && placed.iter().all(|&placement| placement == Placement::Dense) {
             if let ActivationType::Fp8(_) = self.activations {
                 // Scales of MXFP4 may be out of range: the oracle rounds the same weights.
                 let (a, device) = (inputs.activations(), kernels.device());
@@ -222,13 +226,37 @@ impl Case {
         let from = [input(a_part, &elements)?, input(a_scale_part, &scales)?];
         let from = self.activations.buffers(&from);
         let out = |part: &OperandBuffer| DeviceBuffer::upload(device, "c", &part.poisoned());
-        let outputs = [out(c_part)?, out(c_scale_part)?];
+        let mut outputs = [out(c_part)?, out(c_scale_part)?];
+        let residual_bytes = options.residual.as_ref().map(ResidualValues::bytes);
+        let residual_bytes = residual_bytes.unwrap_or_default();
+        let apart = match self.residual {
+            None => None,
+            Some(ResidualAt { place: None, .. }) => {
+                outputs[0] = DeviceBuffer::upload(device, "c", &c_part.spread(&residual_bytes))?;
+                None
+            }
+            Some(ResidualAt { float_type, place: Some(placement) }) => {
+                let bits = 8 * float_type.bytes() as usize;
+                let size = residual_bytes.len() / l;
+                let part = OperandBuffer { placement, batch: l, size, bits };
+                let bytes = part.spread(&residual_bytes);
+                Some((DeviceBuffer::upload(device, "residual", &bytes)?, part.stride()))
+            }
+        };
+        let residual = self.residual.map(|ResidualAt { float_type, .. }| {
+            let (buffer, stride) = match &apart {
+                Some((buffer, stride)) => (buffer, *stride),
+                None => (&outputs[0], c_part.stride()),
+            };
+            Residual { stride, ..Residual::of(buffer, float_type) }
+        });
         let to = match &outputs {
             [elements, _] if c_scale_part.size == 0 => ResultBuffers::Floats(elements),
             [codes, scales] => ResultBuffers::Blocks { codes, scales },
         };
         let workspace = Workspace::new(device, product.workspace_bytes().max(1))?;
-        product.launch(from, &weights, to, Some(&workspace), Vectors::default())?;
+        let vectors = Vectors { residual, ..Vectors::default() };
+        product.launch(from, &weights, to, Some(&workspace), vectors)?;
         let matrices = |part: &OperandBuffer, bytes: &[u8]| {
             part.gather(bytes).unwrap_or_else(|e| panic!("{self:?}\n{part:?}: {e}"))
         };

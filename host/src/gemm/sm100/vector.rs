@@ -200,14 +200,8 @@ impl VectorProduct {
         };
         let [x_codes, x_scales] = weights.maps(device, choice, Side::X)?;
         let [y_codes, y_scales] = tokens.maps(device, choice, Side::Y)?;
-        let sink = Sink {
-            out: operands.out,
-            out_stride: u64::from(n),
-            out_type: operands.output as u32,
-            columns: n,
-            scales: ResultScales::NONE,
-            magnitude: 0,
-        };
+        let place = [operands.out, u64::from(n)];
+        let sink = Sink::of(place, operands.output as u32, n, ResultScales::NONE);
         let affine = Affine {
             row_factors: 0,
             column_factors: 0,

@@ -5,6 +5,7 @@ use cuda_std::ptx::{convert, memory};
 use fp4_formats::FloatType;
 use fp4_formats::gemm::{Problem, Sink};
 
+use super::line::Line;
 use super::{COLUMNS, element, element_bytes, is_f32};
 
 /// Bytes of the widest store.
@@ -102,23 +103,15 @@ pub fn rows_aligned(sink: &Sink, sizes: &Problem) -> bool {
     (sink.out | (strides * element_bytes(sink))).is_multiple_of(STORE)
 }
 
-/// Stores the first `exist` of eight results: element `place`, and every `step`-th element from it
-/// on, along a row or down a column. Down columns, neighbouring lanes store neighbouring elements.
-/// `sizes` are the result's, here and below.
+/// Stores a line of eight results as far as they exist. Down columns, neighbouring lanes store
+/// neighbouring elements. `sizes` are the result's, here and below.
 ///
 /// # Safety
-/// They are inside matrix `matrix` of the result.
+/// They are inside the result.
 #[inline(always)]
-pub unsafe fn store_line(
-    sink: &Sink,
-    sizes: &Problem,
-    matrix: u32,
-    place: [u32; 2],
-    step: u32,
-    exist: u32,
-    results: [f32; COLUMNS],
-) {
-    let element = element(sink, sizes.n, matrix, place);
+pub unsafe fn store_line(sink: &Sink, sizes: &Problem, line: Line, results: [f32; COLUMNS]) {
+    let (step, exist) = (line.step(sizes), line.exist);
+    let element = element(sink, sizes.n, line.matrix, line.place);
     let bits = Bits::of(sink, results);
     let aligned = (sink.out + element * bits.bytes()).is_multiple_of(STORE);
     // SAFETY: those that exist are inside the result.

@@ -23,12 +23,6 @@ pub fn with<const N: usize>(mut found: f32, values: [f32; N], exist: u32) -> f32
     found
 }
 
-/// Takes all values into account as [`with`] does, if the largest magnitude is asked for.
-#[inline(always)]
-pub fn wanted<const N: usize>(sink: &Sink, found: f32, values: [f32; N]) -> f32 {
-    if is_wanted(sink) { with(found, values, N as u32) } else { found }
-}
-
 /// Raises the launch's largest magnitude to the largest that the lanes of a warp found, if it is
 /// asked for.
 ///

@@ -1,18 +1,20 @@
 //! The epilogue of both architectures: from f32 sums to results in memory.
 //!
 //! ```text
-//! sums --affine--> alpha * row * column * sum + bias --combine--> results --sink--> memory
+//! sums --affine--> alpha * row * column * sum + bias --combine--> results --line--> --sink--> memory
 //! ```
 //!
 //! | file | step |
 //! |---|---|
 //! | [`affine`] | factors and bias; the only place that computes the formula |
 //! | [`combine`] | values to results: activations, and pairs of values that make one result |
+//! | [`line`] | the last operations in f32: the [`residual`] is added, the [`largest`] magnitude found |
 //! | [`direct`] | sink: threads convert and store floats |
 //! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4, or 32 to MXFP4, and store codes and scales |
 //!
-//! [`largest`] finds the largest magnitude of all results, if a launch asks for it. [`nan`] makes
-//! all results NaN if a grouped product's token counts are bad.
+//! All results go through [`line`], unless the launch's epilogue [is
+//! plain](fp4_formats::gemm::Epilogue::is_plain) or [a plain
+//! gate](fp4_formats::gemm::Epilogue::is_plain_gate). [`nan`] makes all results NaN if a grouped product's token counts are bad.
 //!
 //! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
 //! by [`direct::Bits`], too, which is the only place that looks at the type of a float result.
@@ -24,7 +26,9 @@ pub mod blocks;
 pub mod combine;
 pub mod direct;
 pub mod largest;
+pub mod line;
 pub mod nan;
+pub mod residual;
 
 use cuda_std::ptx::marker;
 use fp4_formats::FloatType;

@@ -167,19 +167,36 @@ pub unsafe fn results<L: WorkList>(
 /// Calls `f` with either eight results of a part, as far as they are the CTA's, and the first one's column
 /// in the part. Not unrolled: code that runs once per tile should be small.
 #[inline(always)]
-pub fn each_eight(
+pub fn each_eight(config: &Sm100Config, results: Segment, mut f: impl FnMut(u32, [f32; COLUMNS])) {
+    map_eights(config, results, |at, eight| {
+        f(at, eight);
+        eight
+    });
+}
+
+/// Replaces either eight results by those that `f` makes of them, as [`each_eight`] calls it.
+#[inline(always)]
+pub fn map_eights(
     config: &Sm100Config,
     mut results: Segment,
-    mut f: impl FnMut(u32, [f32; COLUMNS]),
-) {
+    mut f: impl FnMut(u32, [f32; COLUMNS]) -> [f32; COLUMNS],
+) -> Segment {
     let mut at = 0;
     while at < segment_columns(config) {
-        f(at, core::array::from_fn(|i| results[i]));
+        let eight = f(at, core::array::from_fn(|i| results[i]));
         // Exchanged: if the halves stayed the same, the compiler would make separate code of the
         // last iteration.
         for i in 0..COLUMNS {
-            results.swap(i, COLUMNS + i);
+            results[i] = results[COLUMNS + i];
+            results[COLUMNS + i] = eight[i];
         }
         at = marker::pin(at + COLUMNS as u32);
     }
+    if segment_columns(config) < SEGMENT_COLUMNS {
+        // They were exchanged once.
+        for i in 0..COLUMNS {
+            results.swap(i, COLUMNS + i);
+        }
+    }
+    results
 }

@@ -3,11 +3,13 @@
 
 use super::memory::arrive_at;
 use super::results::{
-    Results, SEGMENT, SEGMENT_COLUMNS, Segment, each_eight, results, segment_columns, values,
+    Results, SEGMENT, SEGMENT_COLUMNS, Segment, each_eight, map_eights, results, segment_columns,
+    values,
 };
 use super::schedule::{self, Scheduled};
 use super::{Cta, RESULT, WorkList};
 use super::{boxes, exchange, fix_up, store_blocks};
+use crate::gemm::epilogue::line::{self, Line};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use crate::gemm::fix_up::Contributors;
 use crate::gemm::walk::Walk;
@@ -247,7 +249,7 @@ impl Sinks<'_> {
                 }
                 let values = values(cta, tile_row, column, sums);
                 if let Some(results) = results(cta, tile_row, column, values, &mut before) {
-                    self.put(cta, tile_row, &results);
+                    self.put(cta, tile_row, results);
                 }
                 // Lanes without a row come first.
                 warp::sync();
@@ -267,21 +269,28 @@ impl Sinks<'_> {
     /// # Safety
     /// Whole warps; `tile_row` and `results` are of a tile of the problem; each element is stored once.
     #[inline(always)]
-    unsafe fn put<L: WorkList>(&mut self, cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) {
-        if largest::is_wanted(&cta.params.epilogue.sink) {
-            let (exist, _) = extent(cta, tile_row, results);
-            each_eight(cta.config, results.results, |i, results| {
-                self.found = largest::with(self.found, results, exist.saturating_sub(i));
+    unsafe fn put<L: WorkList>(
+        &mut self,
+        cta: &Cta<'_, L>,
+        tile_row: &TileRow,
+        mut results: Results,
+    ) {
+        let sink = &cta.params.epilogue.sink;
+        if line::is_asked(sink) {
+            let (own, result) = own_line(cta, tile_row, &results);
+            results.results = map_eights(cta.config, results.results, |i, eight| {
+                // SAFETY: those that exist are inside the result.
+                unsafe { own.behind(i).finish(sink, &result, eight, &mut self.found) }
             });
         }
         // SAFETY: the caller's; the branches are the same for all lanes.
         unsafe {
-            if epilogue::is_blocks(&cta.params.epilogue.sink) {
-                self.blocks.store(cta, self.boxes, tile_row, results);
+            if epilogue::is_blocks(sink) {
+                self.blocks.store(cta, self.boxes, tile_row, &results);
             } else if boxes::Boxes::take(cta, tile_row, results.column) {
                 self.boxes.put(cta, tile_row, results.column, results.results);
             } else {
-                store(cta, tile_row, results);
+                store(cta, tile_row, &results);
             }
         }
     }
@@ -310,17 +319,22 @@ pub unsafe fn load(config: &Sm100Config, d: u32) -> Segment {
     core::array::from_fn(|i| if i < COLUMNS { f32::from_bits(eight[i]) } else { 0.0 })
 }
 
-/// Returns the number of a thread's results that lie inside the result, whose sizes are the other
-/// value.
+/// Returns the line of a thread's results, and the sizes of the result.
 #[inline(always)]
-fn extent<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) -> (u32, Problem) {
+fn own_line<L: WorkList>(
+    cta: &Cta<'_, L>,
+    tile_row: &TileRow,
+    results: &Results,
+) -> (Line, Problem) {
     let result = cta.result(tile_row.end);
     // A row of `X` is a row of the result, or swapped a column.
-    let swapped = cta.swapped();
-    let (rows, columns) = if swapped { (result.n, result.m) } else { (result.m, result.n) };
-    let exist = columns.saturating_sub(tile_row.result_y(cta) + results.column);
-    let exist = exist.min(segment_columns(cta.config));
-    (if results.x < rows { exist } else { 0 }, result)
+    let down = cta.swapped();
+    let (rows, columns) = if down { (result.n, result.m) } else { (result.m, result.n) };
+    let (x, y) = (results.x, tile_row.result_y(cta) + results.column);
+    let exist = columns.saturating_sub(y).min(segment_columns(cta.config));
+    let exist = if x < rows { exist } else { 0 };
+    let at = if down { [y, x] } else { [x, y] };
+    (Line { matrix: tile_row.matrix, place: at, down, exist, aligned: false }, result)
 }
 
 /// Stores the thread's results that lie inside the result.
@@ -329,19 +343,12 @@ fn extent<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) 
 /// `tile_row` and `results` are of a tile of the problem; each element is stored once.
 #[inline(always)]
 unsafe fn store<L: WorkList>(cta: &Cta<'_, L>, tile_row: &TileRow, results: &Results) {
-    let (x, y) = (results.x, tile_row.result_y(cta) + results.column);
-    let (exist, result) = extent(cta, tile_row, results);
-    if exist == 0 {
+    let (own, result) = own_line(cta, tile_row, results);
+    if own.exist == 0 {
         return;
     }
-    let swapped = cta.swapped();
-    let step = if swapped { result.n } else { 1 };
     each_eight(cta.config, results.results, |i, results| {
-        let y = y + i;
-        let at = if swapped { [y, x] } else { [x, y] };
-        let exist = exist.saturating_sub(i);
-        let sink = &cta.params.epilogue.sink;
         // SAFETY: the row, and those of the columns that exist, are inside the result.
-        unsafe { direct::store_line(sink, &result, tile_row.matrix, at, step, exist, results) };
+        unsafe { direct::store_line(&cta.params.epilogue.sink, &result, own.behind(i), results) };
     });
 }

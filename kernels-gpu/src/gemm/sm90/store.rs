@@ -29,6 +29,7 @@ use super::split_k::Share;
 use super::tile::Tile;
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
+use crate::gemm::epilogue::line::{self, Line};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use crate::gemm::work::WorkList;
 
@@ -57,7 +58,7 @@ pub unsafe fn store_tile<W: Weights, L: WorkList>(
     let is_blocks = epilogue::is_blocks(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
     unsafe {
-        let found = if is_blocks || aligned && direct::rows_aligned(sink, &sizes) {
+        let found = if is_blocks || aligned && line::rows_aligned(sink, &sizes) {
             if is_blocks || !is_plain(config, p) {
                 if config.loads_remote() {
                     return store.store_halves();
@@ -323,10 +324,13 @@ impl<L: WorkList> Store<'_, L> {
                 let token = token + i as u32 * step;
                 if token < end {
                     let place = [tile.token + token, n];
-                    let (sink, matrix) = (self.sink, tile.matrix);
-                    found = largest::wanted(sink, found, [results[i]]);
+                    let (sink, result, matrix) = (self.sink, self.result, tile.matrix);
+                    let line = Line::one(matrix, place);
                     // SAFETY: the element is inside the result.
-                    unsafe { direct::store_element(sink, self.result, matrix, place, results[i]) };
+                    unsafe {
+                        let [value] = line.finish(sink, result, [results[i]], &mut found);
+                        direct::store_element(sink, result, matrix, place, value);
+                    }
                 }
             }
             token += step * BATCH as u32;

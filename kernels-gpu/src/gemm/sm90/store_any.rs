@@ -10,6 +10,7 @@ use fp4_formats::gemm::sm90::config::CONSUMER_THREADS;
 use super::store::{Piece, Store, is_plain};
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
+use crate::gemm::epilogue::line::Line;
 use crate::gemm::epilogue::{self, COLUMNS, blocks, direct, largest};
 use crate::gemm::work::WorkList;
 
@@ -39,14 +40,14 @@ impl<L: WorkList> Store<'_, L> {
             // Pinned, so that values that follow from it take no registers from one token to the
             // next.
             let place = [tile.token + token, marker::pin(piece.n)];
-            let mut results = [0.0; COLUMNS];
+            let (mut results, mut found) = ([0.0; COLUMNS], 0.0);
             if exists {
                 // SAFETY: the token's factor, all eight columns' and the sums.
-                results = unsafe { self.eight(&piece, token, place, 0) };
+                results = unsafe { self.eight(&piece, token, place, 0, &mut found) };
             }
             // The largest is raised in each round: the largest of all rounds would take a register
             // from one to the next. SAFETY: all lanes are here.
-            unsafe { largest::raise(sink, || blocks::magnitude(results)) };
+            unsafe { largest::raise(sink, || found) };
             if epilogue::is_blocks(sink) {
                 let mut amax = blocks::magnitude(results);
                 // SAFETY: all lanes are here. The rest of a block is in the next lane, of MXFP4 in the
@@ -185,8 +186,7 @@ impl<L: WorkList> Store<'_, L> {
         while eight < eights {
             // SAFETY: the token and the columns exist; floats are aligned.
             unsafe {
-                let results = self.eight(piece, token, place, eight);
-                *found = largest::wanted(sink, *found, results);
+                let results = self.eight(piece, token, place, eight, found);
                 if eights > 1 {
                     put_eight(half(eight), results);
                 } else {
@@ -203,10 +203,11 @@ impl<L: WorkList> Store<'_, L> {
         unsafe { [take_eight(half(0)), take_eight(half(1))] }
     }
 
-    /// Results `8 eight ..` of a token of the piece, which begins at `place` of the result.
+    /// Results `8 eight ..` of a token of the piece, which begins at `place` of the result, finished.
+    /// `found` is raised to their largest magnitude, if that is asked for.
     ///
     /// # Safety
-    /// Their sums, factors and biases exist.
+    /// Their sums, factors and biases exist; they are made once.
     #[inline(always)]
     unsafe fn eight(
         &self,
@@ -214,7 +215,9 @@ impl<L: WorkList> Store<'_, L> {
         token: u32,
         [m, n]: [u32; 2],
         eight: u32,
+        found: &mut f32,
     ) -> [f32; COLUMNS] {
+        let n = n + eight * COLUMNS as u32;
         let epilogue = &self.cta.params.epilogue;
         let gated = self.gated();
         let (mut results, mut half) = ([0.0; COLUMNS], 0);
@@ -225,15 +228,18 @@ impl<L: WorkList> Store<'_, L> {
             let values = unsafe {
                 let [sums] = self.sums::<1, 1>(piece, [column], [token]);
                 let row = affine::row_factor(&affine, m);
-                affine::values(&affine, self.unit, row, n + eight * COLUMNS as u32, sums)
+                affine::values(&affine, self.unit, row, n, sums)
             };
             results = combine(&epilogue.combine, half, results, values);
             // Not unrolled: one copy of this code serves gated products and others.
             half = marker::pin(half + 1);
             if half > gated {
-                return results;
+                break;
             }
         }
+        let line = Line::eight(self.tile.matrix, [m, n]);
+        // SAFETY: all eight are inside the result.
+        unsafe { line.finish(self.sink, self.result, results, found) }
     }
 }
 

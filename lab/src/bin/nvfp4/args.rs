@@ -143,8 +143,8 @@ pub struct Results {
 /// Operands come from a file with the tensors a (U8 [L, M, K/2] in the weights' format, or F16 or
 /// BF16 [L, M, K]), a_scale ([L, M, K/block]), a_global_scale, b (U8 [L, N, K/2]; [N, K/2] for all
 /// batch entries), b_scale ([L, N, K/block]), b_global_scale, alpha, row_factors ([M]),
-/// column_factors ([N]) and bias ([N]). If L is 1 its dimension may be left out; scalars are 1 and
-/// vectors do nothing if absent. The metadata key format says nvfp4 (the default, blocks of 16) or
+/// column_factors ([N]), bias ([N]) and residual (F32, F16 or BF16 [L, M, N], added to the result). If
+/// L is 1 its dimension may be left out; scalars are 1 and vectors do nothing if absent. The metadata key format says nvfp4 (the default, blocks of 16) or
 /// mxfp4 (blocks of 32); a_scale_layout and b_scale_layout say linear (the default) or 128x4.
 ///
 /// With --checkpoint, the weights are the matrix --tensor of a quantised checkpoint in any layout, or
@@ -219,7 +219,7 @@ pub struct Product {
 /// another: U8 [T, K/2] in the weights' format with a_scale and a_global_scale, or F16 or BF16 [T, K]),
 /// counts (I32 [G]: the tokens of each group, 0 too, whose sum is T), b (U8 [G, N, K/2]), b_scale
 /// ([G, N, K/block]), b_global_scale (one value or [G]), alpha, row_factors ([T]), column_factors and
-/// bias ([N] for all groups, or [G, N]). Scalars are 1 and vectors do nothing if absent.
+/// bias ([N] for all groups, or [G, N]), and residual ([T, N], added to the result). Scalars are 1 and vectors do nothing if absent.
 ///
 /// With b_up, b_up_scale and b_up_global_scale, or with both halves in b (U8 [G, 2N, K/2], the
 /// metadata key b_halves says stacked or interleaved), products are gated as those of `run dual`, with
