@@ -5,7 +5,7 @@
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
 use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, Nvfp4, ScaleLayout};
+use fp4_formats::{Arch, FloatType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::Error;
@@ -23,7 +23,7 @@ use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, F16, FLOATS, GatedForm, LINEAR, Placement, RESULTS,
     ResidualAt, blocks, refused,
 };
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, SCHEDULES, also_gpu, emulated};
 use ptx_emu::Schedule;
 
 /// The residual's type for a result, in turn.
@@ -41,11 +41,12 @@ fn varied(case: Case, index: usize) -> Case {
     case
 }
 
-/// Every configuration of sm_90a: rows in step with 16 bytes and others, whole and divided K, every
+/// Every configuration of sm_90a, also on a GPU that there is: rows in step with 16 bytes and others, whole and divided K, every
 /// type of result.
 #[test]
 fn every_configuration_of_sm_90a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[0], schedule));
+    let gpu = also_gpu().filter(|gpu| gpu.device().choice().arch == Arch::Sm90a);
     for (at, config) in sm90::CONFIGS.iter().enumerate() {
         let splits = [Split::None, Split::Cluster(3), Split::StreamK];
         for (i, (k, columns)) in [(160, 72), (672, 75), (672, 40)].into_iter().enumerate() {
@@ -56,7 +57,11 @@ fn every_configuration_of_sm_90a() {
                 .decoded_to(config.scheme.format, config.scheme.operand, index)
                 .result(result)
                 .kernel(config.name, splits[i].at_most(config.max_split()));
-            varied(case, index).check(&machines[index % 5]);
+            let case = varied(case, index);
+            case.check(&machines[index % 5]);
+            if let Some(gpu) = &gpu {
+                case.check(gpu);
+            }
         }
     }
 }
@@ -183,6 +188,11 @@ fn places() {
             case.check(&emulated(device, SCHEDULES[index % 5]));
         }
     }
+    if let Some(gpu) = &also_gpu() {
+        for case in &cases {
+            case.check(gpu);
+        }
+    }
 }
 
 /// A gated product whose result takes the residual's place, in a kernel that would store it from
@@ -227,6 +237,7 @@ fn group(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
 /// and in slots.
 #[test]
 fn groups() {
+    let gpu = also_gpu().filter(|gpu| gpu.device().choice().arch == Arch::Sm90a);
     for (device, sm90) in DEVICES.into_iter().zip([true, false]) {
         let machines = SCHEDULES.map(|schedule| emulated(device, schedule));
         let configs: Vec<_> = if sm90 {
@@ -250,6 +261,9 @@ fn groups() {
                 }
                 case.overrides = GemmOverrides::new().kernel(name.to_owned()).split(None);
                 case.check(&machines[index % 5]);
+                if let Some(gpu) = gpu.as_ref().filter(|_| sm90) {
+                    case.check(gpu);
+                }
             }
         }
     }
