@@ -10,7 +10,7 @@ use nvfp4::cudarc::{Element, read, write};
 use nvfp4::device::Device;
 use nvfp4::{FloatType, HalfType};
 
-use crate::engine::{Backend, Engine, float_type};
+use crate::engine::{Computer, Engine, float_type};
 use crate::error::{shape, wrap};
 
 type Result<T, E = candle_core::Error> = std::result::Result<T, E>;
@@ -33,8 +33,8 @@ impl From<candle_core::Error> for Failed {
 /// The device of an engine's kernels.
 fn device(engine: &Engine) -> nvfp4::Result<&Device> {
     match engine.place() {
-        Backend::Kernels(kernels) => Ok(kernels.device()),
-        Backend::Reference => Err(nvfp4::Error::WrongDevice {
+        Computer::Kernels(kernels) => Ok(kernels.device()),
+        Computer::Reference => Err(nvfp4::Error::WrongDevice {
             field: "the activations".into(),
             required: "on the CPU, as the reference".into(),
             actual: "on a GPU".into(),

@@ -25,7 +25,7 @@ use crate::error::wrap;
 /// Kernels take 16-bit activations, of the type that the engine is made with; others are converted. The
 /// reference takes activations as they are.
 pub struct Engine {
-    place: Backend,
+    place: Computer,
     half: HalfType,
     device: Device,
     /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
@@ -33,7 +33,7 @@ pub struct Engine {
 }
 
 /// The place where products are made.
-pub(crate) enum Backend {
+pub(crate) enum Computer {
     Reference,
     Kernels(Box<Kernels>),
 }
@@ -41,14 +41,14 @@ pub(crate) enum Backend {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Backend::Reference => f.write_str("Engine(reference)"),
-            Backend::Kernels(kernels) => write!(f, "Engine({})", kernels.device().choice()),
+            Computer::Reference => f.write_str("Engine(reference)"),
+            Computer::Kernels(kernels) => write!(f, "Engine({})", kernels.device().choice()),
         }
     }
 }
 
 impl Engine {
-    fn new(place: Backend, half: HalfType, device: Device) -> Arc<Self> {
+    fn new(place: Computer, half: HalfType, device: Device) -> Arc<Self> {
         Arc::new(Self { place, half, device, workspaces: Mutex::default() })
     }
 
@@ -56,7 +56,7 @@ impl Engine {
     /// memory.
     #[must_use]
     pub fn reference() -> Arc<Self> {
-        Self::new(Backend::Reference, HalfType::F16, Device::Cpu)
+        Self::new(Computer::Reference, HalfType::F16, Device::Cpu)
     }
 
     /// Kernels on the emulator, for tensors on the CPU and 16-bit activations of type `half`.
@@ -66,7 +66,7 @@ impl Engine {
     pub fn emulated(kernels: Kernels, half: HalfType) -> Result<Arc<Self>> {
         match kernels.device().backend() {
             Backend::Emulator(_) => {
-                Ok(Self::new(Backend::Kernels(Box::new(kernels)), half, Device::Cpu))
+                Ok(Self::new(Computer::Kernels(Box::new(kernels)), half, Device::Cpu))
             }
             Backend::Cuda(_) => Err(shape(
                 "the kernels",
@@ -84,11 +84,11 @@ impl Engine {
     /// For a GPU without kernels, and for devices of other makers.
     pub fn for_device(device: &Device, half: HalfType) -> Result<Arc<Self>> {
         match device {
-            Device::Cpu => Ok(Self::new(Backend::Reference, half, Device::Cpu)),
+            Device::Cpu => Ok(Self::new(Computer::Reference, half, Device::Cpu)),
             #[cfg(feature = "cuda")]
             Device::Cuda(gpu) => {
                 let kernels = on_gpu(gpu)?;
-                Ok(Self::new(Backend::Kernels(Box::new(kernels)), half, device.clone()))
+                Ok(Self::new(Computer::Kernels(Box::new(kernels)), half, device.clone()))
             }
             other => {
                 Err(shape("the device", "the CPU, or with feature `cuda` a GPU", other.location()))
@@ -114,7 +114,7 @@ impl Engine {
         };
         // SAFETY: passed on to the caller.
         let kernels = unsafe { on_gpu(gpu)?.recordable() };
-        Ok(Self::new(Backend::Kernels(Box::new(kernels)), half, device.clone()))
+        Ok(Self::new(Computer::Kernels(Box::new(kernels)), half, device.clone()))
     }
 
     /// The device of the tensors.
@@ -129,7 +129,7 @@ impl Engine {
         self.half
     }
 
-    pub(crate) fn place(&self) -> &Backend {
+    pub(crate) fn place(&self) -> &Computer {
         &self.place
     }
 

@@ -13,7 +13,7 @@ use nvfp4::gemm::{
     ActivationBuffers, ChosenRows, Gemm, GemmOptions, GroupBuffers, Grouping, HalfMatrix,
     ResultBuffers, Vectors,
 };
-use nvfp4::moe::{MoeShape, Routes, Routing};
+use nvfp4::moe::{CombineTypes, MoeShape, Routes, Routing};
 use nvfp4::tensor::Blocks;
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
@@ -252,7 +252,7 @@ impl MoeLinear {
             let (x, y) = (ActivationBuffers::Halves(x), ResultBuffers::Floats(rows));
             gemm.launch_grouped(groups, x, weights, y, workspace, vectors)
         })?;
-        let types = (n, [output; 2]);
+        let types = (n, CombineTypes { rows: output, result: output, shared: output });
         match gathered {
             Some(_) => routing.combine(rows, routes, ones, None, y, types),
             None => routing.combine_choices(rows, (ids, routes), ones, None, y, types),

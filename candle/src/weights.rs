@@ -6,7 +6,7 @@ use nvfp4::device::Kernels;
 use nvfp4::gemm::{DeviceWeights, Repacked};
 use nvfp4::tensor::Blocks;
 
-use crate::engine::{Backend, Engine};
+use crate::engine::{Computer, Engine};
 use crate::error::{shape, wrap};
 
 /// Matrices `[N, K]` of one size with their biases.
@@ -56,13 +56,13 @@ pub(crate) fn bring(
     });
     let bias = bias.transpose()?;
     let weights = match engine.place() {
-        Backend::Reference => {
+        Computer::Reference => {
             let dense = |matrix: &Blocks| {
                 Tensor::from_vec(matrix.dequantize().map_err(wrap)?, (n, k), &Device::Cpu)
             };
             Weights::Reference { dense: matrices.iter().map(dense).collect::<Result<_>>()?, bias }
         }
-        Backend::Kernels(kernels) => {
+        Computer::Kernels(kernels) => {
             let (device, kind) = (kernels.device(), engine.kind());
             let repack = |matrix: &Blocks| match matrix {
                 Blocks::Nvfp4(matrix) => Repacked::for_device(device, matrix, kind),

@@ -153,7 +153,7 @@ fn gated() {
     }
 }
 
-/// In place, in dense batches and with strides; apart, in batches whose matrices are in step with 16
+/// Residuals in place, in dense batches and with strides; apart, in batches whose matrices are in step with 16
 /// bytes and in others; one matrix for all entries.
 #[test]
 fn places() {

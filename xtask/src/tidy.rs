@@ -302,6 +302,7 @@ const GEMM: Layers<'_> = Layers {
     path: "crate::gemm::",
     order: &[
         "output",
+        "residual",
         "options",
         "form",
         "activations",

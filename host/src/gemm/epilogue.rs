@@ -10,7 +10,6 @@ use super::{GemmOptions, Output, UpOptions};
 use crate::buffer::DeviceBuffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::floats;
 use crate::tensor::Dims;
 
 /// The options of a product's epilogue that do not depend on a launch.
@@ -313,45 +312,6 @@ impl OwnedVectors {
     }
 }
 
-/// The options' residual: matrices of floats, row-major, one after the other.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ResidualValues {
-    float_type: FloatType,
-    values: Vec<f32>,
-}
-
-impl ResidualValues {
-    /// Rounds `values` to the type.
-    #[must_use]
-    pub fn round(float_type: FloatType, values: &[f32]) -> Self {
-        let bytes = floats::encode(float_type, values.iter().map(|&value| value.into()));
-        Self { float_type, values: floats::decode(float_type, &bytes) }
-    }
-
-    /// Their type.
-    #[must_use]
-    pub const fn float_type(&self) -> FloatType {
-        self.float_type
-    }
-
-    /// The values that are added.
-    #[must_use]
-    pub fn values(&self) -> &[f32] {
-        &self.values
-    }
-
-    /// Little-endian elements.
-    #[must_use]
-    pub fn bytes(&self) -> Vec<u8> {
-        floats::encode(self.float_type, self.values.iter().map(|&value| value.into()))
-    }
-
-    fn upload(&self, device: &Device) -> Result<(DeviceBuffer, FloatType)> {
-        let buffer = DeviceBuffer::upload(device, "residual", &self.bytes())?;
-        Ok((buffer, self.float_type))
-    }
-}
-
 /// One of the options' vectors.
 struct Vector<'a> {
     what: &'static str,
@@ -400,7 +360,7 @@ pub fn check_vectors(options: &GemmOptions, m: usize, n: usize) -> Result<()> {
 /// [`Error::Shape`].
 pub fn check_residual(options: &GemmOptions, [l, m, n]: [usize; 3]) -> Result<()> {
     let Some(residual) = &options.residual else { return Ok(()) };
-    let (results, found) = (l.saturating_mul(m).saturating_mul(n), residual.values.len());
+    let (results, found) = (l.saturating_mul(m).saturating_mul(n), residual.values().len());
     if found == results {
         return Ok(());
     }

@@ -67,6 +67,7 @@ mod output;
 mod plan;
 mod product;
 mod remembered;
+mod residual;
 mod result;
 mod run;
 mod sm100;
@@ -81,7 +82,7 @@ pub use buffers::{ActivationBuffers, Workspace};
 pub use candidate::{Candidate, Reads};
 pub use check::{check_gated, check_operands};
 pub use epilogue::{
-    Residual, ResidualValues, Vectors, check_residual, check_vectors, group_options, scale_options,
+    Residual, Vectors, check_residual, check_vectors, group_options, scale_options,
 };
 pub use form::{WeightForm, folded_row, format_of};
 pub use fp4_formats::gemm::Activation;
@@ -94,6 +95,7 @@ pub use options::{GemmOptions, GemmOverrides, UpOptions};
 pub use output::Output;
 pub use plan::{GemmPlan, Source, plan};
 pub use product::Gemm;
+pub use residual::ResidualValues;
 pub use result::{GemmResult, ResultBuffers};
 pub use run::{GemmRun, gemm, gemm_gated};
 pub(crate) use sm100::{VectorOperands, VectorProduct, rates};

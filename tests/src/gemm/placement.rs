@@ -52,7 +52,7 @@ impl ResidualAt {
     ) -> ResidualValues {
         let value = |rng: &mut SplitMix64| match exact {
             true => rng.below(17) as f32 - 8.0,
-            // Of all magnitudes, from far below to far above the results'.
+            // From far below to far above the results' magnitudes.
             false => rng.normal() as f32 * (rng.below(24) as f32 - 12.0).exp2(),
         };
         let shared = self.place == Some(Placement::Shared);
