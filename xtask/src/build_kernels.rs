@@ -128,6 +128,15 @@ pub fn refresh() -> Result<()> {
     workshop().build(&Arch::ALL, &Family::ALL, false, assembler.as_ref()).map(drop)
 }
 
+/// Builds all that programs on this machine run: without a GPU, PTX, which the emulator takes; otherwise also
+/// machine code where ptxas is found.
+pub fn refresh_to_run() -> Result<()> {
+    match run::has_gpu() {
+        true => refresh(),
+        false => workshop().build(&Arch::ALL, &Family::ALL, false, None).map(drop),
+    }
+}
+
 /// Prepares what a program may ask for: none of the modules that are there is stale. Missing ones
 /// are compiled when the program asks for them, see [`run::on_demand`].
 pub fn sweep() -> Result<()> {

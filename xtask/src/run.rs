@@ -51,6 +51,11 @@ pub fn tools() -> PathBuf {
     root().join("target/cuda-tools")
 }
 
+/// Whether this machine has a GPU.
+pub fn has_gpu() -> bool {
+    Path::new("/dev/nvidiactl").exists()
+}
+
 /// The cargo that runs us.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -98,8 +103,7 @@ impl Profile {
     /// Chooses for `program`: `release` where it is asked for, where the program has been built that way,
     /// and where there is a GPU, whose times an unoptimised program would lengthen.
     fn choose(asked: bool, program: Program) -> Self {
-        let gpu = Path::new("/dev/nvidiactl").exists();
-        match asked || gpu || program.path(Self::Release).is_file() {
+        match asked || has_gpu() || program.path(Self::Release).is_file() {
             true => Self::Release,
             false => Self::First,
         }

@@ -158,6 +158,8 @@ struct Seen {
     returned: BTreeSet<(String, String)>,
     skipped: Vec<Skipped>,
     times: Vec<(f64, String)>,
+    /// Seconds of each program.
+    programs: Vec<(f64, String)>,
 }
 
 impl Seen {
@@ -168,6 +170,9 @@ impl Seen {
             self.summaries += 1;
             self.passed += count(summary, "passed");
             self.failed += count(summary, "failed");
+            if let Some(seconds) = finished(summary) {
+                self.programs.push((seconds, unhashed(&self.program).to_owned()));
+            }
         } else if let Some((test, outcome)) = test_of(line) {
             let name = || named(&self.program, test);
             if let Some(seconds) = seconds_of(outcome) {
@@ -197,11 +202,12 @@ impl Seen {
                 tally.partly.push(Skipped { name, reason });
             }
         }
-        let Self { passed, failed, skipped, times, .. } = self;
+        let Self { passed, failed, skipped, times, programs, .. } = self;
         tally.passed += passed;
         tally.failed += failed;
         tally.skipped.extend(skipped);
         tally.times.extend(times);
+        tally.programs.extend(programs);
     }
 }
 
@@ -216,10 +222,15 @@ fn program_of(line: &str) -> Option<String> {
 
 /// A test as it is shown: behind its program, without cargo's hash.
 fn named(program: &str, test: &str) -> String {
+    format!("{}::{test}", unhashed(program))
+}
+
+/// The name of a program without cargo's hash.
+fn unhashed(program: &str) -> &str {
     let hashed = program.rsplit_once('-').filter(|(_, hash)| {
         hash.len() == 16 && hash.bytes().all(|digit| digit.is_ascii_hexdigit())
     });
-    format!("{}::{test}", hashed.map_or(program, |(name, _)| name))
+    hashed.map_or(program, |(name, _)| name)
 }
 
 /// A test that has ended, and its outcome.
@@ -231,6 +242,11 @@ fn test_of(line: &str) -> Option<(&str, &str)> {
 /// Seconds of an outcome that was timed.
 fn seconds_of(outcome: &str) -> Option<f64> {
     outcome.rsplit_once('<')?.1.strip_suffix("s>")?.parse().ok()
+}
+
+/// Seconds of a program, at the end of its summary.
+fn finished(summary: &str) -> Option<f64> {
+    summary.rsplit_once("finished in ")?.1.trim().strip_suffix('s')?.parse().ok()
 }
 
 /// The number before `what;` in cargo's summary.
@@ -251,6 +267,8 @@ mod tests {
         let line =
             " ok. 12 passed; 3 failed; 4 ignored; 0 measured; 0 filtered out; finished in 0.1s";
         assert_eq!((count(line, "passed"), count(line, "failed")), (12, 3));
+        assert_eq!(finished(line), Some(0.1));
+        assert_eq!(finished(" ok. 12 passed"), None);
     }
 
     #[test]
@@ -309,6 +327,8 @@ test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
             skip("fails", None),
         ];
         seen.add_to(&mut tally, skips);
+        let programs = [(0.1, "gemv"), (0.1, "gemv"), (0.1, "nvfp4")];
+        assert_eq!(tally.programs, programs.map(|(seconds, name)| (seconds, name.to_owned())));
         let shown = |skipped: &[Skipped]| -> Vec<String> {
             skipped.iter().map(|one| format!("{}: {}", one.name, one.reason)).collect()
         };

@@ -10,35 +10,112 @@ mod cargo;
 mod coverage;
 mod exporters;
 mod gated;
+mod kernels;
 mod mutants;
 mod nvcc;
 mod python;
 mod targets;
 
-use crate::build_kernels::{self, Assembler};
-use crate::counts::{self, FILE as COUNTS};
-use crate::run::{self, tools};
-use crate::{fetch_model, lint};
+use crate::{build_kernels, fetch_model, lint, run};
 use anyhow::{Context, Result};
 use cargo::{Cargo, MODEL_VARIABLE};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use cuda_builder::{Compiler, Fetch};
-use fp4_formats::Arch;
 use gated::{Part, Record};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 use targets::{Needed, Selection, Target};
 
 /// The test that launches one configuration of each family of kernels.
 const QUICK: &str = "quick";
-/// The filter that names the compilation of the kernels by compilers other than the one that is used.
-const OTHER_COMPILERS: &str = "other-compilers";
 /// Packages whose tests launch kernels.
 const WITH_KERNELS: [&str; 4] = ["nvfp4", "nvfp4-checkpoint", "nvfp4-lab", "nvfp4-tests"];
 /// Tests that are named at the end.
 const SLOWEST: usize = 10;
+/// Seconds below which a test program's time is not listed.
+const BRIEF: f64 = 1.0;
+
+/// The settings of the parts that run where something that they depend on has changed.
+pub struct Setting {
+    cargo: Cargo,
+    offline: bool,
+}
+
+/// The stage of all tests at which a part runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Begins when all kernels are compiled, before programs run them.
+    Kernels,
+    /// Follows the tests of the workspace.
+    Programs,
+}
+
+/// A part of the tests that takes long and rarely breaks.
+struct Gate {
+    /// The filter that names it.
+    name: &'static str,
+    stage: Stage,
+    /// Whether it takes the real model if that is here.
+    with_model: bool,
+    /// All that its result depends on.
+    part: fn(&Setting) -> Result<Part>,
+    run: fn(&mut Tally, &Setting) -> Result<()>,
+}
+
+/// The parts that [`Record`] remembers.
+const GATES: [Gate; 5] = [
+    Gate {
+        name: kernels::OTHER_COMPILERS,
+        stage: Stage::Kernels,
+        with_model: false,
+        part: |_| kernels::by_other_compilers(),
+        run: kernels::other_compilers,
+    },
+    Gate {
+        name: kernels::MACHINE_CODE,
+        stage: Stage::Kernels,
+        with_model: false,
+        part: kernels::machine_code_of,
+        run: kernels::machine_code,
+    },
+    Gate {
+        name: mutants::NAME,
+        stage: Stage::Programs,
+        with_model: false,
+        part: |_| mutants::part(),
+        run: |tally, setting| mutants::run(tally, &setting.cargo),
+    },
+    Gate {
+        name: candle::NAME,
+        stage: Stage::Programs,
+        with_model: true,
+        part: |_| candle::part(),
+        run: |tally, setting| candle::run(tally, &setting.cargo),
+    },
+    Gate {
+        name: python::NAME,
+        stage: Stage::Programs,
+        with_model: false,
+        part: |_| python::part(),
+        run: |tally, setting| python::run(tally, setting.offline),
+    },
+];
+
+impl Gate {
+    /// Runs the part if it is due, and remembers whether it passed.
+    fn pass(&self, tally: &mut Tally, setting: &Setting, record: &mut Record) -> Result<()> {
+        let part = (self.part)(setting)?;
+        tally.timed(self.name, |tally| record.run(tally, &part, |tally| (self.run)(tally, setting)))
+    }
+}
+
+/// Runs the parts of a stage that are due.
+fn gated(tally: &mut Tally, stage: Stage, setting: &Setting, record: &mut Record) -> Result<()> {
+    let mut gates = GATES.iter().filter(|gate| gate.stage == stage);
+    gates.try_for_each(|gate| gate.pass(tally, setting, record))
+}
 
 #[derive(Args)]
 pub struct Options {
@@ -53,7 +130,8 @@ pub struct Options {
     /// `--exporters` runs
     #[arg(long, conflicts_with_all = ["quick", "filter"])]
     all: bool,
-    /// Write to `.ci/green.json` which of the parts that take long have passed, with their inputs
+    /// Write to `.ci/green.json` which of the parts that take long have passed, with their inputs; with a
+    /// filter that names one, of that one
     #[arg(long, conflicts_with_all = ["quick", "exporters"])]
     record: bool,
     /// Only this: what ModelOpt, llmcompressor and TorchAO write is converted, and their loaders read
@@ -82,6 +160,12 @@ enum UsageError {
         /// The filter.
         actual: String,
     },
+    /// There is nothing to record of what the filter names.
+    #[error("FILTER is {actual:?}, must be one of {} to be recorded", GATES.map(|gate| gate.name).join(", "))]
+    NothingRecorded {
+        /// The filter.
+        actual: String,
+    },
 }
 
 /// A step or a test that was not run, or a part of a test.
@@ -100,6 +184,10 @@ pub struct Tally {
     partly: Vec<Skipped>,
     /// Seconds of each test that was timed.
     times: Vec<(f64, String)>,
+    /// Seconds of each phase, in their order.
+    phases: Vec<(f64, String)>,
+    /// Seconds of each test program.
+    programs: Vec<(f64, String)>,
 }
 
 impl Tally {
@@ -121,22 +209,27 @@ impl Tally {
         self.skipped.push(Skipped { name: name.to_owned(), reason: why.to_owned() });
     }
 
+    /// Runs a phase, whose time is listed.
+    fn timed<T>(&mut self, phase: &str, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let result = run(self);
+        self.phases.push((start.elapsed().as_secs_f64(), phase.to_owned()));
+        result
+    }
+
     /// Everything that passed, failed or was skipped.
     fn outcomes(&self) -> usize {
         self.passed + self.failed + self.skipped.len()
     }
 
-    /// The slowest tests, what was skipped, then the totals.
+    /// The time of each phase, the slowest test programs and tests, what was skipped, then the totals.
     fn summary(&self) -> String {
-        let mut slowest: Vec<&(f64, String)> = self.times.iter().collect();
-        slowest.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-        let mut lines = Vec::new();
-        if !slowest.is_empty() {
-            lines.push("\nslowest tests:".to_owned());
-        }
-        let named = slowest.iter().take(SLOWEST);
-        lines.extend(named.map(|(seconds, name)| format!("{seconds:>8.1} s  {name}")));
-        let Self { passed, failed, skipped, partly, .. } = self;
+        let Self { passed, failed, skipped, partly, times, phases, programs } = self;
+        let long = programs.iter().filter(|(seconds, _)| *seconds >= BRIEF);
+        let mut lines = timed_list("phases:", phases.iter());
+        lines.extend(timed_list("slowest test programs:", slowest_first(long)));
+        let slowest = slowest_first(times.iter()).into_iter().take(SLOWEST);
+        lines.extend(timed_list("slowest tests:", slowest));
         lines.extend(by_reason("skipped:", skipped));
         lines.extend(by_reason("left out by tests:", partly));
         let skipped = skipped.len();
@@ -149,6 +242,23 @@ impl Tally {
         say!("{}", self.summary());
         ExitCode::from(u8::from(self.failed > 0))
     }
+}
+
+/// The longest first.
+fn slowest_first<'a>(times: impl Iterator<Item = &'a (f64, String)>) -> Vec<&'a (f64, String)> {
+    let mut slowest: Vec<&(f64, String)> = times.collect();
+    slowest.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    slowest
+}
+
+/// A line for each name with its seconds, below a title.
+fn timed_list<'a>(title: &str, times: impl IntoIterator<Item = &'a (f64, String)>) -> Vec<String> {
+    let line = |(seconds, name): &(f64, String)| format!("{seconds:>8.1} s  {name}");
+    let mut lines: Vec<String> = times.into_iter().map(line).collect();
+    if !lines.is_empty() {
+        lines.insert(0, format!("\n{title}"));
+    }
+    lines
 }
 
 /// Each reason with the names that it holds for, below a title.
@@ -170,6 +280,11 @@ fn by_reason(title: &str, skipped: &[Skipped]) -> Vec<String> {
 
 /// Runs the command; exit code 1 if anything failed.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    if let Some(filter) = options.filter.as_ref().filter(|_| options.record)
+        && GATES.iter().all(|gate| gate.name != filter)
+    {
+        return Err(UsageError::NothingRecorded { actual: filter.clone() }.into());
+    }
     if options.exporters {
         let mut tally = Tally::default();
         exporters::run(&mut tally, options.offline)?;
@@ -197,32 +312,35 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Tally> {
     let mut tally = Tally::default();
-    let compiler = Compiler::find(Fetch::Allowed)?;
-    build_kernels::refresh()?;
-    compilers(&mut tally, &compiler, record)?;
-    machine_code(&mut tally, options);
+    let offline = options.offline;
+    tally.timed("compiling kernels", |_| build_kernels::refresh_to_run())?;
+    kernels::synchronise_as_expected(&mut tally);
+    let mut setting = Setting { cargo, offline };
+    gated(&mut tally, Stage::Kernels, &setting, record)?;
     // Downloads take no processor: tests are compiled meanwhile.
-    let (cargo, skipped) = std::thread::scope(|scope| {
-        let found = scope.spawn(|| {
-            let mut tally = Tally::default();
-            let model = model(&mut tally, options.offline);
-            let nvcc = nvcc::find(&mut tally, options.offline);
-            let chromium = browser::find(&mut tally, options.offline);
-            (model, nvcc, chromium, tally.skipped)
-        });
-        let built = cargo.build(&["--workspace"]);
-        let (model, nvcc, chromium, skipped) =
-            found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        built.map(|()| (Cargo { model, nvcc, chromium, ..cargo }, skipped))
+    let cargo = std::mem::take(&mut setting.cargo);
+    setting.cargo = tally.timed("compiling tests", |tally| {
+        std::thread::scope(|scope| {
+            let found = scope.spawn(|| {
+                let mut tally = Tally::default();
+                let model = model(&mut tally, offline);
+                let nvcc = nvcc::find(&mut tally, offline);
+                let chromium = browser::find(&mut tally, offline);
+                (model, nvcc, chromium, tally.skipped)
+            });
+            let built = cargo.build(&["--workspace"]);
+            let (model, nvcc, chromium, skipped) =
+                found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            tally.skipped.extend(skipped);
+            built.map(|()| Cargo { model, nvcc, chromium, ..cargo })
+        })
     })?;
-    tally.skipped.extend(skipped);
-    cargo.run(&mut tally, &["--workspace"], &mutants::left_out())?;
-    cargo.run_documentation(&mut tally)?;
-    record.run(&mut tally, &mutants::part()?, |tally| mutants::run(tally, &cargo))?;
-    record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
-    record.run(&mut tally, &python::part()?, |tally| python::run(tally, options.offline))?;
+    let cargo = &setting.cargo;
+    tally.timed("tests", |tally| cargo.run(tally, &["--workspace"], &mutants::left_out()))?;
+    tally.timed("examples in documentation", |tally| cargo.run_documentation(tally))?;
+    gated(&mut tally, Stage::Programs, &setting, record)?;
     match options.all {
-        true => exporters::run(&mut tally, options.offline)?,
+        true => tally.timed("exporters", |tally| exporters::run(tally, offline))?,
         false => {
             let why = "only with --exporters or --all: 6 GB of Python packages";
             tally.skip("exporters and their loaders", why);
@@ -235,7 +353,7 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
 fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
     let mut tally = Tally::default();
     lint::each(|name, result| tally.step(&format!("lint {name}"), result))?;
-    build_kernels::refresh()?;
+    build_kernels::refresh_to_run()?;
     let unit = ["--workspace", "--lib", "--bins"];
     let filters: Vec<String> = filter.map(str::to_owned).into_iter().collect();
     cargo.run(&mut tally, &unit, &filters)?;
@@ -245,41 +363,27 @@ fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
     for name in [
         &format!("{left} programs of integration tests"),
         "examples in documentation",
-        "kernels by every accepted compiler, and their synchronising instructions",
-        "machine code by ptxas",
+        "synchronising instructions of the kernels",
         "real model",
-        candle::NAME,
-        python::NAME,
         "exporters and their loaders",
     ] {
         tally.skip(name, "--quick");
     }
+    GATES.iter().for_each(|gate| tally.skip(gate.name, "--quick"));
     Ok(tally)
 }
 
 /// The tests of a name.
 fn filtered(filter: &str, offline: bool, cargo: Cargo, record: &mut Record) -> Result<Tally> {
-    if filter == OTHER_COMPILERS {
+    if let Some(gate) = GATES.iter().find(|gate| gate.name == filter) {
         let mut tally = Tally::default();
-        other_compilers(&mut tally, &Compiler::find(Fetch::Allowed)?, record)?;
-        return Ok(tally);
-    }
-    if filter == candle::NAME {
-        let mut tally = Tally::default();
-        build_kernels::sweep()?;
-        let cargo = Cargo { model: model(&mut tally, offline), ..cargo };
-        record.run(&mut tally, &candle::part()?, |tally| candle::run(tally, &cargo))?;
-        return Ok(tally);
-    }
-    if filter == mutants::NAME {
-        let mut tally = Tally::default();
-        build_kernels::sweep()?;
-        record.run(&mut tally, &mutants::part()?, |tally| mutants::run(tally, &cargo))?;
-        return Ok(tally);
-    }
-    if filter == python::NAME {
-        let mut tally = Tally::default();
-        record.run(&mut tally, &python::part()?, |tally| python::run(tally, offline))?;
+        match gate.stage {
+            Stage::Kernels => build_kernels::refresh_to_run()?,
+            Stage::Programs => build_kernels::sweep()?,
+        }
+        let model = gate.with_model.then(|| model(&mut tally, offline)).flatten();
+        let setting = Setting { cargo: Cargo { model, ..cargo }, offline };
+        gate.pass(&mut tally, &setting, record)?;
         return Ok(tally);
     }
     let nothing_named = || UsageError::NothingNamed { actual: filter.to_owned() };
@@ -321,70 +425,6 @@ fn model(tally: &mut Tally, offline: bool) -> Option<PathBuf> {
     fetched.map_err(|error| tally.skip("real model", &format!("{error:#}"))).ok()
 }
 
-/// Checks that the kernels, as they are compiled for all tests, have the expected synchronising instructions, and
-/// that every other accepted compiler gives kernels with the same.
-fn compilers(tally: &mut Tally, default: &Compiler, record: &mut Record) -> Result<()> {
-    for arch in Arch::compiled() {
-        let name = format!("synchronising instructions of the kernels for {arch}");
-        let result = counts::built(arch).and_then(|counts| counts::check(arch, &counts));
-        tally.step(&name, result);
-    }
-    other_compilers(tally, default, record)
-}
-
-/// Every accepted compiler but the one that is used builds the kernels, and each result keeps the
-/// contract that `cuda_builder` checks and has the expected synchronising instructions.
-fn other_compilers(tally: &mut Tally, default: &Compiler, record: &mut Record) -> Result<()> {
-    let all = Compiler::all();
-    for compiler in all.iter().filter(|compiler| compiler.rustc != default.rustc) {
-        let sources = ["cuda_builder", "delivery/build", "xtask/src/counts.rs", COUNTS];
-        let part = Part::new(format!("kernels with {}", compiler.origin), &sources);
-        let part = part.package("kernels-gpu")?.tool(compiler.describe());
-        record.run(tally, &part, |tally| {
-            for arch in Arch::compiled() {
-                let name = format!("kernels for {arch} with rustc {}", compiler.release);
-                let result = counts::compiled(arch, compiler);
-                tally.step(&name, result.and_then(|counts| counts::check(arch, &counts)));
-            }
-            Ok(())
-        })?;
-    }
-    for (wanted, origin) in
-        [("rustup's toolchain", "active toolchain"), ("Debian's rustc-web", "Debian's rustc-web")]
-    {
-        if all.iter().all(|c| c.origin != origin) {
-            tally.skip(
-                &format!("kernels with {wanted}"),
-                &format!("not on this machine; used {}", default.describe()),
-            );
-        }
-    }
-    Ok(())
-}
-
-/// ptxas accepts every kernel and none goes through local memory.
-fn machine_code(tally: &mut Tally, options: &Options) {
-    let assembler = match options.offline {
-        true => {
-            Assembler::find(&tools()).and_then(|found| found.context("no ptxas, and --offline"))
-        }
-        false => Assembler::find_or_install(&tools()),
-    };
-    let assembler = match assembler {
-        Ok(assembler) => assembler,
-        Err(why) => return tally.skip("machine code", &format!("{why:#}")),
-    };
-    match build_kernels::with_machine_code(&assembler) {
-        Ok(manifests) => {
-            for manifest in manifests {
-                let name = format!("machine code for {}", manifest.arch);
-                tally.step(&name, build_kernels::no_faults(&manifest));
-            }
-        }
-        Err(error) => tally.step("machine code", Err(error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,9 +439,23 @@ mod tests {
         let no_gpu =
             [skipped("a::b", "no GPU"), skipped("c", "offline"), skipped("a::d", "no GPU")];
         let partly = vec![skipped("a::e", "cuda:0: no GPU")];
-        let tally = Tally { passed: 12, failed: 1, skipped: no_gpu.into(), partly, times };
+        let mut tally =
+            Tally { passed: 12, failed: 1, skipped: no_gpu.into(), partly, ..Tally::default() };
+        tally.times = times;
+        tally.phases = vec![(2.0, "compiling".into()), (61.25, "tests".into())];
+        tally.programs = vec![(1.5, "gemv".into()), (60.0, "gemm".into()), (0.2, "moe".into())];
         let summary = tally.summary();
         let lines: Vec<&str> = summary.lines().filter(|line| !line.is_empty()).collect();
+        let (before, lines) = lines.split_at(6);
+        let expected = [
+            "phases:",
+            "     2.0 s  compiling",
+            "    61.2 s  tests",
+            "slowest test programs:",
+            "    60.0 s  gemm",
+            "     1.5 s  gemv",
+        ];
+        assert_eq!(before, expected);
         let (slowest, rest) = lines.split_at(11);
         let expected = [
             "skipped:",
@@ -419,6 +473,7 @@ mod tests {
         let seconds: Vec<String> = (2..12).rev().map(|s| format!("{s}.0")).collect();
         let named = slowest[1..].iter().map(|line| line.split_whitespace().next());
         assert_eq!(named.map(Option::unwrap_or_default).collect::<Vec<_>>(), seconds);
+        assert_eq!(slowest[0], "slowest tests:");
         let nothing = Tally::default().summary();
         assert_eq!(nothing.trim(), "tests: 0 passed, 0 failed, 0 skipped");
     }
@@ -430,5 +485,37 @@ mod tests {
         tally.skip("b", "--offline");
         assert_eq!((tally.passed, tally.failed, tally.skipped.len()), (1, 0, 1));
         assert_eq!(tally.outcomes(), 2);
+    }
+    #[test]
+    fn a_phase_has_its_time() {
+        let mut tally = Tally::default();
+        let inner = tally.timed("a", |tally| {
+            tally.step("b", Ok(()));
+            Ok(7)
+        });
+        assert_eq!((inner.ok(), tally.passed), (Some(7), 1));
+        assert!(tally.timed("c", |_| -> Result<()> { anyhow::bail!("stops") }).is_err());
+        let phases: Vec<&str> = tally.phases.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(phases, ["a", "c"]);
+    }
+
+    #[test]
+    fn only_a_part_is_recorded() {
+        #[derive(clap::Parser)]
+        struct Parser {
+            #[command(flatten)]
+            options: Options,
+        }
+        let parse = |arguments: &[&str]| {
+            let all = ["test"].iter().chain(arguments);
+            <Parser as clap::Parser>::try_parse_from(all).map(|parser| parser.options)
+        };
+        let options = parse(&["--record", "gemm_stores"]).expect("arguments");
+        let error = run(&options).expect_err("refused").to_string();
+        assert!(error.contains("gemm_stores") && error.contains(mutants::NAME), "{error}");
+        for gate in &GATES {
+            let options = parse(&["--record", gate.name]).expect("arguments");
+            assert!(options.record && options.filter.as_deref() == Some(gate.name));
+        }
     }
 }
