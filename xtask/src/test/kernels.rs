@@ -88,7 +88,7 @@ pub fn machine_code_of(setting: &Setting) -> Result<Part> {
         Err(why) => format!("no ptxas: {why:#}"),
     });
     Ok(match nvdisasm::find(&tools()) {
-        Some(program) => part.tool(format!("{} {}", nvdisasm::PACKAGE, program.display())),
+        Some(_) => part.tool("nvdisasm"),
         None => part,
     })
 }
