@@ -2,10 +2,19 @@
 //! PTX and, where ptxas is at hand, to machine code.
 
 use cuda_builder::{BuildError, CudaBuilder, Fetch, ModuleSpec, ptxas};
+use fp4_formats::Arch;
 use std::path::Path;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate of the workspace")
+}
+
+/// The builder of the fixture, with the folder and the flags of the kernels: `core` is compiled once for both.
+fn fixture(arch: Arch) -> CudaBuilder {
+    let builder = CudaBuilder::new(root().join("cuda_builder/tests/fixture"), arch.name())
+        .target_dir(root().join("target/gpu"))
+        .fetch(Fetch::Allowed);
+    arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
 }
 
 /// The text from an entry's `.visible` to the end of its directives.
@@ -17,12 +26,8 @@ fn head<'a>(ptx: &'a str, entry: &str) -> &'a str {
 
 #[test]
 fn attributes_reach_the_ptx() {
-    for arch in ["sm_90a", "sm_100a"] {
-        let built = CudaBuilder::new(root().join("cuda_builder/tests/fixture"), arch)
-            .target_dir(root().join("target/gpu"))
-            .fetch(Fetch::Allowed)
-            .build()
-            .expect("the fixture builds");
+    for arch in Arch::compiled() {
+        let built = fixture(arch).build().expect("the fixture builds");
         let ptx = &built.ptx;
         assert!(ptx.contains(".version 9.0\n"), "{arch}");
         assert!(ptx.contains(&format!(".target {arch}\n")), "{arch}");
@@ -62,7 +67,7 @@ fn attributes_reach_the_ptx() {
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let path = folder.join(format!("{arch}.ptx"));
         std::fs::write(&path, ptx).expect("written");
-        let usage = ptxas::report(&assembler, &path, arch, &folder.join("out.cubin"));
+        let usage = ptxas::report(&assembler, &path, arch.name(), &folder.join("out.cubin"));
         std::fs::remove_dir_all(&folder).expect("removed");
         let usage = usage.expect("ptxas accepts it");
         let sharing = usage.iter().find(|u| u.name == "sharing").expect("reported");
@@ -74,11 +79,7 @@ fn attributes_reach_the_ptx() {
 /// A module has the kernels that were asked for and no others, and says what it was made of.
 #[test]
 fn modules_have_their_kernels() {
-    let prepared = CudaBuilder::new(root().join("cuda_builder/tests/fixture"), "sm_90a")
-        .target_dir(root().join("target/gpu"))
-        .fetch(Fetch::Allowed)
-        .prepare()
-        .expect("the fixture's dependencies build");
+    let prepared = fixture(Arch::Sm90a).prepare().expect("the fixture's dependencies build");
     let spec = |name: &str, entries: &[&str]| ModuleSpec {
         name: name.into(),
         entries: entries.iter().map(ToString::to_string).collect(),

@@ -5,7 +5,6 @@ use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::sm90::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::sm90::config::K_STEP;
-use fp4_formats::gemm::sm100::Sm100Config;
 use fp4_formats::gemm::sm100::config::STORE_WARPS;
 use fp4_formats::gemm::{Problem, Split};
 use fp4_formats::gemm::{sm90, sm100};
@@ -255,11 +254,17 @@ fn plans_state_their_passes() {
 }
 
 /// NVFP4 products of every sm_100a configuration, a few K steps in each CTA more than it has
-/// stages, with two tiles more than the machine holds clusters, which ask for tiles while they run:
-/// how many it holds, and the product.
-fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static Sm100Config, u32, Counted)> {
-    let configs = sm100::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
-    configs.map(|config| {
+/// stages, with two tiles more than the machine holds clusters, which ask for tiles while they run.
+///
+/// An arrival that releases for the cluster waits until all that its thread has written is where the
+/// other CTAs see it. Only those have one that publish sums to the CTAs of a split: a lane of each
+/// storing warp, once a tile. No K step has any.
+///
+/// Clusters that ask for tiles take no more than their share: a tile that one cluster holds in
+/// advance is not there for one that could begin it.
+#[test]
+fn only_sums_are_released_for_the_cluster_and_each_takes_its_share_of_the_tiles() {
+    for config in sm100::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4) {
         // Plans are for eight SMs at least.
         let sms = (3 * config.cluster()).max(8);
         let resident = sms / config.cluster();
@@ -272,29 +277,13 @@ fn few_more_tiles_than_clusters() -> impl Iterator<Item = (&'static Sm100Config,
         let result = counted(&kernels, &case.kernel(config.name, config.split));
         let clusters = [result.plan.grid[0] / result.plan.cluster, result.plan.cluster];
         assert_eq!(clusters, [resident + 2, config.cluster()], "{}", result.plan);
-        (config, resident, result)
-    })
-}
 
-/// An arrival that releases for the cluster waits until all that its thread has written is where the
-/// other CTAs see it. Only those have one that publish sums to the CTAs of a split: a lane of each
-/// storing warp, once a tile. No K step has any.
-#[test]
-fn only_sums_are_released_for_the_cluster() {
-    for (config, resident, result) in few_more_tiles_than_clusters() {
+        let counters = &result.counters.asynchronous;
         let warps = (resident + 2) * config.cluster() * STORE_WARPS;
-        let found = result.counters.asynchronous.cluster_releases;
-        assert_eq!(found, u64::from(warps * (config.k_parts() - 1)), "{}", config.name);
-    }
-}
+        let released = u64::from(warps * (config.k_parts() - 1));
+        assert_eq!(counters.cluster_releases, released, "{}", config.name);
 
-/// Clusters that ask for tiles take no more than their share: a tile that one cluster holds in
-/// advance is not there for one that could begin it.
-#[test]
-fn clusters_take_their_share_of_the_tiles() {
-    for (config, resident, result) in few_more_tiles_than_clusters() {
-        let most = 1 + result.counters.asynchronous.most_taken_over;
         let share = (resident + 2).div_ceil(resident);
-        assert_eq!(most, u64::from(share), "{}", config.name);
+        assert_eq!(1 + counters.most_taken_over, u64::from(share), "{}", config.name);
     }
 }

@@ -396,18 +396,18 @@ impl GroupedCase {
     /// Runs the case on a device whose results are poisoned before, and compares: rows of groups
     /// with the oracle, all others with the poison.
     ///
-    /// Returns the rows of weights and the tokens of the plan's tiles.
+    /// Returns the result of the case's own type.
     ///
     /// # Panics
     /// With the first mismatch.
-    pub fn check(&self, kernels: &Kernels) -> [u32; 2] {
+    pub fn check(&self, kernels: &Kernels) -> GroupedResult {
         match self.format {
             Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
             Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
         }
     }
 
-    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) -> [u32; 2] {
+    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) -> GroupedResult {
         let what = format!("{}: {self:?}", kernels.device().choice());
         let inputs = self.inputs::<F>();
         let mut exact = inputs.options.clone();
@@ -438,14 +438,17 @@ impl GroupedCase {
         let result = run(of.into());
         let values = self.compare(&reference, &result, of, &what);
         compare_magnitude(&result, of, &values, &what);
-        if let ResultKind::Blocks(format, layout) = self.result {
-            let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
-            let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
-            let result = run(self.result.output(scale));
-            self.compare_blocks(&values, &result, (format, scale, layout), &what);
-            compare_magnitude(&result, FloatType::F32, &values, &what);
+        match self.result {
+            ResultKind::Floats(_) => result,
+            ResultKind::Blocks(format, layout) => {
+                let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+                let scale = fp4_formats::gemm::OUT_RECIPE.tensor_parameter(amax);
+                let result = run(self.result.output(scale));
+                self.compare_blocks(&values, &result, (format, scale, layout), &what);
+                compare_magnitude(&result, FloatType::F32, &values, &what);
+                result
+            }
         }
-        result.plan.tile
     }
 
     /// Compares floats and returns the values, 0 for rows of no group.
