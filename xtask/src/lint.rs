@@ -36,16 +36,18 @@ pub fn each(mut done: impl FnMut(&str, Result<()>)) -> Result<()> {
         done(&format!("cargo fmt in {name}"), step(&mut fmt));
     }
     let mut clippy = run::cargo();
-    let all = ["--workspace", "--all-targets", "--release", "--quiet", "--", "-Dwarnings"];
-    done("cargo clippy", step(clippy.arg("clippy").args(all)));
+    // With the tests' profile, its build scripts and macros are compiled once for both.
+    clippy.args(["clippy", "--workspace", "--all-targets", "--profile", run::TESTS, "--quiet"]);
+    done("cargo clippy", step(clippy.args(["--", "-Dwarnings"])));
     for features in LIBRARY_FEATURES {
         let mut clippy = run::cargo();
-        clippy.args(["clippy", "-p", "nvfp4", "--lib", "--release", "--quiet"]);
+        clippy.args(["clippy", "-p", "nvfp4", "--lib", "--profile", run::TESTS, "--quiet"]);
         clippy.args(["--no-default-features", "--features", features, "--", "-Dwarnings"]);
         done(&format!("cargo clippy of nvfp4 with features `{features}`"), step(&mut clippy));
     }
     let mut doc = run::cargo();
-    doc.args(["doc", "--workspace", "--exclude", "xtask", "--no-deps", "--release", "--quiet"]);
+    doc.args(["doc", "--workspace", "--exclude", "xtask", "--no-deps", "--quiet"]);
+    doc.args(["--profile", run::TESTS]);
     done("cargo doc", step(doc.env("RUSTDOCFLAGS", "-Dwarnings")));
     let compiler = Compiler::find(Fetch::Allowed)?;
     for arch in Arch::compiled() {

@@ -82,6 +82,9 @@ fn commit_of(root: &Path) -> Option<String> {
     Some(if changed.is_empty() { commit } else { format!("{commit} with changes") })
 }
 
+/// The profile of the workspace's tests.
+pub const TESTS: &str = "tests";
+
 /// A profile that programs are built with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {

@@ -32,12 +32,12 @@ pub struct Cargo {
 }
 
 impl Cargo {
-    /// `cargo test` with its environment.
-    fn command(&self) -> Command {
+    /// `cargo test` with a profile, and its environment.
+    fn command(&self, profile: &str) -> Command {
         let mut tests = run::cargo();
         run::on_demand(&mut tests);
         tests
-            .args(["test", "--release"])
+            .args(["test", "--profile", profile])
             // A tuning table of this machine is no part of the test.
             .env("NVFP4_TUNE", "off");
         for (name, folder) in &self.variables {
@@ -82,7 +82,7 @@ impl Cargo {
     /// `cargo test` of the programs that `targets` say.
     fn programs<T: AsRef<str>>(&self, targets: &[T]) -> Command {
         let targets: Vec<&str> = targets.iter().map(AsRef::as_ref).collect();
-        let mut command = self.command();
+        let mut command = self.command(run::TESTS);
         command.args(["--config", RUNNER, "--no-fail-fast"]).args(&targets);
         // Without a kind of target, cargo would run examples in documentation, too, whose harness
         // does not take the flags.
@@ -94,14 +94,14 @@ impl Cargo {
 
     /// Runs all tests of a package outside the workspace.
     pub fn run_manifest(&self, tally: &mut Tally, manifest: &str) -> Result<()> {
-        let mut command = self.command();
+        let mut command = self.command("release");
         command.args(["--no-fail-fast", "--manifest-path", manifest]);
         outcome(tally, command)
     }
 
     /// Runs the examples in documentation.
     pub fn run_documentation(&self, tally: &mut Tally) -> Result<()> {
-        let mut command = self.command();
+        let mut command = self.command(run::TESTS);
         command.args(["--workspace", "--no-fail-fast", "--doc"]);
         outcome(tally, command)
     }
