@@ -1,4 +1,4 @@
-"""Runs PTX kernels for Hopper and Blackwell GPUs on NumPy arrays, without a GPU, and says what is
+"""Runs PTX kernels for GPUs from Ampere to Blackwell on NumPy arrays, without a GPU, and says what is
 wrong with them."""
 
 import os
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __version__: str
 
-_Gpu = Literal["h200", "b200", "b300"]
+_Gpu = Literal["a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300"]
 _Model = Literal["hardware", "ptx"]
 _Level = Literal["allow", "warn", "deny"]
 _Array = NDArray[Any]
@@ -34,11 +34,12 @@ class ArgumentError(Error):
     parameter: str | None
 
 class LoadError(Error):
-    """A module that is refused: not PTX, for another GPU, or with something that is not modelled."""
+    """A module that is refused: not PTX, for another GPU, or with something that its target lacks or that is not modelled."""
 
     reason: Literal[
         "syntax",
         "target",
+        "version",
         "address-size",
         "entry",
         "unsupported",

@@ -191,10 +191,14 @@ pub struct TensorCount {
     pub instructions: u64,
     /// f16 and bf16.
     pub half: u64,
+    /// The part of `half` whose sums are f32.
+    pub half_in_f32: u64,
     /// tf32.
     pub tf32: u64,
     /// e4m3, e5m2, and everything of the f8f6f4 kinds.
     pub byte: u64,
+    /// The part of `byte` whose sums are f32.
+    pub byte_in_f32: u64,
     /// s8 and u8.
     pub integer: u64,
     /// e2m1 of the mxf4 kinds.
@@ -209,25 +213,35 @@ pub struct TensorCount {
 }
 
 impl TensorCount {
-    /// One more instruction; `packed`, its 4-bit operands are not padded to bytes.
-    pub(crate) fn count(&mut self, element: Element, packed: bool, operations: u64) {
+    /// One more instruction; `packed`, its 4-bit operands are not padded to bytes; `in_f32`, its sums
+    /// are f32.
+    pub(crate) fn count(&mut self, element: Element, packed: bool, in_f32: bool, operations: u64) {
         self.instructions += 1;
+        let single = if in_f32 { operations } else { 0 };
         *match element {
-            Element::F16 | Element::Bf16 => &mut self.half,
+            Element::F16 | Element::Bf16 => {
+                self.half_in_f32 += single;
+                &mut self.half
+            }
             Element::Tf32 => &mut self.tf32,
             Element::S8 | Element::U8 => &mut self.integer,
             Element::E2m1 if packed => &mut self.nibble,
             Element::F64 => &mut self.double,
             Element::B1 => &mut self.bit,
-            _ => &mut self.byte,
+            _ => {
+                self.byte_in_f32 += single;
+                &mut self.byte
+            }
         } += operations;
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.instructions += other.instructions;
         self.half += other.half;
+        self.half_in_f32 += other.half_in_f32;
         self.tf32 += other.tf32;
         self.byte += other.byte;
+        self.byte_in_f32 += other.byte_in_f32;
         self.integer += other.integer;
         self.nibble += other.nibble;
         self.double += other.double;
@@ -242,6 +256,11 @@ impl TensorCount {
             + 2.0 * self.tf32 as f64
             + (self.byte + self.integer) as f64 / 2.0
             + self.nibble as f64 / 4.0
+    }
+
+    /// The part of [`half_equivalents`](Self::half_equivalents) whose sums are f32.
+    fn half_equivalents_in_f32(&self) -> f64 {
+        self.half_in_f32 as f64 + 2.0 * self.tf32 as f64 + self.byte_in_f32 as f64 / 2.0
     }
 }
 

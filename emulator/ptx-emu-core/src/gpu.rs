@@ -5,14 +5,14 @@ use crate::syntax;
 
 /// One GPU, as far as the emulator needs to know it.
 ///
-/// Sources: the occupancy and arithmetic-throughput tables of the CUDA C++
-/// Programming Guide (compute capabilities 9.0 and 10.0) and the vendor's data
-/// sheets for memory rate and cache size.
+/// Sources: the occupancy and arithmetic-throughput tables of the CUDA C++ Programming Guide
+/// (compute capabilities 8.0 to 10.0), and for SMs, clocks, memory rate, cache size and rates of tensor
+/// cores the vendor's data sheets and the architecture papers of GA100, GA102, AD102 and GH100.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
-    /// Short name as given to `--gpu`: `h200`, `b200`, `b300`.
+    /// Short name as given to `--gpu`; [`names`](Self::names) lists all.
     pub name: &'static str,
-    /// Architecture whose PTX it runs, with its feature suffix: `sm_90a`.
+    /// Architecture whose PTX it runs, with its feature suffix if it has one: `sm_80`, `sm_90a`.
     pub arch: &'static str,
     /// Streaming multiprocessors.
     pub sms: u32,
@@ -40,6 +40,9 @@ pub struct Gpu {
     pub double_lanes_per_clock: f64,
     /// Dense f16 multiply-adds of an SM's tensor cores per clock.
     pub tensor_macs_per_clock: f64,
+    /// Time of a floating-point product whose sums are f32, as a multiple of that of one whose sums
+    /// are f16.
+    pub tensor_f32_time: f64,
     /// Bytes of shared memory an SM moves per clock (one wavefront).
     pub shared_bytes_per_clock: u32,
     /// Shared memory of an SM, bytes.
@@ -61,6 +64,87 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// NVIDIA A100 SXM (GA100, 80 GB HBM2e), `sm_80`.
+    #[must_use]
+    pub const fn a100() -> Self {
+        Self {
+            name: "a100",
+            arch: "sm_80",
+            sms: 108,
+            // It has no clusters.
+            gpcs: &[],
+            dram_bytes_per_s: 2.039e12,
+            l2_bytes: 40 << 20,
+            l2_bytes_per_clock: 5120.0,
+            clock_hz: 1.41e9,
+            float_lanes_per_clock: 64.0,
+            double_lanes_per_clock: 32.0,
+            tensor_macs_per_clock: 1024.0,
+            shared_per_sm: 164 << 10,
+            shared_per_cta: 163 << 10,
+            max_cluster: 1,
+            ..Self::h200()
+        }
+    }
+
+    /// NVIDIA GeForce RTX 3090 (GA102, 24 GB GDDR6X), `sm_86`.
+    #[must_use]
+    pub const fn rtx3090() -> Self {
+        Self {
+            name: "rtx3090",
+            arch: "sm_86",
+            sms: 82,
+            dram_bytes_per_s: 0.936e12,
+            l2_bytes: 6 << 20,
+            // Assumed: 64 bytes per SM, the most that an SM takes. No sheet has the rate.
+            l2_bytes_per_clock: 82.0 * 64.0,
+            clock_hz: 1.695e9,
+            float_lanes_per_clock: 128.0,
+            half_lanes_per_clock: 64.0,
+            double_lanes_per_clock: 2.0,
+            tensor_macs_per_clock: 512.0,
+            // 142 TFLOP/s with f16 sums, 71 with f32 sums.
+            tensor_f32_time: 2.0,
+            shared_per_sm: 100 << 10,
+            shared_per_cta: 99 << 10,
+            max_threads_per_sm: 1536,
+            max_ctas_per_sm: 16,
+            ..Self::a100()
+        }
+    }
+
+    /// NVIDIA GeForce RTX 4090 (AD102, 24 GB GDDR6X), `sm_89`.
+    #[must_use]
+    pub const fn rtx4090() -> Self {
+        Self {
+            name: "rtx4090",
+            arch: "sm_89",
+            sms: 128,
+            dram_bytes_per_s: 1.008e12,
+            l2_bytes: 72 << 20,
+            // Assumed, as of the RTX 3090.
+            l2_bytes_per_clock: 128.0 * 64.0,
+            clock_hz: 2.52e9,
+            max_ctas_per_sm: 24,
+            ..Self::rtx3090()
+        }
+    }
+
+    /// NVIDIA L40S (AD102, 48 GB GDDR6), `sm_89`. Unlike GeForce, it sums products in f32 at the full rate.
+    #[must_use]
+    pub const fn l40s() -> Self {
+        Self {
+            name: "l40s",
+            sms: 142,
+            dram_bytes_per_s: 0.864e12,
+            l2_bytes: 96 << 20,
+            // Assumed, as of the RTX 3090.
+            l2_bytes_per_clock: 142.0 * 64.0,
+            tensor_f32_time: 1.0,
+            ..Self::rtx4090()
+        }
+    }
+
     /// NVIDIA H200 (GH100, 141 GB HBM3e), `sm_90a`.
     #[must_use]
     pub const fn h200() -> Self {
@@ -80,6 +164,7 @@ impl Gpu {
             half_lanes_per_clock: 128.0,
             double_lanes_per_clock: 64.0,
             tensor_macs_per_clock: 2048.0,
+            tensor_f32_time: 1.0,
             shared_bytes_per_clock: 128,
             shared_per_sm: 228 << 10,
             shared_per_cta: 227 << 10,
@@ -116,8 +201,23 @@ impl Gpu {
         Self { name: "b300", arch: "sm_103a", double_lanes_per_clock: 2.0, ..Self::b200() }
     }
 
-    /// All machines that are described.
-    pub const ALL: [Self; 3] = [Self::h200(), Self::b200(), Self::b300()];
+    /// All machines that are described, in the order of their compute capabilities.
+    pub const ALL: [Self; 7] = [
+        Self::a100(),
+        Self::rtx3090(),
+        Self::rtx4090(),
+        Self::l40s(),
+        Self::h200(),
+        Self::b200(),
+        Self::b300(),
+    ];
+
+    /// The names of all machines, for messages: `a100, rtx3090 or h200`.
+    #[must_use]
+    pub fn names() -> String {
+        let [first @ .., last] = Self::ALL.map(|gpu| gpu.name);
+        format!("{} or {last}", first.join(", "))
+    }
 
     /// The targets that it runs, in words.
     #[must_use]
@@ -125,6 +225,9 @@ impl Gpu {
         let Some(own) = Target::parse(self.arch) else {
             return "none".to_owned();
         };
+        if own.suffix.is_none() {
+            return format!("sm_{} or lower", own.number);
+        }
         // Family targets begin with compute capability 10.0 (PTX ISA 11.1.2).
         let families = (own.number / 10 * 10..=own.number)
             .rev()
@@ -159,8 +262,8 @@ impl Gpu {
         Self::ALL.into_iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name))
     }
 
-    /// The machine that a PTX module is for; the first one if it is for none, so that loading
-    /// says what is wrong.
+    /// The machine that a PTX module is for: the one of the lowest compute capability that runs it.
+    /// An H200 if there is none, so that loading says what is wrong.
     #[must_use]
     pub fn for_module(text: &str) -> Self {
         let targets = syntax::targets(text).unwrap_or_default();
@@ -178,19 +281,23 @@ impl Gpu {
         };
         match want.suffix {
             None => want.number <= have.number,
+            // Only machines with a suffix have features of their own.
+            Some(_) if have.suffix.is_none() => false,
             Some('f') => want.number / 10 == have.number / 10 && want.number <= have.number,
             Some(_) => want.number == have.number,
         }
     }
 }
 
-struct Target {
-    number: u32,
-    suffix: Option<char>,
+/// A `.target`: the compute capability times ten, and `a` or `f`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) number: u32,
+    pub(crate) suffix: Option<char>,
 }
 
 impl Target {
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("sm_")?;
         let digits = rest.trim_end_matches(|c: char| c.is_ascii_lowercase());
         let suffix = match &rest[digits.len()..] {
@@ -219,13 +326,47 @@ mod tests {
     #[test]
     fn targets_in_words_are_those_accepted() {
         let targets = Gpu::ALL.map(|gpu| gpu.targets());
-        assert_eq!(targets[0], "sm_90a, and sm_90 or lower");
-        assert_eq!(targets[1], "sm_100a, sm_100f, and sm_100 or lower");
-        assert_eq!(targets[2], "sm_103a, sm_103f, sm_100f, and sm_103 or lower");
+        assert_eq!(targets[0], "sm_80 or lower");
+        assert_eq!(targets[2], "sm_89 or lower");
+        assert_eq!(targets[4], "sm_90a, and sm_90 or lower");
+        assert_eq!(targets[5], "sm_100a, sm_100f, and sm_100 or lower");
+        assert_eq!(targets[6], "sm_103a, sm_103f, sm_100f, and sm_103 or lower");
         for (gpu, targets) in Gpu::ALL.iter().zip(&targets) {
-            for target in targets.split(", ").filter(|word| word.starts_with("sm_")) {
+            for part in targets.split(", ").filter(|part| part.starts_with("sm_")) {
+                let target = part.split(' ').next().unwrap_or_default();
                 assert!(gpu.accepts(target), "{} {target}", gpu.name);
             }
+        }
+    }
+
+    #[test]
+    fn later_machines_run_what_earlier_ones_do() {
+        let runs = |target: &str| {
+            let all = Gpu::ALL.into_iter().filter(|gpu| gpu.accepts(target));
+            all.map(|gpu| gpu.name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(runs("sm_80"), "a100 rtx3090 rtx4090 l40s h200 b200 b300");
+        assert_eq!(runs("sm_86"), "rtx3090 rtx4090 l40s h200 b200 b300");
+        assert_eq!(runs("sm_89"), "rtx4090 l40s h200 b200 b300");
+        assert_eq!(runs("sm_90"), "h200 b200 b300");
+        assert_eq!(runs("sm_90a"), "h200");
+        assert_eq!((runs("sm_80a"), runs("sm_89f")), (String::new(), String::new()));
+    }
+
+    /// The products of the data sheets, in FLOP/s: dense f16 with f16 and with f32 sums.
+    #[test]
+    fn rates_are_those_of_the_sheets() {
+        for (gpu, half, single) in [
+            (Gpu::a100(), 312e12, 312e12),
+            (Gpu::rtx3090(), 142e12, 71e12),
+            (Gpu::rtx4090(), 330.3e12, 165.2e12),
+            (Gpu::l40s(), 362.05e12, 362.05e12),
+        ] {
+            let rate = 2.0 * gpu.tensor_macs_per_clock * f64::from(gpu.sms) * gpu.clock_hz;
+            // The L40S's sheet reckons with a clock 1.2 % below the boost clock.
+            assert!((rate / half - 1.0).abs() < 0.013, "{} {rate:e}", gpu.name);
+            let rate = rate / gpu.tensor_f32_time;
+            assert!((rate / single - 1.0).abs() < 0.013, "{} {rate:e}", gpu.name);
         }
     }
 
@@ -236,7 +377,13 @@ mod tests {
             ("sm_100a", "b200"),
             ("sm_100f", "b200"),
             ("sm_103a", "b300"),
-            ("sm_80", "h200"),
+            ("sm_75", "a100"),
+            ("sm_80", "a100"),
+            ("sm_86", "rtx3090"),
+            ("sm_87", "rtx4090"),
+            ("sm_89", "rtx4090"),
+            ("sm_90", "h200"),
+            ("sm_100", "b200"),
             ("sm_120a", "h200"),
         ] {
             let text = format!(".version 9.0\n.target {target}\n");

@@ -6,14 +6,14 @@ use crate::syntax::SyntaxError;
 use crate::syntax::ast::Variable;
 use std::fmt;
 
-/// An instruction or declaration that is not modelled.
+/// An instruction, directive or declaration that is not modelled, or that the module's target lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsupported {
     /// Line of the PTX text, from 1.
     pub line: u32,
     /// The line, trimmed.
     pub instruction: String,
-    /// The part that is not modelled.
+    /// The part that is not modelled, or the targets that have it.
     pub why: String,
 }
 
@@ -46,6 +46,14 @@ pub enum LoadError {
         /// `.target` of the module.
         actual: String,
     },
+    /// A `.version` that does not have the module's `.target`.
+    #[error(".version: required {required}, actual {actual}")]
+    Version {
+        /// The first version that has it.
+        required: String,
+        /// `.version` of the module.
+        actual: String,
+    },
     /// `.address_size 32`.
     #[error("address size: required 64, actual {actual}")]
     AddressSize {
@@ -60,7 +68,7 @@ pub enum LoadError {
         /// The one asked for.
         actual: String,
     },
-    /// Everything in the module that is not modelled.
+    /// Everything in the module that is not modelled or that its target lacks.
     #[error("{}", list(.0))]
     Unsupported(Vec<Unsupported>),
     /// A name that nothing declares.

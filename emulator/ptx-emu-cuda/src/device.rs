@@ -48,7 +48,9 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         13 => int((gpu.clock_hz / 1000.0) as u64),
         14 | 30 => int(PITCH),
         // Copies and kernels overlap; so do kernels, and so may host and device.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 90 | 91 | 95 | 99 | 102 | 115 | 120 | 127 => 1,
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 90 | 91 | 95 | 99 | 102 | 115 => 1,
+        // Clusters and tensor maps.
+        120 | 127 => int(u8::from(major >= 9)),
         16 => int(gpu.sms),
         17 | 18 | 20 | 32 | 34 | 35 | 50 | 84 | 85 | 86 | 133 => 0,
         33 => 1,
@@ -99,7 +101,14 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         106 => int(gpu.max_ctas_per_sm),
         108 | 109 => int(gpu.l2_bytes / 2),
         111 => int(RESERVED_SHARED),
-        126 => 4,
+        // Domains of memory synchronisation.
+        126 => {
+            if major >= 9 {
+                4
+            } else {
+                1
+            }
+        }
         129 => 1,
         131 | 134 => -1,
         _ => {
@@ -196,7 +205,15 @@ mod tests {
         for gpu in Gpu::ALL {
             let of = |number| attribute(&gpu, number).expect("described");
             assert_eq!((of(16), of(10), of(1)), (int(gpu.sms), 32, 1024));
-            assert_eq!(of(97), 227 << 10);
+            let (shared, resident, clusters) = match gpu.compute_capability() {
+                (8, 0) => (163, (2048, 32), 0),
+                (8, 6) => (99, (1536, 16), 0),
+                (8, 9) => (99, (1536, 24), 0),
+                _ => (227, (2048, 32), 1),
+            };
+            assert_eq!((of(97), (of(39), of(106))), (shared << 10, resident));
+            assert_eq!((of(81), of(111)), (of(97) + 1024, 1024));
+            assert_eq!((of(120), of(127)), (clusters, clusters));
             assert_eq!((of(75) as u32, of(76) as u32), gpu.compute_capability());
             assert!(attribute(&gpu, 4711).is_err());
             let properties = properties(&gpu).expect("described");

@@ -67,7 +67,7 @@ impl Settings {
             None => None,
             Some(name) => Some(Gpu::by_name(&name).ok_or_else(|| SettingsError {
                 field: "gpu",
-                problem: format!("required h200, b200 or b300, actual `{name}`"),
+                problem: format!("required {}, actual `{name}`", Gpu::names()),
             })?),
         };
         let model = passed.model.map(|model| read::<Model>("model", &model)).transpose()?;

@@ -127,7 +127,7 @@ impl State {
                 };
                 texts.iter().filter(|all| !all.is_empty()).all(|all| all.iter().any(accepts))
             };
-            let mut machines = [Gpu::b200(), Gpu::h200(), Gpu::b300()].into_iter();
+            let mut machines = [Gpu::b200(), Gpu::h200()].into_iter().chain(Gpu::ALL);
             machines.find(runs).unwrap_or_else(Gpu::b200)
         });
         self.gpu.insert(gpu).clone()

@@ -28,7 +28,7 @@ create_exception!(
     Error,
     "A module that is refused: not PTX, for another GPU, or with something that is not modelled.
 
-Attributes: `reason` (`syntax`, `target`, `address-size`, `entry`, `unsupported`, `unknown-symbol`,
+Attributes: `reason` (`syntax`, `target`, `version`, `address-size`, `entry`, `unsupported`, `unknown-symbol`,
 `bad-operand` or `bad-declaration`), `line` (of the PTX, or None) and `unsupported` (a list of
 `Unsupported`)."
 );
@@ -151,6 +151,7 @@ pub fn load(error: &RustLoadError, text: &str) -> PyErr {
     let (reason, line) = match error {
         RustLoadError::Syntax(error) => ("syntax", Some(error.pos.line)),
         RustLoadError::Target { .. } => ("target", None),
+        RustLoadError::Version { .. } => ("version", None),
         RustLoadError::AddressSize { .. } => ("address-size", None),
         RustLoadError::Entry { .. } => ("entry", None),
         RustLoadError::Unsupported(items) => ("unsupported", items.first().map(|item| item.line)),

@@ -192,8 +192,11 @@ pub fn check(
     let found = py.detach(|| examine(&text, &gpu, entry.as_deref()));
     let found = found.map_err(|refused| error::load(&refused, &text))?;
     for examined in &found.entries {
-        if let Err(whole @ (LoadError::Target { .. } | LoadError::AddressSize { .. })) =
-            &examined.outcome
+        if let Err(
+            whole @ (LoadError::Target { .. }
+            | LoadError::Version { .. }
+            | LoadError::AddressSize { .. }),
+        ) = &examined.outcome
         {
             return Err(error::load(whole, &text));
         }

@@ -65,7 +65,7 @@ k.ptx: PTX 9.0 for sm_90a, looked at as h200; runs on h200
   out: .u64, a pointer, 8 bytes at 0
   scale: .f32, 4 bytes at 8
   pair: .b8[16], 16 bytes at 16
-`bad` does not load: 2 instructions are not modelled
+`bad` does not load: 2 instructions are not supported
   n: .u32, 4 bytes at 0
   line 20: `suq.width.b32 %r1, [0];`: ";
     assert!(said.starts_with(expected), "{said}");
@@ -102,7 +102,8 @@ fn targets_that_do_not_run_name_those_that_do() {
             "sm_120a",
             &["check", "k.ptx"][..],
             "target: required one that h200 runs (sm_90a, and sm_90 or lower), actual sm_120a; \
-             b200 runs sm_100a, sm_100f, and sm_100 or lower; \
+             a100 runs sm_80 or lower; rtx3090 runs sm_86 or lower; rtx4090 runs sm_89 or lower; \
+             l40s runs sm_89 or lower; b200 runs sm_100a, sm_100f, and sm_100 or lower; \
              b300 runs sm_103a, sm_103f, sm_100f, and sm_103 or lower",
         ),
         ("sm_100f", &["check", "k.ptx", "--gpu", "h200"], "actual sm_100f; b200 or b300 runs it"),

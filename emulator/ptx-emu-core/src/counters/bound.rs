@@ -38,7 +38,8 @@ impl Counters {
     /// with all products together.
     #[must_use]
     pub fn tensor_clocks(&self, gpu: &Gpu) -> f64 {
-        self.tensor.half_equivalents() / gpu.tensor_macs_per_clock
+        let slower = (gpu.tensor_f32_time - 1.0) * self.tensor.half_equivalents_in_f32();
+        (self.tensor.half_equivalents() + slower) / gpu.tensor_macs_per_clock
     }
 
     /// The time below which no schedule can get on `gpu`: each resource works

@@ -258,12 +258,21 @@ impl<'a> Decode<'a> {
             if let Some(reg) = self.register(name) {
                 return Ok(Source { class: reg.class, slot: reg.slot() });
             }
-            if let Some(special) = Special::parse(name, &self.module.gpu) {
+            if let Some(special) = self.special_named(name)? {
                 return Ok(self.special(special));
             }
         }
         let place = self.place(name, offset)?;
         self.address_value(place, bits)
+    }
+
+    /// The special register of that name, if the module's target has it.
+    fn special_named(&self, name: &str) -> Decoded<Option<Special>> {
+        let Some(special) = Special::parse(name, &self.module.gpu) else { return Ok(None) };
+        match self.module.language.and_then(|language| language.lacks_register(name)) {
+            Some(why) => Err(Reject::unsupported(why)),
+            None => Ok(Some(special)),
+        }
     }
 
     /// Reads a special register into a fresh register first.
@@ -303,7 +312,7 @@ impl<'a> Decode<'a> {
             Some(reg) if reg.class == Class::Pred => Ok(Pred::Register(reg.index, negated)),
             Some(_) => Err(Reject::operand(format!("`{name}`: required a predicate"))),
             // %is_explicit_cluster is a predicate.
-            None => match Special::parse(name, &self.module.gpu) {
+            None => match self.special_named(name)? {
                 Some(special) if special.class() == Class::Pred => {
                     let reg = self.function.scopes.fresh(Class::Pred, 1);
                     self.emit(Family::Move, special.read_into_pred(reg.index));

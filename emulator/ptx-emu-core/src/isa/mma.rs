@@ -6,9 +6,8 @@
 //! The warp executes as a whole; lanes that never reach the instruction, or that have exited,
 //! are reported. `mma.sp` is not modelled.
 //!
-//! Not noticed: forms that the target lacks, which ptxas refuses; scale selectors
-//! out of range or different between lanes, of which lane 0's low bits count;
-//! padding bits of 4- and 6-bit operands that are not zero.
+//! Not noticed: scale selectors out of range or different between lanes, of which
+//! lane 0's low bits count; padding bits of 4- and 6-bit operands that are not zero.
 
 mod float;
 pub(super) mod form;
@@ -51,11 +50,12 @@ fn counted(op: Op, form: &Form) -> Op {
     let products = if matches!(form.kind, Kind::Quad { .. }) { 4 } else { 1 };
     let multiplies = (products * form.m * 8 * form.k) as u64;
     let (element, packed) = (form.a, form.container == 4);
+    let in_f32 = form.d == form::Accumulator::F32;
     match op {
         Op::Exchange { members, run } => Op::Exchange {
             members,
             run: Box::new(move |cx, mask| {
-                cx.stats.tensor.count(element, packed, multiplies);
+                cx.stats.tensor.count(element, packed, in_f32, multiplies);
                 run(cx, mask)
             }),
         },

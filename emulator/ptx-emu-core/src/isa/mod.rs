@@ -1,7 +1,8 @@
 //! Instructions, one file per family, with decoding and semantics next to each other. A family says
 //! which instructions are its own ([`Instructions`]); each module head states which sections of the
 //! PTX ISA it models and which errors it can miss. An instruction that belongs to no family is
-//! reported as unsupported when a module is loaded.
+//! reported as unsupported when a module is loaded, and so is one that the module's target lacks
+//! ([`needs`]).
 
 mod atom;
 mod bits;
@@ -22,7 +23,7 @@ mod mbarrier;
 mod mem;
 mod mma;
 mod mov;
-
+pub(crate) mod needs;
 mod sync;
 mod system_call;
 mod tcgen05;
@@ -79,8 +80,11 @@ const ALL: [Instructions; 28] = [
     hint::INSTRUCTIONS,
 ];
 
-/// Decodes one instruction.
+/// Decodes one instruction, if the module's target has it.
 pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
+    if let Some(why) = d.module.language.and_then(|language| language.lacks(d.ins)) {
+        return Err(Reject::unsupported(why));
+    }
     match ALL.iter().find(|some| (some.accepts)(d.ins)) {
         Some(some) => (some.decode)(d),
         None => Err(Reject::unsupported(format!("instruction {}", d.ins.opcode))),

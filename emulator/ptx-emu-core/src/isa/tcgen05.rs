@@ -12,9 +12,6 @@
 //! executing one, and both must execute them.
 //! Operations of different threads need fences, `machine::race` says which.
 //!
-//! Targets: sm_100, sm_101, sm_103 and sm_110 with suffix `a` or `f`; `shift` and
-//! `.scale_vec` with `a` only.
-//!
 //! Not modelled: `mma.ws`, `mma.sp`, `.ashift`, `ld.red`. Limits: orders between `cp` and `cp`,
 //! `mma` and `mma` of one thread that PTX does not promise; CTAs of different clusters that compete
 //! for the columns of an SM; scale factors that differ between the copies in the quarters of the
@@ -43,18 +40,7 @@ pub(super) const INSTRUCTIONS: Instructions = Instructions {
     decode: |d| Ok((Family::Tensor, decode(d)?)),
 };
 
-/// Suffix of the target, `a` or `f`, if it is one of the family that has `tcgen05`.
-pub(super) fn target_suffix(d: &Decode<'_>) -> Option<char> {
-    let target = d.module.target.as_str();
-    let (number, suffix) = target.split_at_checked(target.len().saturating_sub(1))?;
-    let known = matches!(number, "sm_100" | "sm_101" | "sm_103" | "sm_110");
-    suffix.chars().next().filter(|suffix| known && matches!(suffix, 'a' | 'f'))
-}
-
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
-    if target_suffix(d).is_none() {
-        return Err(Reject::unsupported(format!("tcgen05 on {}", d.module.target)));
-    }
     let first = d.ins.modifiers.first().map(String::as_str).unwrap_or_default();
     let _ = d.has(first);
     match first {

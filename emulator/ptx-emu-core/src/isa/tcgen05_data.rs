@@ -9,7 +9,7 @@
 
 use super::mem::{self, Address};
 use super::mma::{sources, sync_aligned, targets};
-use super::tcgen05::{cta_group, issue_ordered, target_suffix, uniform};
+use super::tcgen05::{cta_group, issue_ordered, uniform};
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{Exec, Space, TensorFault};
 use crate::machine::code::Op;
@@ -222,9 +222,6 @@ fn issue_copy(
 
 /// `tcgen05.shift.cta_group.down [taddr]`
 pub(super) fn shift(d: &mut Decode<'_>) -> Decoded<Op> {
-    if target_suffix(d) != Some('a') {
-        return Err(Reject::unsupported(format!("tcgen05.shift on {}", d.module.target)));
-    }
     let group = cta_group(d)?;
     if !d.has("down") {
         return Err(Reject::unsupported("a direction other than .down"));

@@ -9,7 +9,7 @@
 //! beyond those of the layouts; see also `tensor` for the sums.
 
 use super::mem::Address;
-use super::tcgen05::{cta_group, issue_ordered, target_suffix};
+use super::tcgen05::{cta_group, issue_ordered};
 use super::tcgen05_data::tensor_address;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::Exec;
@@ -22,7 +22,7 @@ use crate::machine::units::wgmma_tile::{SharedTile, invalid};
 use crate::machine::units::{GroupKind, lanes};
 use crate::syntax::ast;
 use crate::tensor::element::{Element, ScaleVec};
-use crate::tensor::instruction::{InstructionDescriptor, Kind};
+use crate::tensor::instruction::{Accumulator, InstructionDescriptor, Kind};
 use crate::tensor::product::Addend;
 use crate::tensor::shared::{Generation, Operand, SharedDescriptor};
 use crate::tensor::tmem::DataPath;
@@ -71,10 +71,6 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         .pick(|m| m.strip_prefix("kind::").map(str::to_owned))
         .ok_or_else(|| Reject::unsupported("no kind"))?;
     let scaled = d.has("block_scale");
-    let named = d.ins.modifiers.iter().any(|m| m.starts_with("scale_vec::"));
-    if named && target_suffix(d) != Some('a') {
-        return Err(Reject::unsupported(format!(".scale_vec on {}", d.module.target)));
-    }
     let vec = if scaled { scale_vec(d, &name) } else { None };
     let kind = Kind::parse(&name, vec)
         .filter(|kind| kind.scale_vec().is_some() == scaled)
@@ -235,7 +231,9 @@ impl Form {
             parts.push(Part { memory, a, b, disabled, a_bytes, scales });
         }
         let (element, packed) = counted(self.kind, what.a);
-        cx.stats.tensor.count(element, packed, (what.m * what.n * self.kind.k()) as u64);
+        let in_f32 = what.d == Accumulator::F32;
+        let multiplies = (what.m * what.n * self.kind.k()) as u64;
+        cx.stats.tensor.count(element, packed, in_f32, multiplies);
         // Each of a pair's CTAs has its rows of A and its half of B.
         let rows = what.n + if matches!(self.a, Source::Descriptor(_)) { what.m } else { 0 };
         let bits = if packed { 4 } else { element.bits().max(8) as usize };

@@ -37,9 +37,6 @@ pub(super) const INSTRUCTIONS: Instructions = Instructions {
 };
 
 pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
-    if d.module.target != "sm_90a" {
-        return Err(Reject::unsupported(format!("wgmma on {}", d.module.target)));
-    }
     sync_aligned(d)?;
     if d.has("fence") {
         return Ok(aligned(|cx| {
@@ -318,7 +315,8 @@ fn issue(
     let sums = cx.wgmma_take(accumulator, registers, group.index, addend == Addend::Zero)?;
     let (cache, saturate) = (cx.units.wgmma.panels.clone(), form.saturate);
     let work = WarpProduct { a, b, addend, saturate, sums, cache, panels: None };
-    cx.stats.tensor.count(form.a, false, (ROWS * form.n * form.k) as u64);
+    let in_f32 = form.d == SumType::F32;
+    cx.stats.tensor.count(form.a, false, in_f32, (ROWS * form.n * form.k) as u64);
     // The four warps share B.
     let rows = form.n / WARPS + if matches!(source, Source::Descriptor(_)) { ROWS } else { 0 };
     cx.stats.tensor.shared_bytes += (rows * form.k * form.a.bits() as usize / 8) as u64;

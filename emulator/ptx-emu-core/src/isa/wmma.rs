@@ -11,7 +11,7 @@
 //! must be aligned as its fragment, at most to 16 bytes by the model of hardware.
 //!
 //! Not noticed: a fragment that is used as that of another layout, shape or matrix; alignment beyond
-//! the size of a row that is shorter than the fragment; forms that the target lacks.
+//! the size of a row that is shorter than the fragment.
 
 mod memory;
 mod product;

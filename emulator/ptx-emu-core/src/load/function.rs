@@ -104,6 +104,7 @@ pub(super) fn decode_all(
         count_decoded();
         let mut builder = FunctionBuilder::new(scopes, function.is_entry);
         module.sources.function(function.pos.line);
+        directives(module, &mut builder, function);
         block(module, &mut builder, body);
         // The end of a body returns (PTX ISA 9.7.12 `ret`).
         module.code.push(Instr {
@@ -275,6 +276,18 @@ fn formal(scopes: &mut Scopes, param: &ast::Variable) -> Result<Passed, LoadErro
     let offset = scopes.reserve(bytes, align).ok_or_else(bad)?;
     scopes.declare(&param.name, Name::Frame { offset, bytes });
     Ok(Passed::Frame { offset, bytes })
+}
+
+/// Refuses the directives that the module's target lacks.
+fn directives(module: &Module, builder: &mut FunctionBuilder, function: &ast::Function) {
+    let Some(language) = module.language else { return };
+    for directive in &function.directives {
+        if let Some(why) = language.lacks_directive(&directive.name) {
+            let line = directive.pos.line;
+            let instruction = module.source_line(line).to_owned();
+            builder.unsupported.push(Unsupported { line, instruction, why });
+        }
+    }
 }
 
 fn block(module: &mut Module, function: &mut FunctionBuilder, body: &ast::Block) {

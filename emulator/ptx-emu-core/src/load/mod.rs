@@ -7,6 +7,7 @@ mod reach;
 pub use examine::{Examination, Examined, entry_names, examine};
 
 use crate::Gpu;
+use crate::isa::needs::Language;
 use crate::load_error::LoadError;
 use crate::machine::module::{Module, Text};
 use crate::syntax::{self, ast};
@@ -77,9 +78,17 @@ impl Module {
         if tree.address_size != 64 {
             return Err(LoadError::AddressSize { actual: tree.address_size });
         }
-        let used = reach::used(tree);
         let target = tree.targets.first().cloned().unwrap_or_default();
+        let language = Language::new(tree.version, &target);
+        if let Some((major, minor)) = language.and_then(|language| language.version_of_target()) {
+            return Err(LoadError::Version {
+                required: format!("{major}.{minor} or later for {target}"),
+                actual: format!("{}.{}", tree.version.0, tree.version.1),
+            });
+        }
+        let used = reach::used(tree);
         let mut module = Self::empty(text, &tree.files, target, gpu);
+        module.language = language;
         module.parts = !used.activemask;
         module.wgmma = used.wgmma;
         module.watched = used.watched;

@@ -81,14 +81,18 @@ impl TensorMap {
         Ok(())
     }
 
-    /// Checks the rules of a GPU's driver too: sm_90 has neither sub-byte types
-    /// nor swizzle atoms above 16 bytes.
+    /// Checks the rules of a GPU's driver too: before sm_90 there are no tensor maps, and sm_90 has
+    /// neither sub-byte types nor swizzle atoms above 16 bytes.
     ///
     /// # Errors
     ///
     /// The first field that breaks one.
     pub fn check_for(&self, gpu: &Gpu) -> Result<(), TensorMapError> {
         self.check()?;
+        if gpu.compute_capability() < (9, 0) {
+            let required = "one of compute capability 9.0 or higher".to_owned();
+            return Err(TensorMapError::field("gpu", required, gpu.name));
+        }
         if !gpu.arch.starts_with("sm_90") {
             return Ok(());
         }

@@ -3,3 +3,4 @@
 mod forms;
 mod forms_ptxas;
 mod loading;
+mod targets;

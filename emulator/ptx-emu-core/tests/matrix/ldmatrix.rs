@@ -1,6 +1,6 @@
 //! `ldmatrix`, `stmatrix`, `movmatrix` in kernels.
 
-use crate::support::{Run, kernel, load_error};
+use crate::support::{Run, error_of};
 use ptx_emu_core::{DiagnosticKind, LoadError};
 
 /// Shared memory of 4 KiB that holds byte `(i * 7 + i / 256) % 251` at `i`, the row
@@ -36,7 +36,8 @@ fn load(instruction: &str, registers: usize) -> Vec<[u8; 4]> {
     for r in 0..registers {
         text += &format!("st.global.u32 [%po+{}], %r{r};\n", r * 128);
     }
-    let run = Run { out_bytes: 128 * registers as u64, ..Run::body(&body(&text)) };
+    let run =
+        Run { out_bytes: 128 * registers as u64, ..Run::body(&body(&text)).target("sm_100a") };
     run.words().into_iter().map(u32::to_le_bytes).collect()
 }
 
@@ -121,7 +122,7 @@ fn store(instruction: &str, registers: usize) -> Vec<Vec<u8>> {
     text += &format!("{instruction} [%r50], {{{}}}; bar.warp.sync -1;\n", list.join(", "));
     text += "ld.shared.v4.u32 {%r30, %r31, %r32, %r33}, [%r50];
              mad.wide.u32 %d9, %tid, 16, %out; st.global.v4.u32 [%d9], {%r30, %r31, %r32, %r33};";
-    let run = Run { out_bytes: 512, ..Run::body(&body(&text)) };
+    let run = Run { out_bytes: 512, ..Run::body(&body(&text)).target("sm_100a") };
     run.bytes().chunks(16).map(<[u8]>::to_vec).collect()
 }
 
@@ -164,7 +165,7 @@ fn stmatrix_stores_what_ldmatrix_loads() {
 fn movmatrix_transposes() {
     let text = "mul.lo.u32 %r1, %tid, 0x00020002; add.u32 %r1, %r1, 0x00010000;
         movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r1; st.global.u32 [%po], %r2;";
-    let words = Run::body(text).words();
+    let words = Run::body(text).target("sm_100a").words();
     for (lane, word) in words.into_iter().enumerate() {
         // Element (row, column) is 8 row + column.
         let (row, column) = (lane / 4, lane % 4 * 2);
@@ -177,7 +178,7 @@ fn movmatrix_transposes() {
 fn generic_addresses() {
     let text = "cvta.shared.u64 %d1, s; mad.wide.u32 %d1, %tid, 48, %d1;
         ldmatrix.sync.aligned.m8n8.x1.b16 {%r1}, [%d1]; st.global.u32 [%po], %r1;";
-    let words = Run::body(&body(text)).words();
+    let words = Run::body(&body(text)).target("sm_100a").words();
     for (lane, word) in words.into_iter().enumerate() {
         let expected = std::array::from_fn(|b| row_byte(lane / 4, lane % 4 * 4 + b));
         assert_eq!(word.to_le_bytes(), expected, "lane {lane}");
@@ -186,7 +187,7 @@ fn generic_addresses() {
 
 #[test]
 fn wrong_addresses_are_reported() {
-    let case = |text: &str| Run::body(&body(text)).diagnostic();
+    let case = |text: &str| Run::body(&body(text)).target("sm_100a").diagnostic();
     let misaligned =
         case("add.u32 %r50, %r50, 8; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r50];");
     assert_eq!(misaligned.kind, DiagnosticKind::Misaligned { required: 16 });
@@ -202,7 +203,7 @@ fn wrong_addresses_are_reported() {
     // Lanes whose addresses are not used may have any.
     let unused = "setp.gt.u32 %p2, %tid, 7; @%p2 mov.u32 %r50, 1;
         ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r50]; st.global.u32 [%po], %r1;";
-    Run::body(&body(unused)).words();
+    Run::body(&body(unused)).target("sm_100a").words();
 }
 
 #[test]
@@ -218,11 +219,11 @@ fn uninitialised_rows_are_reported_and_padding_is_not() {
     };
     let p64 = "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b4x16_p64 {%r1}, [%r50]";
     let p32 = "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32 {%r1}, [%r50]";
-    Run::body(&text(8, p64)).words();
-    Run::body(&text(12, p32)).words();
+    Run::body(&text(8, p64)).target("sm_100a").words();
+    Run::body(&text(12, p32)).target("sm_100a").words();
     let b16 = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r50]";
     for (bytes, load) in [(8, p32), (8, b16), (12, b16)] {
-        let kind = Run::body(&text(bytes, load)).diagnostic().kind;
+        let kind = Run::body(&text(bytes, load)).target("sm_100a").diagnostic().kind;
         assert!(matches!(kind, DiagnosticKind::UninitialisedRead { .. }), "{load}: {kind:?}");
     }
 }
@@ -251,10 +252,10 @@ fn forms_that_do_not_exist() {
         ("stmatrix.sync.aligned.m16n8.x1.shared.b8 [%r3], {%r1};", "m16n8 matrices of this type"),
         ("movmatrix.sync.aligned.m8n8.b16 %r1, %r2;", "no .trans"),
     ] {
-        let error = load_error(&kernel(text));
+        let error = error_of(text, "sm_100a");
         let LoadError::Unsupported(items) = &error else { panic!("{text}: {error}") };
         assert_eq!(items[0].why, why, "{text}");
     }
-    let error = load_error(&kernel("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1}, [%r3];"));
+    let error = error_of("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1}, [%r3];", "sm_80");
     assert!(error.to_string().contains("operand 0: registers: required 2, actual 1"), "{error}");
 }

@@ -2,4 +2,5 @@
 
 mod ldmatrix;
 mod mma;
+mod ring;
 mod wmma;

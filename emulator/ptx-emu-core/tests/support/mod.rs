@@ -40,6 +40,20 @@ pub fn kernel(body: &str) -> String {
     ))
 }
 
+/// The same module for another target than `sm_90a`.
+pub fn for_target(text: &str, target: &str) -> String {
+    text.replace(".target sm_90a", &format!(".target {target}"))
+}
+
+/// A machine that runs a module.
+pub fn machine(text: &str) -> Gpu {
+    // No GPU with sm_120a is described: it has mma.sync of narrow types.
+    if text.contains(".target sm_120a") {
+        return Gpu { arch: "sm_120a", ..Gpu::b200() };
+    }
+    Gpu::for_module(text)
+}
+
 /// A launch of `k` that can be varied.
 #[derive(Clone)]
 pub struct Run {
@@ -76,6 +90,11 @@ impl Run {
         Self::new(kernel(body))
     }
 
+    /// Compiles for another target than `sm_90a`.
+    pub fn target(self, target: &str) -> Self {
+        Self { text: for_target(&self.text, target), ..self }
+    }
+
     pub fn input<T: Copy>(mut self, values: &[T], bytes: impl Fn(T) -> Vec<u8>) -> Self {
         self.input = values.iter().flat_map(|&value| bytes(value)).collect();
         self
@@ -90,7 +109,7 @@ impl Run {
     }
 
     pub fn launch(&self, memory: &mut GlobalMemory) -> Result<(u64, LaunchReport), LaunchError> {
-        let module = match Module::load(&self.text, &Gpu::h200()) {
+        let module = match Module::load(&self.text, &machine(&self.text)) {
             Ok(module) => module,
             Err(error) => panic!("load: {error}\n{}", self.text),
         };
@@ -157,6 +176,15 @@ impl Run {
 /// The error with which a module must be refused.
 pub fn load_error(text: &str) -> LoadError {
     match Module::load(text, &Gpu::h200()) {
+        Err(error) => error,
+        Ok(_) => panic!("loaded:\n{text}"),
+    }
+}
+
+/// The error with which a kernel around `body` must be refused for a target.
+pub fn error_of(body: &str, target: &str) -> LoadError {
+    let text = for_target(&kernel(body), target);
+    match Module::load(&text, &machine(&text)) {
         Err(error) => error,
         Ok(_) => panic!("loaded:\n{text}"),
     }

@@ -2,7 +2,7 @@
 //! order and width. The operations' results are tested with the numerics; here expectations are
 //! written in plain Rust.
 
-use crate::support::{Run, check, kernel, load_error};
+use crate::support::{Run, check, error_of};
 
 /// Lane inputs with edge cases.
 fn words() -> Vec<u32> {
@@ -96,6 +96,7 @@ fn op64(code: &str, expected: impl Fn(u64, u64, u64) -> u64) {
              st.global.u64 [%d8], %d0;"
         ))
         .u64s(&inputs)
+        .target("sm_100")
     };
     let expected: Vec<u64> = (0..96)
         .map(|lane| {
@@ -436,7 +437,7 @@ fn unknown_modifiers_and_operands_are_refused() {
         ("shfl.down.b32 %r1, %r1, 1, 31;", "no .sync"),
         ("cvt.rs.f16.f32 %h1, %f1, %r1;", "stochastic"),
     ] {
-        let message = load_error(&kernel(code)).to_string();
+        let message = error_of(code, "sm_100a").to_string();
         assert!(message.contains(reason), "{code}: {message}");
     }
 }

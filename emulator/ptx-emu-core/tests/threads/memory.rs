@@ -31,6 +31,7 @@ fn vector_loads_and_stores_of_all_widths() {
                 ..Run::body(&format!(
                     "mad.wide.u32 %d1, %tid, 32, %in; mad.wide.u32 %d2, %tid, 32, %out; {code}"
                 ))
+                .target("sm_100")
             };
             check(code, &run.bytes(), &input);
         }

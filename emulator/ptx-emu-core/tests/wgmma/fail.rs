@@ -287,5 +287,5 @@ fn forms_that_do_not_exist() {
     rejects(&form("1, 1, 0, 0", "1, 1, 0, 2"), "sm_90a", "imm-trans-b: required 0 or 1, actual 2");
     rejects(&form("1, 1, 0, 0", "1, 1"), "sm_90a", "operand");
     rejects(&form("mma_async.sync", "mma_async.sp.sync"), "sm_90a", "sparse operands");
-    rejects(PRODUCT, "sm_100a", "wgmma on sm_100a");
+    rejects(PRODUCT, "sm_100a", "target for wgmma: required sm_90a");
 }

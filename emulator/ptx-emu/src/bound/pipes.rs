@@ -24,6 +24,16 @@
 //! On sm_100a the same rates are *assumed*, but for minima and maxima, whose rate there is 128 for FP32, so that
 //! they count their slot only; packed FP32 (`FFMA2`) takes two clocks, because the data sheet's FP32
 //! rate is 128 multiply-adds per clock and SM.
+//!
+//! Before sm_90 the guide has the same rates, but for these:
+//!
+//! | target | cost | source |
+//! |---|---|---|
+//! | sm_80 | FMA 2, of FP32 and of integer multiply-add | Guide, 8.0: 64 results of either. Nsight Compute's documentation has one FMA pipe there, whose halves are later |
+//! | sm_86, sm_89 | half 2, of packed halves | Guide, 8.6 and 8.9: 128 results; the architecture papers of GA102 and AD102 give halves the rate of FP32 |
+//!
+//! That their opcodes are those of sm_90 or `IMNMX`, integer minima and maxima on the ALU, is from kernels for
+//! `mma.sync` that ptxas 13.0 compiled.
 
 use super::counts::Counts;
 use super::disassembly::Instruction;
@@ -109,7 +119,7 @@ pub(super) enum Pipe {
 pub(super) const TABLE: &[(Pipe, &str)] = &[
     (
         Pipe::Alu,
-        "ISETP IADD3 LOP3 SHF LEA SEL FSEL FMNMX FMNMX3 FSETP PRMT F2FP VIMNMX VIMNMX3 \
+        "ISETP IADD3 IMNMX LOP3 SHF LEA SEL FSEL FMNMX FMNMX3 FSETP PRMT F2FP VIMNMX VIMNMX3 \
          VIADDMNMX VHMNMX SGXT PLOP3 P2R",
     ),
     (Pipe::Float, "FADD FMUL FFMA"),
@@ -117,13 +127,13 @@ pub(super) const TABLE: &[(Pipe, &str)] = &[
     (Pipe::PackedFloat, "FADD2 FMUL2 FFMA2"),
     (Pipe::Multiply, "IMAD IDP"),
     (Pipe::Xu, "MUFU FLO POPC"),
-    (Pipe::Lsu, "LD LDG LDS LDSM ST STG STS STSM STAS LDGSTS REDG ATOMS SHFL"),
+    (Pipe::Lsu, "LD LDG LDS LDSM ST STG STS STSM STAS LDGSTS REDG RED ATOMG ATOMS SHFL"),
     (Pipe::Uniform, "UMOV UIADD3 USHF UIMAD UISETP ULOP3 ULEA USEL UP2UR UPLOP3 USGXT UFLO UPRMT"),
     (Pipe::Tensor, "HMMA HGMMA QGMMA UTCHMMA UTCOMMA UTCQMMA"),
     (
         Pipe::Slot,
         "BRA BRX BRXU CALL RET EXIT BSSY BSYNC BREAK BPT NOP YIELD NANOSLEEP WARPSYNC \
-         ENDCOLLECTIVE ELECT MATCH VIADD VOTEU REDUX CREDUX FCHK I2F F2I I2FP MOV CS2R R2P R2UR S2R S2UR LDC \
+         ENDCOLLECTIVE ELECT MATCH VIADD IABS HMNMX2 VOTE VOTEU REDUX CREDUX FCHK I2F F2I I2FP MOV CS2R R2P R2UR S2R S2UR LDC \
          ULDC LDCU BAR MEMBAR FENCE ERRBAR CGAERRBAR CCTL SYNCS ACQBULK PREEXIT DEPBAR LDGDEPBAR \
          USETMAXREG WARPGROUP UBLKCP UTMALDG UTMASTG UTMACCTL UTMACMDFLUSH UCGABAR_ARV \
          UCGABAR_WAIT UTCCP UTCBAR UTCATOMSWS UVIRTCOUNT UGETNEXTWORKID LDTM STTM",
@@ -153,12 +163,16 @@ pub struct UnknownArch {
 }
 
 /// The pipes of a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Machine {
     /// Schedulers of an SM.
     pub schedulers: u32,
     /// Rates are those of another architecture.
     pub(super) borrowed: bool,
+    /// Clocks of FP32, and of integer multiply-add in both halves of its pipe.
+    pub(super) float: f64,
+    /// Clocks of packed halves.
+    pub(super) half: f64,
     pub(super) table: &'static [(Pipe, &'static str)],
 }
 
@@ -168,15 +182,17 @@ impl Machine {
     /// # Errors
     /// [`UnknownArch`].
     pub fn of(gpu: &Gpu) -> Result<Self, UnknownArch> {
-        let borrowed = match gpu.arch {
-            "sm_90a" => false,
-            "sm_100a" | "sm_103a" => true,
+        let (borrowed, float, half) = match gpu.arch {
+            "sm_80" => (false, 2.0, 1.0),
+            "sm_86" | "sm_89" => (false, 1.0, 2.0),
+            "sm_90a" => (false, 1.0, 1.0),
+            "sm_100a" | "sm_103a" => (true, 1.0, 1.0),
             other => {
-                let required = "sm_90a, sm_100a or sm_103a";
+                let required = "sm_80, sm_86, sm_89, sm_90a, sm_100a or sm_103a";
                 return Err(UnknownArch { required, actual: other.to_owned() });
             }
         };
-        Ok(Self { schedulers: 4, borrowed, table: TABLE })
+        Ok(Self { schedulers: 4, borrowed, float, half, table: TABLE })
     }
 
     /// The clocks of an instruction.
@@ -199,11 +215,11 @@ impl Machine {
         }
         match pipe {
             Pipe::Alu => cost[Resource::Alu as usize] = 2.0,
-            Pipe::Float => cost[Resource::Fma as usize] = 1.0,
+            Pipe::Float => cost[Resource::Fma as usize] = self.float,
             Pipe::PackedFloat => cost[Resource::Fma as usize] = 2.0,
-            Pipe::Half => cost[Resource::Half as usize] = 1.0,
+            Pipe::Half => cost[Resource::Half as usize] = self.half,
             Pipe::Multiply => {
-                cost[Resource::Fma as usize] = 1.0;
+                cost[Resource::Fma as usize] = self.float;
                 cost[Resource::FmaHeavy as usize] = 2.0;
             }
             Pipe::Xu => cost[Resource::Xu as usize] = 8.0,

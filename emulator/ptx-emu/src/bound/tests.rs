@@ -167,11 +167,18 @@ fn a_changed_table_is_noticed() {
     }
 }
 
-/// `tests/data/bound/opcodes.txt`: those of the machine code of all our kernels, sm_90a and sm_100a.
+/// `tests/data/bound/opcodes.txt`: those of the machine code of all our kernels, sm_90a and sm_100a;
+/// `opcodes.sm_80.txt`: those of a sample for sm_80 to sm_89.
 #[test]
 fn opcodes_of_our_kernels_have_one_pipe_each() {
     let machine = Machine::of(&Gpu::h200()).expect("rates");
-    let opcodes: Vec<&str> = include_str!("../../tests/data/bound/opcodes.txt").lines().collect();
+    let opcodes: Vec<&str> = [
+        include_str!("../../tests/data/bound/opcodes.txt"),
+        include_str!("../../tests/data/bound/opcodes.sm_80.txt"),
+    ]
+    .into_iter()
+    .flat_map(str::lines)
+    .collect();
     assert!(opcodes.len() > 100);
     for opcode in &opcodes {
         let instruction = Instruction {
@@ -195,12 +202,15 @@ fn opcodes_of_our_kernels_have_one_pipe_each() {
 
 #[test]
 fn rates_are_of_known_architectures() {
-    let gpu = Gpu { arch: "sm_80", ..Gpu::h200() };
+    let gpu = Gpu { arch: "sm_75", ..Gpu::h200() };
     let error = Machine::of(&gpu).expect_err("no rates");
     assert_eq!(
         error.to_string(),
-        "architecture: required sm_90a, sm_100a or sm_103a, actual `sm_80`"
+        "architecture: required sm_80, sm_86, sm_89, sm_90a, sm_100a or sm_103a, actual `sm_75`"
     );
+    for gpu in Gpu::ALL {
+        assert!(Machine::of(&gpu).is_ok(), "{}", gpu.name);
+    }
     let sm90 = Machine::of(&Gpu::h200()).expect("rates");
     let sm100 = Machine::of(&Gpu::b200()).expect("rates");
     assert!(!sm90.assumes(Resource::Issue) && sm100.assumes(Resource::Issue));
@@ -213,6 +223,22 @@ fn rates_are_of_known_architectures() {
     };
     let alu = |machine: &Machine| machine.cost(&maximum).expect("a cost")[Resource::Alu as usize];
     assert!(alu(&sm90) > 1.0 && alu(&sm100) < 1.0);
+    let costs = |gpu: &Gpu, opcode: &str, resources: [Resource; 3]| {
+        let instruction = Instruction { opcode: opcode.to_owned(), ..maximum.clone() };
+        let cost = Machine::of(gpu).expect("rates").cost(&instruction).expect("a cost");
+        resources.map(|resource| cost[resource as usize] as u32)
+    };
+    for (gpu, fp32, integer, half) in [
+        (Gpu::a100(), 2, [2, 2, 0], 1),
+        (Gpu::rtx3090(), 1, [1, 2, 0], 2),
+        (Gpu::l40s(), 1, [1, 2, 0], 2),
+        (Gpu::h200(), 1, [1, 2, 0], 1),
+    ] {
+        let resources = [Resource::Fma, Resource::FmaHeavy, Resource::Half];
+        assert_eq!(costs(&gpu, "FFMA", resources), [fp32, 0, 0], "{}", gpu.name);
+        assert_eq!(costs(&gpu, "IMAD", resources), integer, "{}", gpu.name);
+        assert_eq!(costs(&gpu, "HFMA2", resources), [0, 0, half], "{}", gpu.name);
+    }
 }
 
 /// A diamond: what one side has counted is missing on the other.

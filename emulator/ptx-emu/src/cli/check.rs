@@ -53,7 +53,10 @@ fn examine(args: &CheckArgs) -> Result<(Gpu, Examination), CliError> {
     let whole = found.entries.iter().position(|entry| {
         matches!(
             entry.outcome,
-            Err(LoadError::Target { .. } | LoadError::AddressSize { .. } | LoadError::Syntax(_))
+            Err(LoadError::Target { .. }
+                | LoadError::Version { .. }
+                | LoadError::AddressSize { .. }
+                | LoadError::Syntax(_))
         )
     });
     if let Some(at) = whole
@@ -89,8 +92,8 @@ fn as_text(args: &CheckArgs, gpu: &Gpu, found: &Examination) -> String {
             Ok((kernel, unsupported)) => {
                 let verdict = match unsupported.len() {
                     0 => "loads".to_owned(),
-                    1 => "does not load: 1 instruction is not modelled".to_owned(),
-                    many => format!("does not load: {many} instructions are not modelled"),
+                    1 => "does not load: 1 instruction is not supported".to_owned(),
+                    many => format!("does not load: {many} instructions are not supported"),
                 };
                 let _ = write!(text, "\n`{name}` {verdict}");
                 properties(&mut text, kernel);

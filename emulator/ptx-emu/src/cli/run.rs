@@ -75,8 +75,8 @@ pub(crate) struct ShapeArgs {
 /// Machine to be.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MachineArgs {
-    /// Machine to be; by default the one that the module's target names.
-    #[arg(long, value_name = "h200|b200|b300", value_parser = gpu)]
+    /// Machine to be; by default the one of the lowest compute capability that runs the module.
+    #[arg(long, value_name = "NAME", value_parser = gpu, help = gpu_help())]
     gpu: Option<Gpu>,
 }
 
@@ -167,7 +167,14 @@ pub(crate) fn extent(text: &str) -> Result<[u32; 3], String> {
 
 /// Parses a machine's name.
 fn gpu(name: &str) -> Result<Gpu, String> {
-    Gpu::by_name(name).ok_or_else(|| format!("required h200, b200 or b300, actual `{name}`"))
+    Gpu::by_name(name).ok_or_else(|| format!("required {}, actual `{name}`", Gpu::names()))
+}
+
+fn gpu_help() -> String {
+    format!(
+        "Machine to be: {}; by default the one of the lowest compute capability that runs the module",
+        Gpu::names()
+    )
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {

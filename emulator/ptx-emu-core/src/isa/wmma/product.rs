@@ -112,11 +112,12 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
 /// The operation, its multiply-adds counted.
 fn counted(op: Op, form: Form) -> Op {
     let Shape { m, n, k } = form.shape;
+    let in_f32 = form.d == Accumulator::F32;
     match op {
         Op::Exchange { members, run } => Op::Exchange {
             members,
             run: Box::new(move |cx, mask| {
-                cx.stats.tensor.count(form.element, false, (m * n * k) as u64);
+                cx.stats.tensor.count(form.element, false, in_f32, (m * n * k) as u64);
                 run(cx, mask)
             }),
         },

@@ -15,6 +15,7 @@ use super::code::{FunctionCode, Instr};
 use super::counting::Counting;
 use super::units::Touches;
 use crate::Gpu;
+use crate::isa::needs::Language;
 use crate::load_error::LoadError;
 use crate::sources::{SourceLine, Sources};
 use crate::syntax::ast;
@@ -94,6 +95,8 @@ pub struct Module {
     pub(crate) gpu: Gpu,
     /// The module's `.target`.
     pub(crate) target: String,
+    /// Its `.version` and `.target`, if the target has the form `sm_NN`.
+    pub(crate) language: Option<Language>,
     pub(crate) code: Vec<Instr>,
     pub(crate) functions: Vec<FunctionCode>,
     /// Indices in `code` of the text's instructions, in its order: reads of special registers stand
@@ -145,6 +148,7 @@ impl Module {
             sources: Sources::new(files),
             gpu: gpu.clone(),
             target,
+            language: None,
             code: Vec::new(),
             functions: Vec::new(),
             written: Vec::new(),

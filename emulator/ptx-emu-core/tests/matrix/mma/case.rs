@@ -1,6 +1,6 @@
 //! Layouts as the PTX ISA lists them, and kernels around one instruction.
 
-use crate::support::{Run, kernel};
+use crate::support::{Run, for_target, kernel};
 use ptx_emu_core::tensor::element::Element;
 
 /// Reproducible numbers.
@@ -146,7 +146,7 @@ impl Case {
         for r in 0..d {
             body += &format!("st.global.{ty} [%d59+{}], {class}{r};\n", r * 32 * bytes);
         }
-        kernel(&body)
+        for_target(&kernel(&body), "sm_120a")
     }
 
     pub fn run(&self, input: &[u32]) -> Vec<u32> {

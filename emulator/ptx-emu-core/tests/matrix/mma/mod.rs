@@ -6,7 +6,7 @@ mod float;
 mod integer;
 mod quad;
 
-use crate::support::{Run, kernel, load_error};
+use crate::support::{Run, error_of};
 use case::{Case, d_place};
 use ptx_emu_core::{DiagnosticKind, LoadError};
 
@@ -99,12 +99,13 @@ fn forms_that_do_not_exist() {
         ),
     ];
     for (name, why) in cases {
-        let error = load_error(&kernel(&format!("{name} {d}, {ab}, {c};")));
+        let error = error_of(&format!("{name} {d}, {ab}, {c};"), "sm_120a");
         let LoadError::Unsupported(items) = &error else { panic!("{name}: {error}") };
         assert!(items[0].why.contains(why), "{name}: {error}");
     }
-    let short = load_error(&kernel(
+    let short = error_of(
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1}, {%r0, %r1}, {%r2}, {%f0, %f1, %f2, %f3};",
-    ));
+        "sm_80",
+    );
     assert!(short.to_string().contains("operand 0: registers: required 4, actual 2"), "{short}");
 }

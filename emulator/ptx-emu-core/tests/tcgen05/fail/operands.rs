@@ -207,6 +207,6 @@ fn forms_that_do_not_exist() {
     for (instruction, part) in cases {
         rejects(&instruction, "sm_100a", part);
     }
-    rejects(PRODUCT, "sm_90a", "tcgen05 on sm_90a");
-    rejects("tcgen05.shift.cta_group::1.down [%r50];", "sm_100f", "tcgen05.shift on sm_100f");
+    rejects(PRODUCT, "sm_90a", "target for tcgen05: required sm_100a");
+    rejects("tcgen05.shift.cta_group::1.down [%r50];", "sm_100f", "target for tcgen05.shift");
 }
