@@ -111,7 +111,14 @@ fn copy(d: &mut Decode<'_>) -> Decoded<Op> {
     let amount = if d.count() > 3 + usize::from(hint) {
         let operand = d.operand(3)?;
         match d.pred(operand) {
-            Ok(pred @ Pred::Register(..)) => Amount::Unless(pred),
+            Ok(pred @ Pred::Register(..)) => {
+                let what = "cp.async with a predicate";
+                let language = d.module.language;
+                match language.and_then(|language| language.lacks_since(what, (7, 5))) {
+                    Some(why) => return Err(Reject::unsupported(why)),
+                    None => Amount::Unless(pred),
+                }
+            }
             _ => Amount::Bytes(d.src::<u32>(3)?),
         }
     } else {

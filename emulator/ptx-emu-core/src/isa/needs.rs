@@ -2,8 +2,7 @@
 //! is refused for what its own `.target` and `.version` lack, whichever machine loads it, as ptxas
 //! does; a later machine runs it if its text is right.
 //!
-//! Not noticed: features that only the types of operands tell (`cp.async` with a predicate needs PTX
-//! 7.5); differences between targets before `sm_75`.
+//! Not noticed: differences between targets before `sm_75`.
 
 mod table;
 
@@ -207,6 +206,12 @@ impl Language {
             what.push_str(modifier);
         }
         Some(self.message(&what, rule.needs))
+    }
+
+    /// Says that the module's version lacks `what`, which only the types of operands tell.
+    pub(crate) fn lacks_since(&self, what: &str, since: Version) -> Option<String> {
+        let need = from(0, since);
+        (!need.is_met(self)).then(|| self.message(what, &[need]))
     }
 
     /// Says what the module lacks for a special register, by its name with `%`.

@@ -68,6 +68,16 @@ fn products_of_a_warp() {
     let counters = counters(&Case::new(body).block(64).out(256), Schedule::Eager);
     let tensor = counters.tensor;
     assert_eq!((tensor.instructions, tensor.half, tensor.integer), (4, 2 * 2048, 2 * 4096));
+    assert_eq!((tensor.half_in_f32, tensor.byte_in_f32), (2 * 2048, 0));
+    // One SM: 8-bit products take half the time, and GeForce sums halves in f32 at half the rate.
+    for (gpu, clocks) in [
+        (Gpu::a100(), (4096.0 + 4096.0) / 1024.0),
+        (Gpu::rtx3090(), (2.0 * 4096.0 + 4096.0) / 512.0),
+        (Gpu::l40s(), (4096.0 + 4096.0) / 512.0),
+    ] {
+        let found = part(&counters, &gpu, "tensor") * gpu.clock_hz;
+        assert!((found - clocks).abs() < 1e-9, "{} {found}", gpu.name);
+    }
     assert_eq!(counters.family(Family::Matrix).warp, 4);
     assert_eq!(counters.family(Family::Warp).warp, 0);
 }

@@ -141,7 +141,7 @@ impl Ring {
         .replace("{%b0, %b1}", "{%c0, %c1}")
     }
 
-    fn launch(&self, gpu: &Gpu, schedule: Schedule) -> Result<Vec<f32>, Diagnostic> {
+    fn launch(&self, gpu: &Gpu, schedule: Schedule) -> Result<Vec<f32>, Box<Diagnostic>> {
         let text = self.text();
         let module = Module::load(&text, gpu).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let mut memory = GlobalMemory::new();
@@ -162,7 +162,7 @@ impl Ring {
         };
         match module.launch(&mut memory, &launch) {
             Ok(_) => {}
-            Err(LaunchError::Diagnostic(diagnostic)) => return Err(*diagnostic),
+            Err(LaunchError::Diagnostic(diagnostic)) => return Err(diagnostic),
             Err(error) => panic!("{error}"),
         }
         let bytes = memory.read(out, 1024).unwrap();
