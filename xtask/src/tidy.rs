@@ -244,6 +244,7 @@ const EMULATOR: Layers<'_> = Layers {
         "readable",
         "sources",
         "gpu",
+        "language",
         "tensor_map",
         "schedule",
         "checks",

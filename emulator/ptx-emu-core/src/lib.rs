@@ -65,7 +65,7 @@
 //! | [`num`] | arithmetic on single values |
 //! | [`tensor`] | arithmetic and layouts of tensor cores |
 //! | [`syntax`], `readable`, `sources` | PTX text to syntax tree; names and lines of source in messages |
-//! | `gpu` | machines |
+//! | `gpu`, `language` | machines; what the targets and versions of PTX have |
 //! | [`tensor_map`] | tensor maps and the geometry of tile copies |
 //! | `schedule`, `checks`, `counters` | schedules, kinds of findings and their levels, counts |
 //! | `memory` | memories tracked per byte |
@@ -82,6 +82,7 @@ mod decode;
 mod diagnostic;
 mod gpu;
 mod isa;
+mod language;
 mod load;
 mod load_error;
 mod machine;

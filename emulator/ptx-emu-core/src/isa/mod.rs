@@ -2,7 +2,7 @@
 //! which instructions are its own ([`Instructions`]); each module head states which sections of the
 //! PTX ISA it models and which errors it can miss. An instruction that belongs to no family is
 //! reported as unsupported when a module is loaded, and so is one that the module's target lacks
-//! ([`needs`]).
+//! ([`language`](crate::language)).
 
 mod atom;
 mod bits;
@@ -23,7 +23,6 @@ mod mbarrier;
 mod mem;
 mod mma;
 mod mov;
-pub(crate) mod needs;
 mod sync;
 mod system_call;
 mod tcgen05;

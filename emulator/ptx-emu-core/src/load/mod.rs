@@ -7,7 +7,7 @@ mod reach;
 pub use examine::{Examination, Examined, entry_names, examine};
 
 use crate::Gpu;
-use crate::isa::needs::Language;
+use crate::language::Language;
 use crate::load_error::LoadError;
 use crate::machine::module::{Module, Text};
 use crate::syntax::{self, ast};

@@ -15,7 +15,7 @@ use super::code::{FunctionCode, Instr};
 use super::counting::Counting;
 use super::units::Touches;
 use crate::Gpu;
-use crate::isa::needs::Language;
+use crate::language::Language;
 use crate::load_error::LoadError;
 use crate::sources::{SourceLine, Sources};
 use crate::syntax::ast;

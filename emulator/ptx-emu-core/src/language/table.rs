@@ -6,9 +6,9 @@ use super::{Feature, Named, Need, family, from, own, version};
 
 /// The targets of `tcgen05`. `sm_110` was `sm_101` before PTX 9.0.
 const DATACENTRE: &[Need] = &[own(&[100, 101, 103, 110], (8, 6)), family(&[100, 110], (8, 8))];
-/// Those of them with a suffix `a`.
+/// The targets of `tcgen05` with a suffix `a`.
 const DATACENTRE_A: &[Need] = &[own(&[100, 101, 103, 110], (8, 6))];
-/// All of them with features of PTX 8.8.
+/// The targets of `tcgen05`, for features of PTX 8.8.
 const DATACENTRE_8_8: &[Need] = &[family(&[100, 110], (8, 8))];
 /// All targets of Blackwell with a suffix.
 const BLACKWELL_A: Need = own(&[100, 101, 103, 110, 120, 121], (8, 6));
