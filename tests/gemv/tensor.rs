@@ -270,7 +270,7 @@ fn fewer_instructions() {
         println!(
             "{shape}: {kernel} issues {own} warp instructions, gemm_sm100_nvfp4_128x8 {product}"
         );
-        assert!(2 * own > 3 * product, "{kernel}: {own}, on the tensor cores {product}");
+        assert!(5 * own > 9 * product, "{kernel}: {own}, on the tensor cores {product}");
         let blocks = (shape.m * shape.k / 16 / 32) as u64;
         let modelled = vector::issued_per_block(layout) * blocks;
         assert!((modelled..=modelled * 4 / 3).contains(&own), "{kernel}: {own} {modelled}");

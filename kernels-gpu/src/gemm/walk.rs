@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | [`OwnRun`] | the end of the rest of the CTA's run | sm_90a: producer, consumers of dense products |
 //! | `sm90::message::Received` | number of a message in shared memory | sm_90a: consumers of grouped and mixed products |
-//! | `sm100::schedule::Scheduled` | number of a tile, which the hardware hands out or which is the cluster's in turn; or as [`OwnRun`] | sm_100a: all |
+//! | `sm100::schedule::Scheduled` | number of a tile, which the hardware hands out or which is the cluster's in turn; or the complement of [`OwnRun`]'s | sm_100a: all |
 //!
 //! sm_90a's consumers have no register left for more than the position. For the same reason they leave their
 //! loop where an item is [the last](Visit::last) instead of testing for the end at its head: with that test

@@ -70,12 +70,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
     let mut walk = Walk::<Scheduled<false>>::start(cta);
     let x_is_weights = cta.swapped();
     // K steps of the tile whose weights are copied before all activations.
-    // SAFETY: a CTA that has no item copies nothing early.
-    let (first, end) = unsafe { cta.steps_of(&walk.item(cta)) };
-    let mut early = (end - first).min(config.stages());
-    if !cta.list.begins_early() {
-        early = 0;
-    }
+    let mut early = if cta.list.begins_early() { config.stages() } else { 0 };
     let mut known = u32::MAX;
     // SAFETY: the table of the work list, if it has one, is made.
     while let Some(item) = unsafe { walk.current(cta) } {
@@ -86,6 +81,7 @@ pub unsafe fn run<L: WorkList>(cta: &Cta<'_, L>) {
             cta.acquire(&tile, [X_CODES, RESULT], &mut known)
         };
         let (first, end) = cta.steps_of(&item);
+        early = early.min(end - first);
         if L::MIXED {
             (x_policy, y_policy) = (policy(cta.params.x_once), policy(cta.params.y_once));
         }

@@ -16,17 +16,20 @@ use super::memory::{Memory, arrive_at};
 use super::role::Sm100;
 use super::{Cta, WorkList};
 use crate::gemm::cta::Target;
-use crate::gemm::walk::{OwnRun, Source, Walk};
+use crate::gemm::walk::Source;
 use crate::pipeline::Cursor;
 use cuda_std::ptx::{cluster, fence, grid, mbarrier, memory};
 use cuda_std::{thread, warp};
-use fp4_formats::gemm::Item;
+use fp4_formats::gemm::{Item, Run};
 
 /// The source of a role's tiles; with `WARP` whole warps walk, otherwise one lane.
 #[derive(Clone, Copy)]
 pub struct Scheduled<const WARP: bool> {
     /// The next response of the hardware's scheduler.
     cursor: Cursor,
+    /// The position behind the last item, in kernels with runs. Others count their tiles for each item, which
+    /// takes no register.
+    end: u32,
 }
 
 /// The order of a kernel's tiles, as the table above says.
@@ -53,31 +56,34 @@ impl Order {
 /// The number of a tile past the last one.
 const NONE: u32 = u32::MAX;
 
-/// Positions are those of [`OwnRun`], or numbers of tiles. Mixed products count them from the last one down:
-/// the longest tiles have the highest numbers.
+/// Positions are numbers of tiles, or the complements of a run's, which ascend like those: one comparison
+/// finds the end in either order. Mixed products count from the last tile down: the longest tiles have the
+/// highest numbers.
 impl<L: WorkList, const WARP: bool> Source<Sm100, L> for Scheduled<WARP> {
     #[inline(always)]
     fn start(cta: &Cta<'_, L>) -> (Self, u32) {
-        let at = match Order::of(cta) {
-            Order::Run => Walk::<OwnRun>::start(cta).position(),
-            Order::Asked | Order::InTurn => Sm100::run_index(cta.config),
+        let (at, end) = match Order::of(cta) {
+            Order::Run => {
+                let Run { first, end } = L::run(cta);
+                (!end, !first)
+            }
+            Order::Asked | Order::InTurn => {
+                let kept = cta.config.takes_stream_k();
+                (Sm100::run_index(cta.config), if kept { L::count(cta) } else { NONE })
+            }
         };
-        (Self { cursor: cta.memory.responses().consumer() }, at)
+        (Self { cursor: cta.memory.responses().consumer(), end }, at)
     }
 
     #[inline(always)]
     fn is_done(&self, cta: &Cta<'_, L>, at: u32) -> bool {
-        match Order::of(cta) {
-            Order::Run => Walk::resumed(cta, at).is_done(cta),
-            Order::Asked | Order::InTurn => at >= L::count(cta),
-        }
+        at >= if cta.config.takes_stream_k() { self.end } else { L::count(cta) }
     }
 
     #[inline(always)]
     unsafe fn item(&self, cta: &Cta<'_, L>, at: u32) -> Item {
         match Order::of(cta) {
-            // SAFETY: the caller's.
-            Order::Run => unsafe { Walk::resumed(cta, at).item(cta) },
+            Order::Run => L::take(cta, &mut Run { first: !self.end, end: !at }),
             Order::Asked | Order::InTurn => {
                 let (first, end) = cta.steps();
                 Item { tile: if L::MIXED { L::count(cta) - 1 - at } else { at }, first, end }
@@ -89,7 +95,7 @@ impl<L: WorkList, const WARP: bool> Source<Sm100, L> for Scheduled<WARP> {
     unsafe fn next(&mut self, cta: &Cta<'_, L>, at: u32, item: &Item) -> u32 {
         match Order::of(cta) {
             Order::Asked => {}
-            Order::Run => return Walk::behind(cta, item).position(),
+            Order::Run => return !L::end(cta, item),
             Order::InTurn => return at + thread::grid_dim_x() / cta.config.cluster(),
         }
         let responses = cta.memory.responses();
