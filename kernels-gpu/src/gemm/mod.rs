@@ -1,8 +1,8 @@
 //! GEMM with block-scaled 4-bit weights, `C[m, n] = factors * sum_k A[m, k] B[n, k] + bias[n]`.
 //!
-//! Each architecture has its own main loop. They share the context of a role ([`cta`]), the [walk] over tiles, the [work list](work), the
-//! table of a grouped product's problems ([`groups`]), the table of mixed products ([`mixed`]), the
-//! [fix-up](fix_up) of stream-K with its [`flags`], and the epilogue.
+//! Each architecture has its own main loop. They share the context of a role ([`cta`]), the [walk] over
+//! tiles, the [work list](work), the table of a grouped product's problems ([`groups`]), the table of
+//! mixed products ([`mixed`]), the [fix-up](fix_up) of stream-K with its [`flags`], and the epilogue.
 
 pub mod cta;
 pub mod entries;

@@ -1,8 +1,9 @@
 //! Factors and bias: `alpha * row[m] * column[n] * sum + bias[n]`, in f32, from left to right.
 
-use cuda_std::ptx::{convert, memory};
-use fp4_formats::FloatType;
+use cuda_std::ptx::memory;
 use fp4_formats::gemm::Affine;
+
+use super::floats;
 
 /// The factor and the bias of one column of the result.
 #[derive(Clone, Copy)]
@@ -108,7 +109,7 @@ pub unsafe fn values<const N: usize>(
             return values;
         }
         let mut biases = [0.0; N];
-        if affine.bias_type == FloatType::F32 as u32 {
+        if floats::is_f32(affine.bias_type) {
             for i in 0..N {
                 biases[i] = wide_bias(affine, n + i as u32);
             }
@@ -117,11 +118,7 @@ pub unsafe fn values<const N: usize>(
             for i in 0..N {
                 halves[i] = half_bias(affine, n + i as u32);
             }
-            biases = if affine.bias_type == FloatType::F16 as u32 {
-                halves.map(convert::cvt_f32_f16)
-            } else {
-                halves.map(widened_bf16)
-            };
+            biases = floats::widened(affine.bias_type, halves);
         }
         for i in 0..N {
             values[i] = Column { bias: biases[i], ..Column::NONE }.apply(values[i]);
@@ -133,8 +130,7 @@ pub unsafe fn values<const N: usize>(
 /// Bytes of an element of the bias.
 #[inline(always)]
 pub fn bias_bytes(affine: &Affine) -> u64 {
-    let wide = affine.bias_type == FloatType::F32 as u32;
-    if wide { FloatType::F32.bytes().into() } else { FloatType::F16.bytes().into() }
+    floats::bytes(affine.bias_type)
 }
 
 /// Factor of column `n`.
@@ -155,15 +151,11 @@ unsafe fn column_factor(affine: &Affine, n: u32) -> f32 {
 unsafe fn bias(affine: &Affine, n: u32) -> f32 {
     // SAFETY: an element of the vector, which has elements of its type.
     unsafe {
-        if affine.bias_type == FloatType::F32 as u32 {
+        if floats::is_f32(affine.bias_type) {
             wide_bias(affine, n)
         } else {
-            let half = half_bias(affine, n);
-            if affine.bias_type == FloatType::F16 as u32 {
-                convert::cvt_f32_f16(half)
-            } else {
-                widened_bf16(half)
-            }
+            let [bias] = floats::widened(affine.bias_type, [half_bias(affine, n)]);
+            bias
         }
     }
 }
@@ -186,10 +178,4 @@ unsafe fn wide_bias(affine: &Affine, n: u32) -> f32 {
 unsafe fn half_bias(affine: &Affine, n: u32) -> u16 {
     // SAFETY: an element of the vector.
     unsafe { memory::ld_global_nc_u16(affine.bias + u64::from(n) * 2) }
-}
-
-/// The value of a bf16.
-#[inline(always)]
-fn widened_bf16(half: u16) -> f32 {
-    f32::from_bits(u32::from(half) << 16)
 }

@@ -1,15 +1,17 @@
 //! The largest magnitude of a launch's results, in f32, if a launch asks for it.
 
-use cuda_std::ptx::{float, marker, reduce};
+use cuda_std::ptx::{float, reduce};
 use cuda_std::warp;
 use fp4_formats::gemm::Sink;
+
+use super::pinned_halves;
 
 /// Whether one is asked for.
 #[inline(always)]
 pub fn is_wanted(sink: &Sink) -> bool {
     // Pinned, so that the answer takes no register during the main loop.
-    let [low, high] = [sink.magnitude as u32, (sink.magnitude >> 32) as u32];
-    marker::pin(low) | marker::pin(high) != 0
+    let [low, high] = pinned_halves(sink.magnitude);
+    low | high != 0
 }
 
 /// The larger one of `found` and the largest magnitude of the first `exist` values; NaN if any of

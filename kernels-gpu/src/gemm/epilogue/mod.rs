@@ -1,7 +1,8 @@
 //! The epilogue of both architectures: from f32 sums to results in memory.
 //!
 //! ```text
-//! sums --affine--> alpha * row * column * sum + bias --combine--> results --line--> --sink--> memory
+//! sums --affine--> alpha * row * column * sum + bias --combine--> results
+//! results --line--> finished results --sink--> memory
 //! ```
 //!
 //! | file | step |
@@ -10,11 +11,13 @@
 //! | [`combine`] | values to results: activations, and pairs of values that make one result |
 //! | [`line`] | the last operations in f32: the [`residual`] is added, the [`largest`] magnitude found |
 //! | [`direct`] | sink: threads convert and store floats |
+//! | [`floats`] | elements that are read or stored as f16, bf16 or f32 |
 //! | [`blocks`] | sink: threads quantise blocks of 16 columns to NVFP4, or 32 to MXFP4, and store codes and scales |
 //!
 //! All results go through [`line`], unless the launch's epilogue [is
 //! plain](fp4_formats::gemm::Epilogue::is_plain) or [a plain
-//! gate](fp4_formats::gemm::Epilogue::is_plain_gate). [`nan`] makes all results NaN if a grouped product's token counts are bad.
+//! gate](fp4_formats::gemm::Epilogue::is_plain_gate). [`nan`] makes all results NaN if a grouped product's token
+//! counts are bad.
 //!
 //! sm_100a has one more sink for floats, boxes of results that the copy engine stores; it converts
 //! by [`direct::Bits`], too, which is the only place that looks at the type of a float result.
@@ -25,13 +28,13 @@ pub mod affine;
 pub mod blocks;
 pub mod combine;
 pub mod direct;
+pub mod floats;
 pub mod largest;
 pub mod line;
 pub mod nan;
 pub mod residual;
 
 use cuda_std::ptx::marker;
-use fp4_formats::FloatType;
 use fp4_formats::gemm::{OUT_MXFP4, OUT_NVFP4, Sink};
 
 /// Neighbouring columns that a thread stores together: 16 bytes of 16-bit results.
@@ -53,13 +56,20 @@ pub fn is_mxfp4(sink: &Sink) -> bool {
 /// Whether results are f32: elements of 4 bytes. All other floats have 2.
 #[inline(always)]
 pub fn is_f32(sink: &Sink) -> bool {
-    sink.out_type == FloatType::F32 as u32
+    floats::is_f32(sink.out_type)
 }
 
 /// Bytes of an element of a result in floats.
 #[inline(always)]
 pub fn element_bytes(sink: &Sink) -> u64 {
-    u64::from(if is_f32(sink) { FloatType::F32.bytes() } else { FloatType::F16.bytes() })
+    floats::bytes(sink.out_type)
+}
+
+/// The lower and the upper half of a parameter, pinned, so that what is asked of it takes no register during the
+/// main loop.
+#[inline(always)]
+fn pinned_halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32].map(marker::pin)
 }
 
 /// Index of element `[m, n]` of a matrix of the result with `columns` columns.

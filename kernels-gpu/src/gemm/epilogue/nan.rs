@@ -5,14 +5,13 @@ use fp4_formats::gemm::{Problem, Sink};
 
 use super::{blocks, direct, is_blocks, largest};
 
-/// Makes all elements of a result NaN; of one in NVFP4 or MXFP4, by its scales; and the largest magnitude, if it
-/// is asked for. Row `ctas[0]` and every
-/// `ctas[1]`-th after it are this CTA's, and of their columns, or blocks, `threads[0]` and every
-/// `threads[1]`-th this thread's.
+/// Makes all elements of a result NaN, of one in NVFP4 or MXFP4 by its scales, and the largest
+/// magnitude, if it is asked for. Row `ctas[0]` and every `ctas[1]`-th after it are this CTA's; of their
+/// columns, or blocks, `threads[0]` and every `threads[1]`-th after it are this thread's.
 ///
 /// # Safety
-/// `sizes` are the result's, `n` is a multiple of a block if it is NVFP4 or MXFP4; the pointers of `sink` are as
-/// its documentation says.
+/// `sizes` are the result's, `n` is a multiple of a block if it is NVFP4 or MXFP4; the pointers of
+/// `sink` are as its documentation says.
 #[inline(always)]
 pub unsafe fn fill(sink: &Sink, sizes: &Problem, ctas: [u32; 2], threads: [u32; 2]) {
     if largest::is_wanted(sink) && ctas[0] == 0 && threads[0] == 0 {

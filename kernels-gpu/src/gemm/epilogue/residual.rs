@@ -1,11 +1,11 @@
 //! The residual: elements of another matrix, which are added to the results in f32.
 
-use cuda_std::ptx::{convert, marker, memory};
-use fp4_formats::FloatType;
+use cuda_std::ptx::{marker, memory};
 use fp4_formats::gemm::epilogue::Residual;
 use fp4_formats::gemm::{Problem, Sink};
 
 use super::line::Line;
+use super::{floats, pinned_halves};
 
 /// Bytes of the widest load.
 const LOAD: u64 = 16;
@@ -22,20 +22,9 @@ fn address(sink: &Sink) -> u64 {
     pinned(sink.residual.address)
 }
 
-/// Whether elements of this type have 4 bytes; all others have 2.
-#[inline(always)]
-fn is_f32(float_type: u32) -> bool {
-    float_type == FloatType::F32 as u32
-}
-
-#[inline(always)]
-fn element_bytes(float_type: u32) -> u64 {
-    u64::from(if is_f32(float_type) { FloatType::F32.bytes() } else { FloatType::F16.bytes() })
-}
-
 #[inline(always)]
 fn pinned(value: u64) -> u64 {
-    let [low, high] = [value as u32, (value >> 32) as u32].map(marker::pin);
+    let [low, high] = pinned_halves(value);
     u64::from(low) | u64::from(high) << 32
 }
 
@@ -66,7 +55,7 @@ pub unsafe fn add<const N: usize>(
     }
     let Residual { address: _, stride, float_type, aligned: _ } = sink.residual;
     let (stride, float_type) = (pinned(stride), marker::pin(float_type));
-    let (is_f32, bytes) = (is_f32(float_type), element_bytes(float_type));
+    let (is_f32, bytes) = (floats::is_f32(float_type), floats::bytes(float_type));
     // Pinned, too: the element's index in the result is not kept for both.
     let ([m, n], columns) = (line.place, marker::pin(sizes.n));
     let row = u64::from(m) * u64::from(columns) + u64::from(n);
@@ -82,10 +71,8 @@ pub unsafe fn add<const N: usize>(
     // One branch for all.
     let values = if is_f32 {
         bits.map(f32::from_bits)
-    } else if float_type == FloatType::F16 as u32 {
-        bits.map(|bits| convert::cvt_f32_f16(bits as u16))
     } else {
-        bits.map(|bits| f32::from_bits(bits << 16))
+        floats::widened(float_type, bits.map(|bits| bits as u16))
     };
     core::array::from_fn(|i| results[i] + values[i])
 }

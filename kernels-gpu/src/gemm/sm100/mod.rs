@@ -35,11 +35,9 @@
 //! | 0-3 | store: sums from tensor memory, factors, conversion, stores | [`store`], [`exchange`], [`fix_up`], [`results`], [`boxes`], [`store_blocks`] |
 //! | 4 | copy: operands and scales of a K step into a stage; one lane | [`copy`] |
 //! | 5 | product: scales to tensor memory, products; one lane, of a pair the first CTA's; allocation | [`product`], [`half_product`], [`byte_product`] |
-//! | 8-11 | decode: `X` of a K step to tensor memory, if it is [decoded](Sm100Config::decodes) | [`decode`],
-//! [`decode_folded`] |
+//! | 8-11 | decode: `X` of a K step to tensor memory, if it is [decoded](Sm100Config::decodes) | [`decode`], [`decode_folded`] |
 //! | 7 | tokens: scales of few tokens, and some codes, from memory into a stage | [`tokens`] |
-//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. For a grouped product:
-//! makes the table of groups, of mixed ones that of products | [`schedule`], [`work`](super::work) |
+//! | 6 | schedule: asks for tiles while there are any, if `dynamic`; one lane of a cluster. For a grouped product: makes the table of groups, of mixed ones that of products | [`schedule`], [`work`](super::work) |
 //!
 //! # Shared memory
 //! From the first multiple of 1024; the same in each CTA of a cluster.

@@ -20,7 +20,7 @@ use fp4_formats::gemm::sm100::config::STORE_COLUMNS;
 
 /// Columns that a thread has at a time, which are quantised together.
 pub const SEGMENT: usize = GROUP;
-/// The columns of a [`SEGMENT`], as a number of columns of a tile.
+/// [`SEGMENT`] as a number of columns of a tile.
 pub const SEGMENT_COLUMNS: u32 = SEGMENT as u32;
 /// A thread's sums or results of neighbouring columns, two times eight.
 pub type Segment = [f32; SEGMENT];

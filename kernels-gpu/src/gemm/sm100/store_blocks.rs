@@ -3,11 +3,9 @@
 //!
 //! | weights | a thread's results | a block of NVFP4 | a block of MXFP4 |
 //! |---|---|---|---|
-//! | `Y` | columns of a row of the result | is one thread's | is the thread's next part: the first half waits in
-//! shared memory |
+//! | `Y` | columns of a row of the result | is one thread's | is the thread's next part: the first half waits in shared memory |
 //! | `X`, swapped | rows of a column of the result | is spread over sixteen lanes, which exchange elements first | two such groups of lanes have the halves, and exchange the largest magnitude |
-//! | `X`, swapped and gated | the same, in sixteen lanes of each warp | is spread over those lanes | two warps have
-//! the halves, and exchange the largest magnitude through shared memory |
+//! | `X`, swapped and gated | the same, in sixteen lanes of each warp | is spread over those lanes | two warps have the halves, and exchange the largest magnitude through shared memory |
 //!
 //! The shared memory is that of [`Boxes`](super::boxes::Boxes), which only floats need. Tiles of a mixed
 //! product may be of either kind: between two kinds it is [handed over](Blocks::hand_over).

@@ -81,9 +81,11 @@ impl<L: WorkList> Source<Sm90, L> for Received {
 
     #[inline(always)]
     unsafe fn item(&self, cta: &Cta<'_, L>, at: u32) -> Item {
+        if L::GROUPED {
+            return message_item::<L>(cta.memory, at);
+        }
         // SAFETY: the caller's.
-        let Visit { item, .. } = unsafe { visit(cta, at) };
-        item
+        unsafe { Walk::resumed(cta, at).item(cta) }
     }
 
     #[inline(always)]
@@ -92,20 +94,25 @@ impl<L: WorkList> Source<Sm90, L> for Received {
     }
 }
 
-/// The item at position `at` of the consumers' walk, and its answers.
+/// The item of message number `index`.
+#[inline(always)]
+fn message_item<L: WorkList>(memory: Memory, index: u32) -> Item {
+    let first = word(memory, index, offset_of!(Message, first_step));
+    let end = word(memory, index, offset_of!(Message, end_step));
+    // Kernels without a fix-up compile none of it.
+    Item { tile: index, first: if L::WHOLE_TILES { 0 } else { first }, end }
+}
+
+/// Visits the item at position `at` of the consumers' walk: [`Walk::visit`], or its message if it has one.
 ///
 /// # Safety
 /// There is an item. In a grouped product, its message is written, and the thread has observed that.
 #[inline(always)]
 pub unsafe fn visit<L: WorkList>(cta: &Cta<'_, L>, at: u32) -> Visit {
     if L::GROUPED {
-        let word = |field| word(cta.memory, at, field);
-        let flags = word(offset_of!(Message, flags));
-        let (first, end) =
-            (word(offset_of!(Message, first_step)), word(offset_of!(Message, end_step)));
-        // Kernels without a fix-up compile none of it.
+        let flags = word(cta.memory, at, offset_of!(Message, flags));
         return Visit {
-            item: Item { tile: at, first: if L::WHOLE_TILES { 0 } else { first }, end },
+            item: message_item::<L>(cta.memory, at),
             owned: L::WHOLE_TILES || flags & OWNED != 0,
             last: flags & LAST != 0,
             next: next(cta.config, at),

@@ -11,8 +11,7 @@
 //! | whole tiles, stream-K | one CTA per run, all resident at a time, so that a CTA may wait for one with a lower number | global memory ([`fix_up`]) |
 //! | split-K | one cluster per tile | the cluster's shared memory ([`split_k`]) |
 //! | grouped | as many CTAs as are resident | global memory |
-//! | mixed: [`Sm90Params`] for each product, in memory ([`mixed`](crate::gemm::mixed)) | as many CTAs as are
-//! resident, or as tiles | - |
+//! | mixed: [`Sm90Params`] for each product, in memory ([`mixed`](crate::gemm::mixed)) | as many CTAs as are resident, or as tiles | - |
 //! | either of the first, with multicast | one cluster of two CTAs per run ([`multicast`]) | global memory |
 //!
 //! # Pipeline
@@ -49,12 +48,9 @@
 //! # Barriers
 //! | barrier | arrives | waits | guards |
 //! |---|---|---|---|
-//! | `full[stage]` | producer, with `copied_bytes`, the multicast peer's copies included, or with
-//! `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches, and under multicast a grouped
-//! product's | the stage holds data, or a batch of partial sums |
+//! | `full[stage]` | producer, with `copied_bytes`, the multicast peer's copies included, or with `partial_batch_bytes` | consumers; of the last stage, a producer that prefetches, and under multicast a grouped product's | the stage holds data, or a batch of partial sums |
 //! | `empty[stage]` | consumers, the multicast peer's too | producer | the stage is read, in both CTAs |
-//! | `sums_stored` | consumers, the multicast peer's too | producer, after a tile that this CTA owns, if sums overlay
-//! the stages | the sums are stored: stages may be overwritten |
+//! | `sums_stored` | consumers, the multicast peer's too | producer, after a tile that this CTA owns, if sums overlay the stages | the sums are stored: stages may be overwritten |
 //! | 0, after initialisation, but not of dense products under multicast | all threads | all threads | the ring; the table of groups |
 //! | cluster, after initialisation, under multicast | all threads of the cluster, before the table is made | all threads of the cluster, behind it | the rings of all its CTAs |
 //! | 1, stages read | consumers | consumers | all stages are read |
@@ -64,12 +60,9 @@
 //! | cluster, stages released | consumers of the cluster (other threads have ended) | consumers of the cluster | all stages of all its CTAs are read |
 //! | `first_message`, in place of `sums_received` | the thread that hands it over | consumers | which tile a grouped product's CTA begins with |
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
-//! | cluster, finished | consumers of the cluster | consumers of the cluster | the other CTAs have read this CTA's
-//! sums: it may end |
-//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too
-//! | consumers of the cluster | this CTA's copies have arrived: it may end |
-//! | flag (global) | one thread of the contributor | the owner's producer if it copies partial sums, otherwise one
-//! lane | the contributor's partial sums are there |
+//! | cluster, finished | consumers of the cluster | consumers of the cluster | the other CTAs have read this CTA's sums: it may end |
+//! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | this CTA's copies have arrived: it may end |
+//! | flag (global) | one thread of the contributor | the owner's producer if it copies partial sums, otherwise one lane | the contributor's partial sums are there |
 //!
 //! The producer's warpgroup ends as soon as all its copies are issued, or, if it waits for the last of them, when it
 //! has [brought the next product's weights to L2](fp4_formats::gemm::next). Consumers wait for each copy.

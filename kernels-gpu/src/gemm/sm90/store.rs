@@ -5,10 +5,8 @@
 //!
 //! | results | a thread stores |
 //! |---|---|
-//! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest
-//! magnitude | eight columns of tokens at a fixed distance, the sums of several tokens in flight |
-//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of tokens at a fixed distance
-//! ([`store_any`](super::store_any)) |
+//! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest magnitude | eight columns of tokens at a fixed distance, the sums of several tokens in flight |
+//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of tokens at a fixed distance ([`store_any`](super::store_any)) |
 //! | floats in other rows | one column of tokens at a fixed distance |
 //!
 //! In a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
