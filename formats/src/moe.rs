@@ -12,8 +12,7 @@
 //!
 //! | kernel | does |
 //! |---|---|
-//! | [`ROUTE`] | counts the slots of each expert of the device, and orders slots by expert; the slots of an expert
-//! keep their order |
+//! | [`ROUTE`] | counts the slots of each expert of the device, and orders slots by expert; the slots of an expert keep their order |
 //! | [`GATHER`] | copies each slot's token to the slot's row; rows that no slot has become zeros |
 //! | [`COMBINE`] | adds up the rows of a token's slots times their weights, in the order of the slots, in f32 |
 //!

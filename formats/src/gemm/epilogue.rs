@@ -1,7 +1,8 @@
 //! The epilogue's part of the contract: from a sum to a result in memory.
 //!
 //! ```text
-//! sum --affine--> alpha * row * column * sum + bias --combine--> result --residual--> --sink--> memory
+//! sum --affine--> alpha * row * column * sum + bias --combine--> value of the result
+//! value --residual--> value + residual --sink--> memory
 //! ```
 //!
 //! | step | effect |
@@ -24,9 +25,9 @@
 //!
 //! # Largest magnitude
 //! A launch raises the word at [`Sink::magnitude`] to the bits of the largest magnitude of the
-//! results, each in f32 before it is rounded or quantised, its residual included. Bits of magnitudes are ordered as the
-//! magnitudes are, and the bits of NaN are above infinity's, so that one NaN makes the word NaN. A
-//! product that is refused on the device, whose results are NaN, makes it NaN, too. Launches only
+//! results, each in f32 before it is rounded or quantised, its residual included. Bits of magnitudes
+//! are ordered as the magnitudes are, and the bits of NaN are above infinity's, so that one NaN makes
+//! the word NaN. A product that is refused on the device, whose results are NaN, makes it NaN, too. Launches only
 //! raise the word: its reader sets it to 0 before the first of them.
 
 use super::combine::Combine;
@@ -158,8 +159,7 @@ impl Affine {
 ///
 /// | field | shape | type |
 /// |---|---|---|
-/// | `out` | `[L, M, N]`, matrices at distances of `out_stride` elements | `out_type`; packed codes for NVFP4
-/// and MXFP4 |
+/// | `out` | `[L, M, N]`, matrices at distances of `out_stride` elements | `out_type`; packed codes for NVFP4 and MXFP4 |
 /// | `scales` | L matrices of `[M, N/16]`, or `[M, N/32]` | e4m3 for NVFP4, ue8m0 for MXFP4 |
 ///
 /// Floats are aligned to their size, codes to a block's 8 or 16 bytes.

@@ -9,8 +9,7 @@
 //! | --- | --- | --- | --- |
 //! | 0 | 0 | 0 | 0 |
 //! | 1, 3, 4, 6 | 1, 0.5, 2, 4 | the scale's e4m3, and its exponent less or more | powers of two |
-//! | 2, 5, 7 | 1.5, 3, 6 | 1.5 times the scale, rounded to e4m3, with a larger exponent | 1.5 times the
-//! same |
+//! | 2, 5, 7 | 1.5, 3, 6 | 1.5 times the scale, rounded to e4m3, with a larger exponent | 1.5 times the same |
 //!
 //! # Exactness
 //! MXFP4: all blocks of a row of a chunk whose scales are within 2^11 of the largest. In a block

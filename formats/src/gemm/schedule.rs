@@ -4,8 +4,7 @@
 //!
 //! | [`Split`] | launch | the run of a CTA |
 //! |---|---|---|
-//! | `None` | one CTA per tile, or persistent CTAs if tiles exceed the CTAs that fit | a tile; persistent CTAs take
-//! even runs, as under stream-K |
+//! | `None` | one CTA per tile, or persistent CTAs if tiles exceed the CTAs that fit | a tile; persistent CTAs take even runs, as under stream-K |
 //! | `Cluster(n)` (split-K) | one cluster of `n` CTAs per tile | one of `n` even parts of the tile's steps |
 //! | `StreamK` | one CTA per SM | an even part of all steps, wherever tiles end |
 //!

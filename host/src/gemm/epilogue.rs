@@ -1,6 +1,6 @@
-//! The epilogue of a GEMM: its options as kernels take them, and the vectors in device memory; in
-//! the crate `nvfp4-lab`, `gemm/exact.rs` is what the oracle computes. A new step is written here, in the contract
-//! (`fp4_formats::gemm::epilogue`) and in the kernels' step; [`GemmOptions`] has the option.
+//! The epilogue of a GEMM: its options as kernels take them, and the vectors in device memory. The
+//! oracle's epilogue is `gemm/exact.rs` of the crate `nvfp4-lab`. A new step is written here, in the
+//! contract (`fp4_formats::gemm::epilogue`) and in the kernels; [`GemmOptions`] has the option.
 
 use fp4_formats::FloatType;
 use fp4_formats::gemm::{self, Activation, Affine, Combine, Epilogue, Half, Sink};
@@ -124,8 +124,8 @@ fn scalar(field: &str, value: f32, valid: bool, required: &'static str) -> Resul
     Err(Error::Scalar { field: field.into(), required, actual: value.into() })
 }
 
-/// Vectors of the epilogue on a device, f32, the residual, and what it finds besides the result. `N` is the number of
-/// the result's columns.
+/// Buffers of the epilogue on a device: its vectors, the residual, and the word for the largest
+/// magnitude. `N` is the number of the result's columns; factors are f32.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vectors<'a> {
     /// A factor for each row of `A`, `[M]`.

@@ -15,8 +15,7 @@ use crate::tensor::{BlockScaled, Dims, byte_counts};
 /// | --- | --- |
 /// | [`pair`](Self::pair) | two tensors `[L, N, K]`, each with its own scale |
 /// | [`stacked`](Self::stacked) | one tensor `[L, 2N, K]`, the gate's rows first |
-/// | [`interleaved`](Self::interleaved) | one tensor `[L, 2N, K]`: even rows are the gate's, odd ones `up`'s
-/// (gpt-oss) |
+/// | [`interleaved`](Self::interleaved) | one tensor `[L, 2N, K]`: even rows are the gate's, odd ones `up`'s (gpt-oss) |
 #[derive(Debug)]
 pub struct GatedWeights<'a, F> {
     tensors: [&'a BlockScaled<F>; 2],
