@@ -189,6 +189,8 @@ fn sm90_few_tokens() {
         one_token(kernel, Gpu { sms: 1, ..Gpu::h200() }, Which::First),
         one_token(kernel, Gpu { sms: 1, ..Gpu::h200() }, Which::Last),
         on_sms(8, &[1; 17], [56, 1424], "a"),
+        // More groups than lanes: a lane of the warp that makes the table has two of them.
+        on_sms(8, &[1; 33], [56, 1424], "a"),
         refused(kernel, &Gpu { sms: 1, ..Gpu::h200() }, bad),
     ]);
 }
