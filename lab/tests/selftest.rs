@@ -33,9 +33,18 @@ fn a_quick_selftest_passes_and_reports_every_step() {
         // One line of progress for each, as stderr is no terminal, and one page.
         assert_eq!(lines.lines().count(), steps.len(), "{lines}");
         assert!(page.lines().count() < 60, "{page}");
-        for stage in
-            ["copies", "first", "gemv, ragged", "quantise", "gemm, exact", "grouped, ragged"]
-        {
+        for stage in [
+            "copies",
+            "first",
+            "gemv, ragged",
+            "quantise",
+            "gemm, exact",
+            "gemm, residual",
+            "gated, residual",
+            "grouped, ragged",
+            "grouped, residual",
+            "grouped and gated, residual",
+        ] {
             let of = || steps.iter().filter(|step| step["stage"] == stage);
             assert!(of().count() > 0, "{stage}");
             assert!(page.contains(stage), "{page}");

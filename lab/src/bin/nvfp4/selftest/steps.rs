@@ -6,7 +6,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{
     Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
 };
-use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, UpOptions};
+use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, ResidualValues, UpOptions};
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::quantize::{QuantizeOptions, Recipe, TensorScale};
 use nvfp4::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
@@ -301,13 +301,21 @@ fn products(configs: &[Config]) -> Vec<Check> {
                 continue;
             }
             if config.problems == Problems::Grouped {
-                for (stage, generator, counts, gated) in [
-                    ("grouped, exact", Generator::Exact, vec![m, 0, m], false),
-                    ("grouped, ragged", Generator::FullRange, vec![3, m + 1, 0, 1], false),
-                    ("grouped and gated, ragged", Generator::ContestDual, vec![m + 2, 0, 1], true),
+                let (dual, gated_counts) = (Generator::ContestDual, vec![m + 2, 0, 1]);
+                let residual_counts = vec![2, 0, m + 1];
+                for (stage, generator, counts, [gated, added]) in [
+                    ("grouped, exact", Generator::Exact, vec![m, 0, m], [false; 2]),
+                    ("grouped, ragged", Generator::FullRange, vec![3, m + 1, 0, 1], [false; 2]),
+                    ("grouped and gated, ragged", dual, gated_counts.clone(), [true, false]),
+                    ("grouped, residual", Generator::Exact, residual_counts, [false, true]),
+                    ("grouped and gated, residual", dual, gated_counts, [true; 2]),
                 ] {
                     let shape = GroupedShape { counts, n: 2 * n + 4, k: 32 * 13 };
                     let mut bench = config.bench(generator, split);
+                    if added {
+                        let tokens: usize = shape.counts.iter().sum();
+                        bench.options = bench.options.residual(Some(residual(tokens * shape.n)));
+                    }
                     let name = if gated {
                         bench.options =
                             bench.options.activation(activation).up(UpOptions::default());
@@ -343,6 +351,14 @@ fn products(configs: &[Config]) -> Vec<Check> {
             bench.options =
                 bench.options.output(FloatType::F32).activation(Activation::ReluSquared);
             steps.push(config.step("relu squared, ragged", ragged, bench, split));
+            let added = residual(ragged.l * ragged.m * ragged.n);
+            let mut bench = config.bench(Generator::Exact, split);
+            bench.options = bench.options.residual(Some(added.clone()));
+            steps.push(config.step("gemm, residual", ragged, bench, split));
+            let mut bench = config.bench(Generator::ContestDual, split);
+            let options = bench.options.output(FloatType::Bf16).residual(Some(added));
+            bench.options = options.activation(activation).up(UpOptions::default());
+            steps.push(config.step("gated, residual", ragged, bench, split));
         }
         let mut bench = config.bench(Generator::FullRange, config.splits[0]);
         bench.quantized = Some(ScaleLayout::Linear);
@@ -352,6 +368,12 @@ fn products(configs: &[Config]) -> Vec<Check> {
         }
     }
     by_stage(steps)
+}
+
+/// A residual of so many elements. Neighbours, and elements of neighbouring rows, differ.
+fn residual(elements: usize) -> ResidualValues {
+    let values: Vec<f32> = (0..elements).map(|i| (i % 251) as f32 - 125.0).collect();
+    ResidualValues::round(FloatType::F16, &values)
 }
 
 /// Layers of several tokens, and of one, whose rows choose their experts themselves.
