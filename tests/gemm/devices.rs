@@ -288,7 +288,7 @@ fn every_grouped_configuration() {
                 let kernel = named.then(|| config.name.to_string());
                 let case =
                     GroupedCase { overrides: GemmOverrides::new().kernel(kernel), ..case.clone() };
-                let bytes = case.check(kernels).bytes;
+                let bytes = case.check(kernels).result.bytes;
                 if generator == Generator::Exact {
                     if let Some((_, other)) = seen.iter().find(|(other, _)| *other == arch) {
                         assert!(*other == bytes, "{}: {case:?}", kernels.device().choice());

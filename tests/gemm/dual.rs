@@ -21,7 +21,7 @@ const ACTIVATIONS: [Activation; 6] = Activation::ALL;
 
 /// Full-range inputs, whose sums are around 1 for K about 100, with everything that differs
 /// between cases chosen by `index`.
-fn varied(sizes: [usize; 4], index: usize) -> Case {
+pub fn varied(sizes: [usize; 4], index: usize) -> Case {
     let mut case = Case::new(sizes).gated_as(GatedForm::ALL[index % 3]);
     case.generator = Generator::FullRange;
     case.seed = index as u64;

@@ -16,7 +16,7 @@ use nvfp4_tests::{DEVICES, SCHEDULES, b200, emulated, emulated_on};
 use ptx_emu::{Gpu, Schedule};
 
 /// Full-range inputs with everything that differs between cases chosen by `index`.
-fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
+pub fn varied(counts: &[usize], sizes: [usize; 2], index: usize) -> GroupedCase {
     let mut case = GroupedCase::new(counts, sizes);
     case.generator = Generator::FullRange;
     case.seed = index as u64;
@@ -50,7 +50,7 @@ fn of_configuration(
 }
 
 /// Counts that are multiples of nothing, around those of a tile of `tokens`, with empty groups.
-fn ragged(tokens: usize, index: usize) -> Vec<usize> {
+pub fn ragged(tokens: usize, index: usize) -> Vec<usize> {
     match index % 4 {
         0 => vec![tokens + 3, 0, 1, tokens],
         1 => vec![0, 0, 5, 2 * tokens - 1, 0],
@@ -101,7 +101,7 @@ fn every_configuration_of_sm_100a() {
                 case.slot = Some(counts.iter().max().expect("groups") + 3);
             }
             case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
-            tiles.push(case.check(&machines[index % 5]).plan.tile);
+            tiles.push(case.check(&machines[index % 5]).tile);
         }
         let [rows, columns] = [config.rows(), config.columns];
         assert!(tiles.contains(&[rows, columns]), "{}: {tiles:?}", config.name);
@@ -203,7 +203,7 @@ fn trimmed_tiles() {
             let index = 3 * at + i;
             let machine = emulated_on(Gpu { sms, ..Gpu::h200() }, SCHEDULES[index % 5]);
             let case = of_configuration(config, counts, [264, k], [index, i]);
-            let result = case.check(&machine);
+            let result = case.check(&machine).result;
             let tile = config.tokens as usize;
             let widths = counts.iter().flat_map(|&count| {
                 (0..count.div_ceil(tile)).map(move |at| (count - at * tile).min(tile))

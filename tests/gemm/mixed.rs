@@ -52,7 +52,7 @@ fn varied(
 }
 
 /// The cases of a launch.
-fn launch(
+pub fn launch(
     [rows, tokens]: [usize; 2],
     format: Format,
     activations: ActivationType,
@@ -64,7 +64,7 @@ fn launch(
 }
 
 /// Checks the cases on a machine, and that the kernel `name` runs them.
-fn check(machine: &Kernels, cases: &[Case], name: &str) {
+pub fn check(machine: &Kernels, cases: &[Case], name: &str) {
     for result in check_mixed(machine, cases) {
         assert_eq!(result.plan.kernel, name);
     }

@@ -67,6 +67,15 @@ pub struct GroupedCase {
     pub overrides: GemmOverrides,
 }
 
+/// The outcome of a case that was compared.
+#[derive(Debug)]
+pub struct Checked {
+    /// The result of the case's own type.
+    pub result: GroupedResult,
+    /// Rows of weights and tokens of the tiles of the plan for floats, which a case of blocks runs, too.
+    pub tile: [u32; 2],
+}
+
 /// The outcome of a case.
 #[derive(Debug)]
 pub struct GroupedResult {
@@ -396,18 +405,16 @@ impl GroupedCase {
     /// Runs the case on a device whose results are poisoned before, and compares: rows of groups
     /// with the oracle, all others with the poison.
     ///
-    /// Returns the result of the case's own type.
-    ///
     /// # Panics
     /// With the first mismatch.
-    pub fn check(&self, kernels: &Kernels) -> GroupedResult {
+    pub fn check(&self, kernels: &Kernels) -> Checked {
         match self.format {
             Format::Nvfp4 => self.check_as::<Nvfp4>(kernels),
             Format::Mxfp4 => self.check_as::<Mxfp4>(kernels),
         }
     }
 
-    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) -> GroupedResult {
+    fn check_as<F: BlockFormat>(&self, kernels: &Kernels) -> Checked {
         let what = format!("{}: {self:?}", kernels.device().choice());
         let inputs = self.inputs::<F>();
         let mut exact = inputs.options.clone();
@@ -438,7 +445,8 @@ impl GroupedCase {
         let result = run(of.into());
         let values = self.compare(&reference, &result, of, &what);
         compare_magnitude(&result, of, &values, &what);
-        match self.result {
+        let tile = result.plan.tile;
+        let result = match self.result {
             ResultKind::Floats(_) => result,
             ResultKind::Blocks(format, layout) => {
                 let amax = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
@@ -448,7 +456,8 @@ impl GroupedCase {
                 compare_magnitude(&result, FloatType::F32, &values, &what);
                 result
             }
-        }
+        };
+        Checked { result, tile }
     }
 
     /// Compares floats and returns the values, 0 for rows of no group.
