@@ -74,6 +74,7 @@ pub struct BuiltModule {
 pub struct CudaBuilder {
     crate_path: PathBuf,
     target: String,
+    ptx_version: (u32, u32),
     cfgs: Vec<String>,
     target_dir: Option<PathBuf>,
     compiler: Option<Compiler>,
@@ -86,6 +87,7 @@ impl CudaBuilder {
         Self {
             crate_path: path.into(),
             target: target.into(),
+            ptx_version: PTX_VERSION,
             cfgs: Vec::new(),
             target_dir: None,
             compiler: None,
@@ -96,6 +98,12 @@ impl CudaBuilder {
     /// Compiles with `--cfg name="value"`: what the target can do.
     pub fn cfg(mut self, name: &str, value: &str) -> Self {
         self.cfgs.push(with_value(name, value));
+        self
+    }
+
+    /// The version of the PTX, [`PTX_VERSION`] by default: drivers take no later one than they know.
+    pub fn ptx_version(mut self, major: u32, minor: u32) -> Self {
+        self.ptx_version = (major, minor);
         self
     }
 
@@ -188,7 +196,8 @@ impl CudaBuilder {
         }
         let modules = folder.join("modules");
         let crate_path = self.crate_path.clone();
-        Ok(Prepared { target: self.target, compiler, arguments, crate_path, modules })
+        let Self { target, ptx_version, .. } = self;
+        Ok(Prepared { target, ptx_version, compiler, arguments, crate_path, modules })
     }
 
     /// Runs clippy over the crate with the flags of a build, all kernels selected; any warning
@@ -217,7 +226,7 @@ impl CudaBuilder {
     fn flags(&self) -> Vec<String> {
         let mut flags = vec![
             format!("-Ctarget-cpu={}", self.target),
-            format!("-Ctarget-feature=+ptx{}{}", PTX_VERSION.0, PTX_VERSION.1),
+            format!("-Ctarget-feature=+ptx{}{}", self.ptx_version.0, self.ptx_version.1),
             // The PTX is complete before linking; the NVPTX linker, which only
             // merges bitcode, is not part of every toolchain.
             "-Clinker=true".into(),
@@ -273,6 +282,7 @@ impl CudaBuilder {
 #[derive(Debug, Clone)]
 pub struct Prepared {
     target: String,
+    ptx_version: (u32, u32),
     compiler: Compiler,
     /// Arguments of rustc for every module.
     arguments: Vec<OsString>,
@@ -330,7 +340,8 @@ impl Prepared {
             .arg(&folder);
         let output = run(&mut rustc, &self.compiler.rustc.display().to_string())?;
         succeeded(&output, &format!("rustc of module {name}"), &self.crate_path, &self.target)?;
-        let (ptx, kernels) = ptx::finish(&read(&folder.join("module.s"))?, &self.target)?;
+        let (ptx, kernels) =
+            ptx::finish(&read(&folder.join("module.s"))?, &self.target, self.ptx_version)?;
         let sources = dependencies(&read(&folder.join("module.d"))?);
         let sources = sources.into_iter().map(|path| self.crate_path.join(path)).collect();
         Ok(BuiltModule { ptx, kernels, sources })

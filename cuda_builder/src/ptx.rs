@@ -7,7 +7,6 @@
 //! function, and no synchronising instruction under a predicate. Whether the optimiser
 //! duplicated one cannot be seen in the text alone; a test counts them.
 
-use crate::build::PTX_VERSION;
 use crate::error::BuildError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -65,7 +64,11 @@ pub fn respell(
 ///
 /// # Errors
 /// [`BuildError::Ptx`] naming the line of the compiler's output.
-pub fn finish(raw: &str, target: &str) -> Result<(String, Vec<Kernel>), BuildError> {
+pub fn finish(
+    raw: &str,
+    target: &str,
+    version: (u32, u32),
+) -> Result<(String, Vec<Kernel>), BuildError> {
     let fail = |line: usize, message: String| BuildError::Ptx {
         target: target.into(),
         line: line + 1,
@@ -171,7 +174,7 @@ pub fn finish(raw: &str, target: &str) -> Result<(String, Vec<Kernel>), BuildErr
             out.push_str(text);
         }
     }
-    check(&out, target)?;
+    check(&out, target, version)?;
     Ok((out, kernels))
 }
 
@@ -314,11 +317,11 @@ const CONVERGENT: [&str; 9] =
 ///
 /// # Errors
 /// [`BuildError::Ptx`] naming the line.
-pub fn check(ptx: &str, target: &str) -> Result<(), BuildError> {
+pub fn check(ptx: &str, target: &str, (major, minor): (u32, u32)) -> Result<(), BuildError> {
     let fail = |line: usize, message: String| {
         Err(BuildError::Ptx { target: target.into(), line, message })
     };
-    let version = format!(".version {}.{}", PTX_VERSION.0, PTX_VERSION.1);
+    let version = format!(".version {major}.{minor}");
     let target = format!(".target {target}");
     for required in [version.as_str(), target.as_str()] {
         if !ptx.lines().any(|l| l.trim() == required) {
@@ -364,6 +367,7 @@ pub fn convergent_counts(ptx: &str) -> BTreeMap<(String, String), usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::PTX_VERSION;
 
     #[test]
     fn other_targets() {
@@ -399,7 +403,7 @@ mod tests {
 
     #[test]
     fn markers_become_directives() {
-        let (text, kernels) = finish(RAW, "sm_90a").unwrap();
+        let (text, kernels) = finish(RAW, "sm_90a", PTX_VERSION).unwrap();
         let k = &kernels[0];
         assert_eq!((k.threads, k.min_blocks, k.cluster), ([128, 1, 1], 4, [2, 1, 1]));
         assert_eq!((k.param_bytes, k.parameters), (76, 2));
@@ -421,7 +425,7 @@ mod tests {
     #[test]
     fn a_limit_and_a_register_cap() {
         let raw = RAW.replace("exact=1", "exact=0").replace("max_registers=0", "max_registers=96");
-        let (text, _) = finish(&raw, "sm_90a").unwrap();
+        let (text, _) = finish(&raw, "sm_90a", PTX_VERSION).unwrap();
         assert!(text.contains(".maxntid 128, 1, 1") && text.contains(".maxnreg 96"));
         assert!(!text.contains(".reqntid"));
     }
@@ -443,16 +447,19 @@ mod tests {
             ),
         ];
         for (raw, expected) in cases {
-            let error = finish(&raw, "sm_90a").unwrap_err().to_string();
+            let error = finish(&raw, "sm_90a", PTX_VERSION).unwrap_err().to_string();
             assert!(error.contains(expected), "expected `{expected}` in `{error}`");
         }
         // A violation inside a comment is none.
-        assert!(finish(&RAW.replace("\tret;", "\t// @%p1 bar.sync 0;\n\tret;"), "sm_90a").is_ok());
+        assert!(
+            finish(&RAW.replace("\tret;", "\t// @%p1 bar.sync 0;\n\tret;"), "sm_90a", PTX_VERSION)
+                .is_ok()
+        );
     }
 
     #[test]
     fn convergent_instructions_are_counted() {
-        let (text, _) = finish(RAW, "sm_90a").unwrap();
+        let (text, _) = finish(RAW, "sm_90a", PTX_VERSION).unwrap();
         assert_eq!(convergent_counts(&text)[&("k".into(), "bar.sync".into())], 1);
     }
 }

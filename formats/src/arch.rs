@@ -18,6 +18,8 @@ use core::str::FromStr;
 /// A target that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arch {
+    /// The portable target: every GPU since Ampere runs it, on request.
+    Sm80,
     /// Hopper: H100, H200.
     Sm90a,
     /// Data-centre Blackwell: B200.
@@ -29,6 +31,9 @@ pub enum Arch {
 /// The instructions by which tensor cores multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TensorFamily {
+    /// `mma.sync`: products of 16-bit operands by a warp, all operands and sums in registers. Weights are
+    /// decoded before.
+    MmaSync,
     /// `wgmma`: products of 16-bit operands by a warpgroup, sums in registers. Weights are
     /// decoded before.
     Wgmma,
@@ -38,10 +43,11 @@ pub enum TensorFamily {
 }
 
 impl TensorFamily {
-    /// The value of the `cfg` `gpu_tensor`: `wgmma`, `tcgen05`.
+    /// The value of the `cfg` `gpu_tensor`: `mma_sync`, `wgmma`, `tcgen05`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::MmaSync => "mma_sync",
             Self::Wgmma => "wgmma",
             Self::Tcgen05 => "tcgen05",
         }
@@ -77,6 +83,22 @@ pub struct Cfg {
     pub value: &'static str,
 }
 
+/// A version of PTX, which decides how old a driver may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PtxVersion {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl fmt::Display for PtxVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { major, minor } = self;
+        write!(f, "{major}.{minor}")
+    }
+}
+
 /// The changes that make the PTX for one target that for another one, which has the same
 /// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +109,48 @@ pub struct Respelling {
     pub modifiers: &'static [(&'static str, &'static str)],
 }
 
+/// The compute capabilities, major and minor, of the GPUs that run a target's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capabilities {
+    /// These: an `a` target's code runs on exactly one, an `f` target's on those of its family.
+    Only(&'static [(u32, u32)]),
+    /// This one and all later ones.
+    From((u32, u32)),
+}
+
+impl Capabilities {
+    /// Whether a capability is one of them.
+    #[must_use]
+    pub fn contain(self, capability: (u32, u32)) -> bool {
+        match self {
+            Self::Only(all) => all.contains(&capability),
+            Self::From(first) => capability >= first,
+        }
+    }
+}
+
+/// Shows the numbers: `10.0, 10.3`, `8.0 and later`.
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Only(all) => {
+                for (index, (major, minor)) in all.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { ", " };
+                    write!(f, "{separator}{major}.{minor}")?;
+                }
+                Ok(())
+            }
+            Self::From((major, minor)) => write!(f, "{major}.{minor} and later"),
+        }
+    }
+}
+
 impl Arch {
-    /// All targets; of those that one GPU can run, the preferred one comes first.
+    /// All targets that kernels are chosen from; of those that one GPU can run, the preferred one comes first.
     pub const ALL: [Self; 3] = [Self::Sm90a, Self::Sm100a, Self::Sm100f];
+
+    /// Targets whose kernels are compiled and run only where somebody asks for them by name.
+    pub const ON_REQUEST: [Self; 1] = [Self::Sm80];
 
     /// The targets that kernels are compiled for; the PTX for the others is made of theirs.
     pub fn compiled() -> impl Iterator<Item = Self> {
@@ -100,6 +161,7 @@ impl Arch {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Sm80 => "sm_80",
             Self::Sm90a => "sm_90a",
             Self::Sm100a => "sm_100a",
             Self::Sm100f => "sm_100f",
@@ -109,18 +171,28 @@ impl Arch {
     /// The target of that [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|arch| arch.name() == name)
+        Self::ALL.into_iter().chain(Self::ON_REQUEST).find(|arch| arch.name() == name)
     }
 
-    /// The compute capabilities, major and minor, of the GPUs that run its code: an `a` target's
-    /// runs on exactly one, an `f` target's on those of its family (PTX ISA, `.target`).
+    /// The compute capabilities, major and minor, of the GPUs that run its code (PTX ISA, `.target`).
     #[must_use]
-    pub const fn capabilities(self) -> &'static [(u32, u32)] {
+    pub const fn capabilities(self) -> Capabilities {
         match self {
-            Self::Sm90a => &[(9, 0)],
-            Self::Sm100a => &[(10, 0)],
-            Self::Sm100f => &[(10, 0), (10, 3)],
+            Self::Sm80 => Capabilities::From((8, 0)),
+            Self::Sm90a => Capabilities::Only(&[(9, 0)]),
+            Self::Sm100a => Capabilities::Only(&[(10, 0)]),
+            Self::Sm100f => Capabilities::Only(&[(10, 0), (10, 3)]),
         }
+    }
+
+    /// The version of its PTX: the lowest that has all its instructions.
+    #[must_use]
+    pub const fn ptx_version(self) -> PtxVersion {
+        let (major, minor) = match self {
+            Self::Sm80 => (7, 4),
+            Self::Sm90a | Self::Sm100a | Self::Sm100f => (9, 0),
+        };
+        PtxVersion { major, minor }
     }
 
     /// Returns the reason why a GPU of this compute capability, which runs its code, is given that
@@ -128,13 +200,18 @@ impl Arch {
     pub fn reason(self, capability: (u32, u32)) -> impl fmt::Display {
         fmt::from_fn(move |f| {
             let (major, minor) = capability;
-            let preferred = Self::of_capability(capability).next();
-            match (self.capabilities().len(), preferred == Some(self)) {
-                (0 | 1, _) => write!(f, "the code for compute capability {major}.{minor} alone"),
-                (_, true) => {
+            let preferred = Self::of_capability(capability).next() == Some(self);
+            match (self.capabilities(), preferred) {
+                (Capabilities::Only([] | [_]), _) => {
+                    write!(f, "the code for compute capability {major}.{minor} alone")
+                }
+                (Capabilities::Only(_), true) => {
                     write!(f, "the family's code: there is none for {major}.{minor} alone")
                 }
-                (_, false) => write!(f, "the family's code: that for {major}.{minor} is not here"),
+                (Capabilities::Only(_), false) => {
+                    write!(f, "the family's code: that for {major}.{minor} is not here")
+                }
+                (Capabilities::From(_), _) => f.write_str("the portable code, on request"),
             }
         })
     }
@@ -142,7 +219,7 @@ impl Arch {
     /// The targets whose code runs on a GPU of this compute capability, the preferred one first;
     /// none where the GPU is not supported.
     pub fn of_capability(capability: (u32, u32)) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |arch| arch.capabilities().contains(&capability))
+        Self::ALL.into_iter().filter(move |arch| arch.capabilities().contain(capability))
     }
 
     /// The target whose PTX its own is made of, see [`Respelling`]; `None` if kernels are compiled
@@ -150,7 +227,7 @@ impl Arch {
     #[must_use]
     pub const fn respelled(self) -> Option<Respelling> {
         match self {
-            Self::Sm90a | Self::Sm100a => None,
+            Self::Sm80 | Self::Sm90a | Self::Sm100a => None,
             // The scale vectors of `tcgen05.mma` by their length, as `f` targets want it.
             Self::Sm100f => Some(Respelling {
                 of: Self::Sm100a,
@@ -167,6 +244,7 @@ impl Arch {
     #[must_use]
     pub const fn tensor(self) -> TensorFamily {
         match self {
+            Self::Sm80 => TensorFamily::MmaSync,
             Self::Sm90a => TensorFamily::Wgmma,
             Self::Sm100a | Self::Sm100f => TensorFamily::Tcgen05,
         }
@@ -176,7 +254,7 @@ impl Arch {
     #[must_use]
     pub const fn e2m1(self) -> Conversion {
         match self {
-            Self::Sm90a => Conversion::Emulated,
+            Self::Sm80 | Self::Sm90a => Conversion::Emulated,
             Self::Sm100a | Self::Sm100f => Conversion::Hardware,
         }
     }
@@ -185,8 +263,44 @@ impl Arch {
     #[must_use]
     pub const fn ue8m0(self) -> Conversion {
         match self {
-            Self::Sm90a => Conversion::Emulated,
+            Self::Sm80 | Self::Sm90a => Conversion::Emulated,
             Self::Sm100a | Self::Sm100f => Conversion::Hardware,
+        }
+    }
+
+    /// Between e4m3 and f16 or f32: `cvt.rn.f16x2.e4m3x2`, `cvt.rn.satfinite.e4m3x2.f32`.
+    #[must_use]
+    pub const fn e4m3(self) -> Conversion {
+        match self {
+            Self::Sm80 => Conversion::Emulated,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f => Conversion::Hardware,
+        }
+    }
+
+    /// Whether pairs of bf16 are multiplied by `mul.rn.bf16x2`; otherwise by a multiply-add.
+    #[must_use]
+    pub const fn multiplies_bf16(self) -> bool {
+        match self {
+            Self::Sm80 => false,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f => true,
+        }
+    }
+
+    /// Whether a kernel can begin before the one that it depends on has ended (`griddepcontrol`).
+    #[must_use]
+    pub const fn dependent_launches(self) -> bool {
+        match self {
+            Self::Sm80 => false,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f => true,
+        }
+    }
+
+    /// Whether CTAs form clusters, and copies bring whole boxes to shared memory (`cp.async.bulk`).
+    #[must_use]
+    pub const fn clusters(self) -> bool {
+        match self {
+            Self::Sm80 => false,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f => true,
         }
     }
 
@@ -195,20 +309,29 @@ impl Arch {
     #[must_use]
     pub const fn cluster_launch_control(self) -> bool {
         match self {
-            Self::Sm90a => false,
+            Self::Sm80 | Self::Sm90a => false,
             Self::Sm100a | Self::Sm100f => true,
         }
     }
 
     /// The capabilities as `cfg`s, with which kernels for this target are compiled.
     #[must_use]
-    pub const fn cfgs(self) -> [Cfg; 4] {
-        let launch_control = if self.cluster_launch_control() { "yes" } else { "no" };
+    pub const fn cfgs(self) -> [Cfg; 8] {
+        const fn answer(yes: bool) -> &'static str {
+            if yes { "yes" } else { "no" }
+        }
         [
             Cfg { name: "gpu_tensor", value: self.tensor().name() },
             Cfg { name: "gpu_e2m1", value: self.e2m1().name() },
             Cfg { name: "gpu_ue8m0", value: self.ue8m0().name() },
-            Cfg { name: "gpu_cluster_launch_control", value: launch_control },
+            Cfg { name: "gpu_e4m3", value: self.e4m3().name() },
+            Cfg { name: "gpu_bf16_mul", value: answer(self.multiplies_bf16()) },
+            Cfg { name: "gpu_dependent_launches", value: answer(self.dependent_launches()) },
+            Cfg { name: "gpu_clusters", value: answer(self.clusters()) },
+            Cfg {
+                name: "gpu_cluster_launch_control",
+                value: answer(self.cluster_launch_control()),
+            },
         ]
     }
 }
@@ -254,12 +377,7 @@ impl fmt::Display for Targets {
             } else {
                 ", "
             })?;
-            write!(f, "{arch} (")?;
-            for (index, (major, minor)) in arch.capabilities().iter().enumerate() {
-                let separator = if index == 0 { "" } else { ", " };
-                write!(f, "{separator}{major}.{minor}")?;
-            }
-            f.write_str(")")?;
+            write!(f, "{arch} ({})", arch.capabilities())?;
         }
         Ok(())
     }
@@ -274,10 +392,10 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for arch in Arch::ALL {
+        for arch in Arch::ALL.into_iter().chain(Arch::ON_REQUEST) {
             assert_eq!(arch.name().parse(), Ok(arch));
         }
-        let error = "sm_80".parse::<Arch>().unwrap_err().to_string();
+        let error = "sm_75".parse::<Arch>().unwrap_err().to_string();
         assert_eq!(
             error,
             "unknown architecture; known are sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)"
@@ -297,8 +415,12 @@ mod tests {
             "the family's code: there is none for 10.3 alone"
         );
         assert_eq!(reason(Arch::Sm100f, (10, 0)), "the family's code: that for 10.0 is not here");
+        assert_eq!(reason(Arch::Sm80, (9, 0)), "the portable code, on request");
         for (major, minor) in [(8, 0), (8, 9), (9, 1), (10, 1), (11, 0), (12, 0), (12, 1)] {
             assert_eq!(of(major, minor).next(), None, "{major}.{minor}");
+            assert!(Arch::Sm80.capabilities().contain((major, minor)), "{major}.{minor}");
         }
+        assert!(!Arch::Sm80.capabilities().contain((7, 5)));
+        assert_eq!(Arch::Sm80.capabilities().to_string(), "8.0 and later");
     }
 }

@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
-use crate::gemm::{Operands, Problems, sm90, sm100};
+use crate::gemm::{Operands, Problems, sm80, sm90, sm100};
 use crate::quantize::tokens::TOKENS;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
 use crate::{ceiling, gemv, moe};
@@ -48,7 +48,7 @@ pub enum TileWidth {
 }
 
 impl TileWidth {
-    /// Tokens (sm_90a) or rows of `Y` (sm_100a) of the widest narrow tile.
+    /// Tokens (sm_80, sm_90a) or rows of `Y` (sm_100a) of the widest narrow tile.
     pub const NARROW: u32 = 64;
 
     const fn of(extent: u32) -> Self {
@@ -218,10 +218,13 @@ impl Family {
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
         let tokens = TOKENS.iter().map(|config| (Self::QuantizeTokens, config.name));
-        let (on_sm90, on_sm100) = match arch.tensor() {
-            TensorFamily::Wgmma => (true, false),
-            TensorFamily::Tcgen05 => (false, true),
-        };
+        let tensor = arch.tensor();
+        let on_sm80 = tensor == TensorFamily::MmaSync;
+        let on_sm90 = tensor == TensorFamily::Wgmma;
+        let on_sm100 = tensor == TensorFamily::Tcgen05;
+        let sm80 = sm80::all().filter(move |_| on_sm80).map(|config| {
+            (Self::gemm(config.problems, config.operands(), config.tokens), config.name)
+        });
         let sm90 = sm90::all().filter(move |_| on_sm90).map(|config| {
             (Self::gemm(config.problems, config.operands(), config.tokens), config.name)
         });
@@ -237,6 +240,7 @@ impl Family {
             .chain(dequantize)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.map(|name| (Self::GemmPrepare, *name)))
+            .chain(sm80)
             .chain(sm90)
             .chain(sm100)
     }
@@ -304,6 +308,7 @@ mod tests {
                 + DEQUANTIZE.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {
+                    TensorFamily::MmaSync => sm80::all().count(),
                     TensorFamily::Wgmma => sm90::all().count(),
                     TensorFamily::Tcgen05 => sm100::all().count() + sm100::prepare::NAMES.len(),
                 };
@@ -325,6 +330,7 @@ mod tests {
                 let rest = name.strip_prefix(family.operation().name());
                 let rest = rest.and_then(|rest| rest.strip_prefix('_')).expect(name);
                 let tensor = match (family.operation(), arch.tensor()) {
+                    (Operation::Gemm, TensorFamily::MmaSync) => "sm80_",
                     (Operation::Gemm, TensorFamily::Wgmma) => "sm90_",
                     (Operation::Gemm, TensorFamily::Tcgen05) => "sm100_",
                     _ => "",

@@ -140,6 +140,8 @@ pub enum Backend {
 pub struct Device {
     backend: Backend,
     choice: Choice,
+    /// Whether the caller chose the target of the kernels.
+    arch_asked: bool,
     #[cfg(feature = "capture")]
     capture: Option<Arc<Capture>>,
     allocations: Arc<AtomicUsize>,
@@ -168,6 +170,22 @@ impl Device {
         }
     }
 
+    /// The same device, whose kernels are those of another target that it runs: the portable ones on a GPU
+    /// that has closer ones, for example.
+    ///
+    /// # Errors
+    /// [`DeviceError::OtherTarget`] for a target whose code the device does not run.
+    pub fn with_arch(mut self, arch: Arch) -> Result<Self> {
+        let capability = self.compute_capability();
+        if !arch.capabilities().contain(capability) {
+            let device = self.choice.device.clone();
+            return Err(DeviceError::OtherTarget { device, capability, arch }.into());
+        }
+        self.choice.arch = arch;
+        self.arch_asked = true;
+        Ok(self)
+    }
+
     pub(crate) fn cuda(ordinal: u32, reason: String) -> Result<Self> {
         let device = CudaDevice::open(ordinal)?;
         let choice = Choice {
@@ -183,6 +201,7 @@ impl Device {
         Self {
             backend,
             choice,
+            arch_asked: false,
             #[cfg(feature = "capture")]
             capture: None,
             allocations: Arc::default(),
@@ -397,7 +416,7 @@ impl Device {
         Ok(Kernels {
             device,
             modules,
-            overlapping: true,
+            overlapping: arch.dependent_launches(),
             #[cfg(feature = "emulator")]
             observer: None,
             tuned,
@@ -410,6 +429,9 @@ impl Device {
     fn kernel_files(&self, dir: Option<&Path>) -> Result<KernelFiles, KernelsError> {
         let preferred = KernelFiles::find(self.choice.arch, dir);
         let Err(KernelsError::NotFound { .. }) = preferred else { return preferred };
+        if self.arch_asked {
+            return preferred;
+        }
         let others = Arch::of_capability(self.compute_capability());
         let mut found = others.map(|arch| KernelFiles::find(arch, dir));
         found

@@ -147,7 +147,7 @@ fn modules_can_be_given_as_ptx() {
     };
     assert_eq!(refused(&[]), "modules");
     assert_eq!(refused(&[head.clone() + &entry("own")]), "kernels");
-    assert_eq!(refused(&[text.replace("sm_90a", "sm_80")]), "target");
+    assert_eq!(refused(&[text.replace("sm_90a", "sm_75")]), "target");
     assert_eq!(refused(&[text.clone(), text.replace("sm_90a", "sm_100a")]), "target");
     let b200 = Device::open(&"emu:b200".parse().expect("known")).expect("opens");
     // SAFETY: as above.

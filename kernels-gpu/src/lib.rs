@@ -32,6 +32,7 @@ use assert_names;
 pub mod ceiling;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "dequantize"))]
 pub mod dequantize;
+pub mod floats;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "gemm"))]
 pub mod gemm;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "gemv"))]

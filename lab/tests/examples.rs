@@ -118,6 +118,7 @@ fn blocks_run(model: &Model, names: &[&str], least_db: &[f64]) {
             assert!(ran.sqnr_db > *least && ran.relative_error < 0.2, "{ran}");
             // The choice of kernels is that of the machine.
             let prefix = match kernels.device().choice().arch.tensor() {
+                TensorFamily::MmaSync => "sm_80",
                 TensorFamily::Wgmma => "sm_90a",
                 TensorFamily::Tcgen05 => "sm_100",
             };

@@ -6,6 +6,7 @@
 use std::process::Command;
 
 use crate::support::{Folder, compiled, kernels_dir};
+use fp4_formats::Arch;
 use serde_json::Value;
 
 fn selftest(args: &[&str]) -> std::process::Output {
@@ -17,9 +18,13 @@ fn selftest(args: &[&str]) -> std::process::Output {
 #[test]
 fn a_quick_selftest_passes_and_reports_every_step() {
     let folder = Folder::new("selftest");
-    for (device, _) in compiled() {
+    let closest = compiled().into_iter();
+    let on_request = Arch::ON_REQUEST.map(|arch| ("emu:h200", arch));
+    for (device, arch) in closest.chain(on_request) {
         let file = folder.file("report.json").display().to_string();
-        let output = selftest(&["--device", device, "--quick", "--report", &file]);
+        let arch = ["--arch", arch.name()];
+        let args = ["--device", device, "--quick", "--report", &file];
+        let output = selftest(&[&args[..], &arch].concat());
         let (page, lines) = (
             String::from_utf8(output.stdout).expect("text"),
             String::from_utf8(output.stderr).expect("text"),

@@ -80,10 +80,10 @@ fn blocks(rows: usize, k: usize) -> u64 {
     (rows * (k / 2 + k / 16)) as u64
 }
 
-/// Bytes of the activations as the product takes them: for `wgmma` they are decoded.
+/// Bytes of the activations as the product takes them: 16-bit products take them decoded.
 fn activations(shape: GemmShape, arch: Arch) -> u64 {
     match arch.tensor() {
-        TensorFamily::Wgmma => (shape.m * shape.k * 2) as u64,
+        TensorFamily::MmaSync | TensorFamily::Wgmma => (shape.m * shape.k * 2) as u64,
         TensorFamily::Tcgen05 => blocks(shape.m, shape.k),
     }
 }
@@ -105,7 +105,7 @@ fn contest_shapes_are_within_budget() {
             // Tensor maps, biases and the like are a few sectors. Sums that CTAs give to others
             // are in the workspace, on sm_90a behind decoded activations.
             let decoded = match plan.arch.tensor() {
-                TensorFamily::Wgmma => a,
+                TensorFamily::MmaSync | TensorFamily::Wgmma => a,
                 TensorFamily::Tcgen05 => 0,
             };
             let given = match plan.workspace_bytes {
@@ -199,6 +199,7 @@ fn plans_state_what_is_copied() {
             (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
         let all: Vec<_> = match arch.tensor() {
+            TensorFamily::MmaSync => panic!("{device} has closer kernels"),
             TensorFamily::Wgmma => sm90s.collect(),
             TensorFamily::Tcgen05 => sm100s.collect(),
         };

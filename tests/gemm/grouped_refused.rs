@@ -155,7 +155,7 @@ fn runs() {
         let made = GroupedRun::new(&machine.kernels, &of_mxfp4, &weights, &counts, &plain);
         let error = match machine.kernels.device().choice().arch.tensor() {
             // Blocks are decoded to 16-bit floats, and those of MXFP4 to bf16.
-            TensorFamily::Wgmma => {
+            TensorFamily::MmaSync | TensorFamily::Wgmma => {
                 ["type of activations", "f16, which the weights were repacked for", "bf16"]
             }
             TensorFamily::Tcgen05 => {

@@ -1,7 +1,7 @@
 //! Instructions that the PTX of the kernels must not contain, whatever they compute.
 
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::{sm90, sm100};
+use fp4_formats::gemm::{sm80, sm90, sm100};
 use fp4_formats::{Arch, Family};
 use nvfp4::kernels::KernelFiles;
 use nvfp4_tests::kernels_dir;
@@ -73,6 +73,7 @@ fn tensor_maps_are_prefetched_once() {
             let count = found(&lines, &["prefetch.tensormap"]).len();
             // The operands' codes and scales, and the result; on sm_90a the activations.
             let most = match arch.tensor() {
+                TensorFamily::MmaSync => 0,
                 TensorFamily::Wgmma => 1,
                 TensorFamily::Tcgen05 => 5,
             };
@@ -91,6 +92,7 @@ fn products_do_not_divide() {
     for (arch, _, text) in modules() {
         for (name, lines) in entries(&text) {
             let is = match arch.tensor() {
+                TensorFamily::MmaSync => sm80::all().any(|config| config.name == name),
                 TensorFamily::Wgmma => sm90::all().any(|config| config.name == name),
                 TensorFamily::Tcgen05 => sm100::all().any(|config| config.name == name),
             };
@@ -100,6 +102,7 @@ fn products_do_not_divide() {
         }
     }
     let configured = Arch::ALL.map(|arch| match arch.tensor() {
+        TensorFamily::MmaSync => sm80::all().count(),
         TensorFamily::Wgmma => sm90::all().count(),
         TensorFamily::Tcgen05 => sm100::all().count(),
     });

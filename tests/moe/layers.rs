@@ -603,7 +603,7 @@ fn first_products_prefetch_for_the_second() {
             .collect();
         let twice = match kernels.device().choice().arch.tensor() {
             TensorFamily::Wgmma => vec![60; 2],
-            TensorFamily::Tcgen05 => vec![],
+            TensorFamily::MmaSync | TensorFamily::Tcgen05 => vec![],
         };
         assert_eq!(prefetches, twice, "{device}");
     }

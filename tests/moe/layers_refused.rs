@@ -75,7 +75,7 @@ fn weights_of_layers() {
             machine.refused(operands.layer(&machine, shape, &plain), error, &[]);
         }
         match machine.kernels.device().choice().arch.tensor() {
-            TensorFamily::Wgmma => {
+            TensorFamily::MmaSync | TensorFamily::Wgmma => {
                 let Operands { first, second } = &operands;
                 let bf16 = HalfType::Bf16;
                 let layer = MoeLayer::new(&machine.kernels, GOOD, first, second, bf16, &plain);
@@ -102,7 +102,7 @@ fn quantised_layers() {
         let operands = Operands { first: of_first, second: mxfp4(second, false) };
         let error = match machine.kernels.device().choice().arch.tensor() {
             // Blocks are decoded to 16-bit floats, those of NVFP4 to f16.
-            TensorFamily::Wgmma => {
+            TensorFamily::MmaSync | TensorFamily::Wgmma => {
                 ["type of activations", "bf16, which the weights were repacked for", "f16"]
             }
             TensorFamily::Tcgen05 => ["format of activations", "mxfp4, as the weights", "nvfp4"],

@@ -88,6 +88,7 @@ pub fn module(arch: Arch, entry: &str) -> &'static Module {
 /// Returns the machine that the kernels for `arch` are emulated on.
 pub const fn machine(arch: Arch) -> Gpu {
     match arch {
+        Arch::Sm80 => Gpu::rtx4090(),
         Arch::Sm90a => Gpu::h200(),
         Arch::Sm100a => b200(),
         Arch::Sm100f => b300(),
@@ -119,6 +120,13 @@ pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
 pub fn emulated_on(gpu: Gpu, schedule: Schedule) -> Kernels {
     let device = Device::open(&DeviceRequest::Emulator(gpu)).expect("the emulator opens anywhere");
     let device = device.with_schedule(schedule);
+    device.kernels(Some(&kernels_dir())).expect("kernels are built")
+}
+
+/// Opens the kernels of another target than the closest on an emulated machine.
+pub fn emulated_for(arch: Arch, gpu: Gpu, schedule: Schedule) -> Kernels {
+    let device = Device::open(&DeviceRequest::Emulator(gpu)).expect("the emulator opens anywhere");
+    let device = device.with_arch(arch).expect("the machine runs it").with_schedule(schedule);
     device.kernels(Some(&kernels_dir())).expect("kernels are built")
 }
 

@@ -4,6 +4,7 @@ use core::arch::asm;
 
 /// `cvt.rn.f16x2.e4m3x2 d, a;` ISA 9.7.9.21. sm_89+. Any thread. Exact; the
 /// NaN code is converted to NaN.
+#[cfg(gpu_e4m3 = "hardware")]
 #[inline(always)]
 pub fn cvt_rn_f16x2_e4m3x2(pair: u16) -> u32 {
     let result;
@@ -91,6 +92,7 @@ pub fn cvt_rn_bf16_f32(value: f32) -> u16 {
 /// `cvt.rn.satfinite.e4m3x2.f32 d, a, b;` with `a` = `high`, `b` = `low`. ISA
 /// 9.7.9.21. sm_89+. Any thread. Rounds to nearest even; magnitudes above 448 give 448; the
 /// low byte of the result holds `low`.
+#[cfg(gpu_e4m3 = "hardware")]
 #[inline(always)]
 pub fn cvt_rn_satfinite_e4m3x2_f32(high: f32, low: f32) -> u16 {
     let result;

@@ -22,6 +22,68 @@ pub unsafe fn cp_async_cg_shared_global_16(dst: u32, src: u64) {
     }
 }
 
+/// `@p cp.async.cg.shared.global.L2::128B [dst], [src], 16;` ISA 9.7.9.25.3.1. sm_80+.
+/// Any thread. Bypasses L1. Copies nothing unless `copy`.
+///
+/// Inline assembly cannot name predicates, so the wrapper includes the `setp`.
+///
+/// # Safety
+/// The obligations of [`cp_async_cg_shared_global_16`], if `copy`.
+#[inline(always)]
+pub unsafe fn cp_async_cg_shared_global_16_if(copy: bool, dst: u32, src: u64) {
+    // SAFETY: the caller guarantees both places.
+    unsafe {
+        asm!(
+            "{{ .reg .pred copy;",
+            "setp.ne.u32 copy, {2}, 0;",
+            "@copy cp.async.cg.shared.global.L2::128B [{0}], [{1}], 16; }}",
+            in(reg32) dst, in(reg64) src, in(reg32) u32::from(copy),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// `cp.async.cg.shared.global.L2::128B [dst], [src], 16, bytes;` ISA 9.7.9.25.3.1. sm_80+.
+/// Any thread. Bypasses L1. Copies `bytes` bytes, and zeros to fill 16.
+///
+/// # Safety
+/// * `src` is the address of `bytes` readable bytes of global memory, at most 16, `dst` that of 16 bytes of
+///   this CTA's shared memory; both are 16-byte aligned.
+/// * Until the copy's group has been waited for, nothing accesses the destination and
+///   nothing writes the source.
+#[inline(always)]
+pub unsafe fn cp_async_cg_shared_global_16_zfill(dst: u32, src: u64, bytes: u32) {
+    // SAFETY: the caller guarantees both places.
+    unsafe {
+        asm!(
+            "cp.async.cg.shared.global.L2::128B [{}], [{}], 16, {};",
+            in(reg32) dst, in(reg64) src, in(reg32) bytes,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// `@p cp.async.cg.shared.global.L2::128B [dst], [src], 16, bytes;` ISA 9.7.9.25.3.1. sm_80+.
+/// Any thread. Bypasses L1. Copies `bytes` bytes, and zeros to fill 16; nothing unless `copy`.
+///
+/// Inline assembly cannot name predicates, so the wrapper includes the `setp`.
+///
+/// # Safety
+/// The obligations of [`cp_async_cg_shared_global_16_zfill`], if `copy`.
+#[inline(always)]
+pub unsafe fn cp_async_cg_shared_global_16_zfill_if(copy: bool, dst: u32, src: u64, bytes: u32) {
+    // SAFETY: the caller guarantees both places.
+    unsafe {
+        asm!(
+            "{{ .reg .pred copy;",
+            "setp.ne.u32 copy, {3}, 0;",
+            "@copy cp.async.cg.shared.global.L2::128B [{0}], [{1}], 16, {2}; }}",
+            in(reg32) dst, in(reg64) src, in(reg32) bytes, in(reg32) u32::from(copy),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// `cp.async.commit_group;` ISA 9.7.9.25.3.2. sm_80+. Any thread. The thread's copies
 /// since its last commit become a group, which may be empty.
 #[inline(always)]

@@ -1,11 +1,13 @@
 //! Control of the grid: programmatic dependent launch, and cluster launch control, with which a
 //! running cluster takes over the work of one that has not started.
 
+#[cfg(gpu_dependent_launches = "yes")]
 use core::arch::asm;
 
 /// `griddepcontrol.wait;` ISA 9.7.13.13. sm_90+. Any thread. Waits until the
 /// grids that this one depends on are complete and their writes visible. Returns
 /// immediately if there are none.
+#[cfg(gpu_dependent_launches = "yes")]
 #[inline(always)]
 pub fn griddepcontrol_wait() {
     // SAFETY: only waits. Without nomem, later accesses stay after it.
@@ -15,6 +17,7 @@ pub fn griddepcontrol_wait() {
 /// `griddepcontrol.launch_dependents;` ISA 9.7.13.13. sm_90+. Any thread. Grids that
 /// depend on this one may start once all its CTAs have executed this or ended. Makes no
 /// writes visible to them.
+#[cfg(gpu_dependent_launches = "yes")]
 #[inline(always)]
 pub fn griddepcontrol_launch_dependents() {
     // SAFETY: accesses no memory.

@@ -120,6 +120,7 @@ pub fn max_nan_bf16x2(a: u32, b: u32) -> u32 {
 }
 
 /// `mul.rn.bf16x2 d, a, b;` ISA 9.7.4.3. sm_90+. Any thread. Subnormals are numbers.
+#[cfg(gpu_bf16_mul = "yes")]
 #[inline(always)]
 pub fn mul_rn_bf16x2(a: u32, b: u32) -> u32 {
     let result;
@@ -128,6 +129,22 @@ pub fn mul_rn_bf16x2(a: u32, b: u32) -> u32 {
         asm!(
             "mul.rn.bf16x2 {}, {}, {};",
             out(reg32) result, in(reg32) a, in(reg32) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
+/// `fma.rn.bf16x2 d, a, b, c;` ISA 9.7.4.4. sm_80+. Any thread. Subnormals are numbers.
+#[cfg(gpu_bf16_mul = "no")]
+#[inline(always)]
+pub fn fma_rn_bf16x2(a: u32, b: u32, c: u32) -> u32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "fma.rn.bf16x2 {}, {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c,
             options(pure, nomem, nostack, preserves_flags),
         );
     }

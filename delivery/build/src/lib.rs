@@ -13,7 +13,7 @@ pub use assemble::{Assembler, report};
 use cuda_builder::{
     BuiltModule, Compiler, CudaBuilder, Fetch, Kernel, ModuleSpec, Prepared, build, ptx, ptxas,
 };
-use fp4_formats::arch::Respelling;
+use fp4_formats::arch::{PtxVersion, Respelling};
 use fp4_formats::{Arch, Family, stamp};
 use lock::Lock;
 use nvfp4_manifest::{FILE_NAME, File, Module};
@@ -137,7 +137,9 @@ impl Workshop {
 
     /// Returns the builder of the GPU crate for `arch` with `compiler`.
     pub fn builder(&self, arch: Arch, compiler: Compiler) -> CudaBuilder {
+        let PtxVersion { major, minor } = arch.ptx_version();
         let builder = CudaBuilder::new(self.root.join("kernels-gpu"), arch.name())
+            .ptx_version(major, minor)
             .target_dir(&self.intermediate)
             .compiler(compiler);
         arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
@@ -398,7 +400,7 @@ impl Workshop {
         change: impl FnOnce(&mut Manifest) -> Result<()>,
     ) -> Result<Manifest> {
         let _lock = Lock::of_manifest(self, arch)?;
-        let ptx_version = format!("{}.{}", build::PTX_VERSION.0, build::PTX_VERSION.1);
+        let ptx_version = arch.ptx_version().to_string();
         // One that cannot be read is written anew.
         let (sources, modules) = match self.manifest(arch) {
             Ok(Manifest { sources, modules, .. }) => (sources, modules),

@@ -15,6 +15,7 @@
 //! | [`operands`] | pairs of formats of weights and activations |
 //! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`table`] | which kernels there are: tiles by types, and their names |
+//! | [`sm80`] | sm_80: tile configurations and parameters |
 //! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters |
 //! | [`sm100`] | sm_100a: the same |
 
@@ -27,6 +28,7 @@ pub mod next;
 pub mod operands;
 pub mod schedule;
 pub mod sm100;
+pub mod sm80;
 pub mod sm90;
 pub mod split;
 pub mod table;

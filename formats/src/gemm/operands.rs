@@ -1,6 +1,6 @@
 //! The pairs of formats that products multiply.
 
-use super::{sm90, sm100};
+use super::{sm80, sm90, sm100};
 use crate::arch::TensorFamily;
 use crate::quantize::Format;
 use crate::{HalfType, Operand};
@@ -44,6 +44,7 @@ impl Operands {
     /// Returns whether the table of kernels for these tensor cores has the pair.
     pub fn has_kernels(self, tensor: TensorFamily) -> bool {
         match tensor {
+            TensorFamily::MmaSync => sm80::all().any(|config| config.operands() == self),
             TensorFamily::Wgmma => sm90::all().any(|config| config.operands() == self),
             TensorFamily::Tcgen05 => sm100::all().any(|config| config.operands() == self),
         }
@@ -96,17 +97,19 @@ mod tests {
 
     #[test]
     fn every_pair_has_kernels() {
-        let both = [TensorFamily::Wgmma, TensorFamily::Tcgen05];
+        let every = [TensorFamily::MmaSync, TensorFamily::Wgmma, TensorFamily::Tcgen05];
         for operands in Operands::ALL {
-            assert!(both.iter().any(|&tensor| operands.has_kernels(tensor)), "{operands:?}");
+            assert!(every.iter().any(|&tensor| operands.has_kernels(tensor)), "{operands:?}");
         }
-        for of_table in sm90::all().map(|config| config.operands()) {
+        let tables = sm90::all().map(|config| config.operands());
+        for of_table in tables.chain(sm80::all().map(|config| config.operands())) {
             assert!(Operands::ALL.contains(&of_table), "{of_table:?}");
         }
         for of_table in sm100::all().map(|config| config.operands()) {
             assert!(Operands::ALL.contains(&of_table), "{of_table:?}");
         }
-        // wgmma multiplies decoded activations alone.
+        // These multiply decoded activations alone.
+        assert!(!Operands::NVFP4.has_kernels(TensorFamily::MmaSync));
         assert!(!Operands::NVFP4.has_kernels(TensorFamily::Wgmma));
     }
 }

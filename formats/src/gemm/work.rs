@@ -217,6 +217,35 @@ blocks! {
     Walk { tiles, band, last, last_band }
 }
 
+/// A tile of a CTA: its weights, its tokens and their place in the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CtaTile {
+    /// Problem whose weights it takes.
+    pub problem: u32,
+    /// Matrix of activations and result.
+    pub matrix: u32,
+    /// Tile along the rows of `B`. CTA `rank` of a multicast computes row tile
+    /// `multicast * group + rank`; the last group's second tile may not exist.
+    pub row_tile: u32,
+    /// First token.
+    pub token: u32,
+    /// The token after the problem's last.
+    pub end: u32,
+    /// The token after the last one of a problem of the matrix.
+    pub rows: u32,
+    /// Tokens that the tile has room for; in a trimmed tile, the tokens that it has.
+    pub width: u32,
+}
+
+impl CtaTile {
+    /// Tokens of the tile that exist.
+    #[inline(always)]
+    pub fn tokens(&self) -> u32 {
+        (self.end - self.token).min(self.width)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;

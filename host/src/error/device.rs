@@ -1,5 +1,6 @@
 //! Errors of devices.
 
+use fp4_formats::Arch;
 use fp4_formats::Family;
 #[cfg(feature = "emulator")]
 use fp4_formats::arch::Targets;
@@ -66,6 +67,19 @@ pub enum DeviceError {
         /// Its compute capability, major and minor.
         capability: (u32, u32),
     },
+    /// The code of a target that the device does not run.
+    #[error(
+        "{device} has compute capability {}.{}, which runs no code for {arch} ({})",
+        capability.0, capability.1, arch.capabilities()
+    )]
+    OtherTarget {
+        /// The device.
+        device: String,
+        /// Its compute capability, major and minor.
+        capability: (u32, u32),
+        /// The target that was asked for.
+        arch: Arch,
+    },
     /// A request for a kind of code that is none of the known ones.
     #[error("{CODE_VARIABLE} must be auto, ptx or cubin, got `{text}`")]
     UnknownCode {
@@ -120,7 +134,7 @@ impl DeviceError {
             }
             #[cfg(feature = "emulator")]
             Self::UnsupportedMachine { .. } | Self::Load(_) => ErrorKind::Unsupported,
-            Self::NoLibrary { .. } => ErrorKind::Unsupported,
+            Self::NoLibrary { .. } | Self::OtherTarget { .. } => ErrorKind::Unsupported,
             Self::Cuda(error) => match error {
                 CudaError::Driver(_)
                 | CudaError::NoSuchDevice { .. }
@@ -162,6 +176,7 @@ impl DeviceError {
             Self::Cuda(_)
             | Self::UnknownRequest { .. }
             | Self::UnknownCode { .. }
+            | Self::OtherTarget { .. }
             | Self::NoMachineCode { .. }
             | Self::NoGpu { .. }
             | Self::NoLibrary { .. }

@@ -129,7 +129,7 @@ pub(super) fn operands(
     }
     let activations = match (tensor, kind) {
         // Blocks are decoded before the product.
-        (TensorFamily::Wgmma, _) => Some(kind.operand()),
+        (TensorFamily::MmaSync | TensorFamily::Wgmma, _) => Some(kind.operand()),
         (TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => None,
         (TensorFamily::Tcgen05, ActivationKind::Halves(_) | ActivationKind::Fp8(_)) => {
             Some(kind.operand())
@@ -140,5 +140,9 @@ pub(super) fn operands(
         return Ok(operands);
     }
     let field = format!("type of activations for {} weights", format.name());
-    Err(Error::shape(field, "bf16, fp8, or the weights' own format", kind.operand().name()))
+    let required = match tensor {
+        TensorFamily::MmaSync => "bf16, or the weights' own format, on this target",
+        TensorFamily::Wgmma | TensorFamily::Tcgen05 => "bf16, fp8, or the weights' own format",
+    };
+    Err(Error::shape(field, required, kind.operand().name()))
 }

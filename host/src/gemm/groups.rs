@@ -140,3 +140,17 @@ pub(super) struct PlannedGroups {
     /// Whether ids say which of them problems have.
     pub chosen: Chosen,
 }
+
+/// The host's decisions about a grouped product's work list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupedRuns {
+    /// Problems that are expected to have tokens, and the tokens of each.
+    pub expected: [u32; 2],
+    /// The least K steps of a CTA's run.
+    pub least: u32,
+}
+
+impl GroupedRuns {
+    /// The most parts of a tile: their partial sums are added one after the other.
+    pub const MOST_PARTS: u32 = 8;
+}

@@ -7,6 +7,7 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `activations` | [`ActivationKind`], [`ActivationInput`]: activations without their values |
+//! | [`sm80`] | products by `mma.sync`: cycles of each configuration, as measured on an H200 |
 //! | [`sm90`] | products on sm_90a: cycles of each configuration and schedule, as measured on an H200 |
 //! | [`sm100`] | products on sm_100a: clocks of each configuration, by published rates |
 //! | [`vector`] | a GEMV as a product of one token, on sm_100a |
@@ -15,6 +16,7 @@
 mod activations;
 pub mod gemv;
 pub mod sm100;
+pub mod sm80;
 pub mod sm90;
 pub mod vector;
 

@@ -60,7 +60,7 @@ fn all_work_goes_to_the_callers_stream_and_launches_only_launch() {
 
         let asked = |line: &&str| line.starts_with("call: cuOccupancyMaxActiveClusters");
         let sizes = match arch.tensor() {
-            TensorFamily::Wgmma => 0,
+            TensorFamily::MmaSync | TensorFamily::Wgmma => 0,
             TensorFamily::Tcgen05 => ResidentClusters::SIZES.len(),
         };
         assert_eq!(text.lines().filter(asked).count(), sizes, "{arch}");

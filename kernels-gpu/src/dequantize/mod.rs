@@ -36,6 +36,7 @@ use fp4_formats::quantize::{
 };
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout, ue8m0};
 
+use crate::floats;
 use crate::pipeline::{follow_stream, release_stream};
 
 /// Conversion of the scale byte of a format to a number.
@@ -47,7 +48,7 @@ trait Scale: BlockFormat {
 impl Scale for Nvfp4 {
     #[inline(always)]
     fn scale(byte: u16) -> f32 {
-        convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(byte) as u16)
+        convert::cvt_f32_f16(floats::halves_of_e4m3(byte) as u16)
     }
 }
 

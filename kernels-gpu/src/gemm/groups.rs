@@ -15,7 +15,7 @@
 mod even;
 mod make;
 
-use cuda_std::ptx::{bulk, grid, memory};
+use cuda_std::ptx::{bulk, memory};
 use cuda_std::warp;
 use fp4_formats::gemm::groups::{Groups, Located, MAX_PROBLEMS, OwnRun, STATUS_BAD_COUNTS};
 use fp4_formats::gemm::work::{Tile, TokenRange};
@@ -23,6 +23,7 @@ use fp4_formats::gemm::{Affine, Epilogue, Problem, Sink};
 
 use super::epilogue::combine::affine_of;
 use super::epilogue::{affine, nan};
+use crate::pipeline;
 
 /// Bytes of a word, of a factor and of a column factor.
 const WORD: u32 = size_of::<u32>() as u32;
@@ -65,7 +66,7 @@ impl GroupTable<'_> {
             return;
         }
         // The kernels before may use the memory of the result.
-        grid::griddepcontrol_wait();
+        pipeline::follow_stream();
         // SAFETY: the status word, and elements of the result.
         unsafe {
             if cta == 0 && thread == 0 && self.groups.status != 0 {

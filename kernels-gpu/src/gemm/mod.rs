@@ -5,16 +5,22 @@
 //! mixed products ([`mixed`]), the [fix-up](fix_up) of stream-K with its [`flags`], and the epilogue.
 
 pub mod cta;
+#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "wgmma"))]
+pub mod decoded;
 pub mod entries;
 pub mod epilogue;
 pub mod fix_up;
 pub mod flags;
 pub mod groups;
 pub mod mixed;
+#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "wgmma"))]
+pub mod store;
 pub mod walk;
 pub mod work;
 
 #[cfg(gpu_tensor = "tcgen05")]
 pub mod sm100;
+#[cfg(gpu_tensor = "mma_sync")]
+pub mod sm80;
 #[cfg(gpu_tensor = "wgmma")]
 pub mod sm90;

@@ -2,6 +2,7 @@
 
 use super::weights::load_scales;
 use super::{BlockDot, RowGroups};
+use crate::floats;
 use cuda_std::ptx::{convert, float, memory};
 use fp4_formats::ScaleLayout;
 
@@ -48,7 +49,7 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
                 bytes = load_scales::<CHUNK>(scales);
             }
         }
-        let pair = convert::cvt_rn_f16x2_e4m3x2(bytes);
+        let pair = floats::halves_of_e4m3(bytes);
         let values = [pair as u16, (pair >> 16) as u16];
         Self {
             blocks: core::array::from_fn(|j| dot.decode(codes[j])),
@@ -60,7 +61,7 @@ impl<D: BlockDot, const CHUNK: usize> Activations<D, CHUNK> {
     /// first block's in the lowest byte.
     #[inline(always)]
     pub fn multiply(&self, dot: D, codes: [u32; 4], scales: u16) -> f32 {
-        let pair = convert::cvt_rn_f16x2_e4m3x2(scales);
+        let pair = floats::halves_of_e4m3(scales);
         let row_scales = [pair as u16, (pair >> 16) as u16];
         let mut sum = 0.0;
         for j in 0..CHUNK {

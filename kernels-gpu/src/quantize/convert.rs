@@ -2,6 +2,7 @@
 
 use super::e2m1;
 use super::input::Input;
+use crate::floats;
 use core::marker::PhantomData;
 use cuda_std::ptx::{convert, float};
 use fp4_formats::recipe::{Convert, Reciprocal};
@@ -42,12 +43,12 @@ macro_rules! device_conversions {
     () => {
         #[inline(always)]
         fn e4m3(value: f32) -> u8 {
-            convert::cvt_rn_satfinite_e4m3x2_f32(0.0, value) as u8
+            floats::e4m3_of_floats(0.0, value) as u8
         }
 
         #[inline(always)]
         fn e4m3_value(code: u8) -> f32 {
-            convert::cvt_f32_f16(convert::cvt_rn_f16x2_e4m3x2(u16::from(code)) as u16)
+            convert::cvt_f32_f16(floats::halves_of_e4m3(u16::from(code)) as u16)
         }
 
         #[inline(always)]

@@ -27,8 +27,9 @@
 //! That of [`fp4_formats::quantize::tokens`].
 
 use super::input::{Bf16, F16, Input, Word};
+use crate::floats;
 use crate::pipeline::{follow_stream, release_stream};
-use cuda_std::ptx::{convert, float, memory};
+use cuda_std::ptx::{float, memory};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::HalfType;
 use fp4_formats::quantize::tokens::{TOKENS, TokensConfig, TokensParams, scale, to_codes};
@@ -125,7 +126,7 @@ impl Token {
     unsafe fn store<I: Input>(&self, word: u32, elements: Word, factor: f32) {
         let values = I::group(&[elements], 0).map(|x| x * factor);
         let codes: [u32; 4] = core::array::from_fn(|i| {
-            convert::cvt_rn_satfinite_e4m3x2_f32(values[2 * i + 1], values[2 * i]).into()
+            floats::e4m3_of_floats(values[2 * i + 1], values[2 * i]).into()
         });
         let codes = [codes[0] | codes[1] << 16, codes[2] | codes[3] << 16];
         // SAFETY: the caller's; eight codes for eight elements.

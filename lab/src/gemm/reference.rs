@@ -59,7 +59,7 @@ pub fn reference_for<'b, F: BlockFormat>(
 /// Whether weights of MXFP4 are folded, too.
 fn folds_all(arch: Arch) -> bool {
     match arch.tensor() {
-        TensorFamily::Wgmma => true,
+        TensorFamily::MmaSync | TensorFamily::Wgmma => true,
         TensorFamily::Tcgen05 => false,
     }
 }

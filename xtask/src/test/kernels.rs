@@ -78,7 +78,7 @@ pub fn machine_code_of(setting: &Setting) -> Result<Part> {
     let read_by = ["emulator/ptx-emu/src/bound", "emulator/ptx-emu/tests/bound_cli.rs"];
     let made_by = ["cuda_builder/src", "delivery/build/src", "xtask/src/test/kernels.rs"];
     let mut part = Part::new(MACHINE_CODE, &[&read_by[..], &made_by[..]].concat());
-    for arch in Arch::ALL {
+    for arch in build_kernels::archs() {
         for module in build_kernels::manifest(arch)?.modules {
             part = part.tool(format!("{arch} {:?}", module.ptx));
         }

@@ -1,24 +1,21 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
+use fp4_formats::TensorFamily;
 use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::sm90::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::params::bytes;
-use fp4_formats::quantize::{Format, dequantize_config};
-use fp4_formats::{HalfType, Operand, TensorFamily};
 
 use crate::device::Queue;
-use crate::error::{Error, Result};
-use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored, launches};
-use crate::gemm::fp8::{self, matrix_bytes};
+use crate::error::Result;
+use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored};
+use crate::gemm::fp8;
+use crate::gemm::groups::GroupedRuns;
+use crate::gemm::parts::WorkspaceParts;
 use crate::gemm::strides::Entries;
-use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm};
+use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm, decoded};
 use crate::plan::sm90::{self as estimate, Estimate};
 use crate::quantize::device::PlannedKernel;
-
-/// Factor of the decoded activations of MXFP4: its largest scales exceed bf16, its
-/// smallest do not need all of bf16's subnormals.
-const MXFP4_DECODED: f32 = 0.125;
 
 /// A kernel of sm_90a with a schedule for one problem.
 #[derive(Debug)]
@@ -34,64 +31,24 @@ pub(super) struct Sm90Kernel {
     pub estimate: Estimate,
 }
 
-/// The host's decisions about a grouped product's work list.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GroupedRuns {
-    /// Problems that are expected to have tokens, and the tokens of each.
-    pub expected: [u32; 2],
-    /// The least K steps of a CTA's run.
-    pub least: u32,
-}
-
-/// Offsets in the workspace. The flags are at its start, whatever the plan, so that plans can
-/// share one; decoded or quantised activations and partial sums follow.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sm90Workspace {
-    /// Offset of the decoded or quantised activations.
-    pub activations: usize,
-    /// Offset of the scales of activations in e4m3.
-    pub scales: usize,
-    /// Offset of the partial sums.
-    pub partials: usize,
-    /// Bytes of the workspace; 0 where none is needed.
-    pub bytes: usize,
-}
-
 impl Sm90Kernel {
-    /// Copies and vector loads start at multiples of this.
-    const ALIGNMENT: usize = 256;
-
     /// Returns the layout of the workspace.
     ///
     /// # Errors
-    /// [`Error::Overflow`].
-    pub fn workspace(&self, kind: ActivationKind) -> Result<Sm90Workspace> {
+    /// [`Error::Overflow`](crate::error::Error::Overflow).
+    pub fn workspace(&self, kind: ActivationKind) -> Result<WorkspaceParts> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
         let flags = self.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
         let made = match kind {
             ActivationKind::Blocks { .. } => {
-                self.made_bytes(kind.operand()).map(|bytes| [bytes, 0])
+                decoded::bytes_of_all(&self.problem, kind.operand()).map(|bytes| [bytes, 0])
             }
             ActivationKind::Fp8(Some(_)) => fp8::made_bytes(&self.problem),
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
         };
         let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
         let sums = if has_fix_up { *ctas * u64::from(config.partial_bytes()) } else { 0 };
-        let overflow = || Error::Overflow {
-            what: "workspace".into(),
-            detail: format!("activations of {:?} and {sums} bytes of sums", self.problem),
-        };
-        let align = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGNMENT);
-        let counted = || {
-            let ([elements, of_rows], sums) = (made?, usize::try_from(sums).ok()?);
-            let activations = align(flags)?;
-            let scales = align(activations.checked_add(elements)?)?;
-            let partials = align(scales.checked_add(of_rows)?)?;
-            let bytes = partials.checked_add(sums)?;
-            let bytes = if elements + sums == 0 { 0 } else { bytes };
-            Some(Sm90Workspace { activations, scales, partials, bytes })
-        };
-        counted().ok_or_else(overflow)
+        WorkspaceParts::new(&self.problem, flags, made, sums)
     }
 
     /// The sizes that are counted with: of a grouped product, the expected ones.
@@ -100,12 +57,6 @@ impl Sm90Kernel {
             Some(GroupedRuns { expected: [l, m], .. }) => Problem { m, l, ..self.problem },
             None => self.problem,
         }
-    }
-
-    /// Bytes of all decoded activations.
-    fn made_bytes(&self, operand: Operand) -> Option<usize> {
-        let matrix = matrix_bytes(&self.problem, operand);
-        usize::try_from(matrix.checked_mul(self.problem.l.into())?).ok()
     }
 }
 
@@ -169,12 +120,7 @@ impl Kernel for Sm90Kernel {
     }
 
     fn decoded_scale(&self, kind: ActivationKind) -> f32 {
-        match kind {
-            ActivationKind::Blocks { format: Format::Mxfp4, .. } => MXFP4_DECODED,
-            ActivationKind::Blocks { format: Format::Nvfp4, .. }
-            | ActivationKind::Halves(_)
-            | ActivationKind::Fp8(_) => 1.0,
-        }
+        decoded::scale(kind)
     }
 
     fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
@@ -186,13 +132,7 @@ impl Kernel for Sm90Kernel {
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Ok(Vec::new()),
             ActivationKind::Fp8(Some(input)) => fp8::steps(&self.problem, input, entries),
             ActivationKind::Blocks { format, layout } => {
-                let operand = kind.operand().half().unwrap_or(HalfType::F16);
-                let config = dequantize_config(format, operand.float());
-                let (launches, rows) = launches(&self.problem, layout, entries);
-                let ctas =
-                    config.grid(fp8::rows_of_launch(rows)?, self.problem.k, layout, self.sms);
-                let step = PlannedKernel { kernel: config.name, ctas, threads: config.threads() };
-                Ok(vec![step; launches as usize])
+                decoded::steps(&self.problem, (format, kind.operand()), layout, entries, self.sms)
             }
         }
     }

@@ -1,22 +1,21 @@
 //! Launching on sm_90a: block-scaled activations are decoded first, and floats that become e4m3 are
 //! quantised.
 
+use fp4_formats::Divisor;
 use fp4_formats::gemm::sm90::{Sm90GroupedParams, Sm90Params, activations_map};
 use fp4_formats::gemm::{EvenRuns, Groups, NextWeights};
 use fp4_formats::params::bytes;
-use fp4_formats::quantize::{DequantizeParams, ScaleSource};
-use fp4_formats::{Divisor, ScaleLayout};
 
-use super::kernel::{GroupedRuns, Sm90Kernel, Sm90Workspace};
-use super::layout;
+use super::kernel::Sm90Kernel;
 use crate::device::{LaunchSpec, Queue};
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
-use crate::gemm::family::{Kernel, Launch, LaunchShape, launches};
+use crate::gemm::family::{Kernel, Launch, LaunchShape};
 use crate::gemm::fp8::{self, PlacedBytes, matrix_bytes};
-use crate::gemm::strides::Strides;
+use crate::gemm::groups::GroupedRuns;
+use crate::gemm::parts::WorkspaceParts;
+use crate::gemm::{decoded, fragments};
 use crate::plan::sm90 as estimate;
-use crate::quantize::device::launch_step;
 
 impl Sm90Kernel {
     /// Gives the launches of a product to a queue.
@@ -71,7 +70,7 @@ impl Sm90Kernel {
     ///
     /// # Errors
     /// [`Error::Overflow`](crate::error::Error::Overflow), which planning would have met.
-    fn parts(&self, launch: &Launch<'_>) -> Result<Sm90Workspace> {
+    fn parts(&self, launch: &Launch<'_>) -> Result<WorkspaceParts> {
         self.workspace(launch.kind)
     }
 
@@ -108,7 +107,7 @@ impl Sm90Kernel {
             CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?),
         };
         let map = activations_map(config, &self.problem, stride);
-        let matrix = layout(&weights.form).bytes().unwrap_or(0);
+        let matrix = fragments::layout(&weights.form).bytes().unwrap_or(0);
         Ok(Sm90Params {
             activations: device.tensor_map(&map, activations)?,
             weights: weights.address,
@@ -138,41 +137,9 @@ impl Sm90Kernel {
                 fp8::quantize(launch, &self.problem, input, self.made(launch)?, queue)
             }
             CheckedActivations::Blocks { codes, scales, layout } => {
-                self.decode(launch, [codes, scales], layout, self.made(launch)?[0], queue)
+                let out = self.made(launch)?[0];
+                decoded::decode(&self.problem, launch, [codes, scales], layout, out, queue)
             }
         }
-    }
-
-    /// Gives a queue decoding block-scaled activations to 16-bit floats at `out`, `[L, M, K]`, or `[M, K]`
-    /// where entries share them.
-    fn decode<'k>(
-        &self,
-        launch: &Launch<'k>,
-        [codes, scales]: [u64; 2],
-        layout: ScaleLayout,
-        out: u64,
-        queue: &mut dyn Queue<'k>,
-    ) -> Result<()> {
-        let Strides { activations, activation_scales, .. } = launch.strides;
-        // The rows fit: they were checked when the launches were planned.
-        let (_, rows) = launches(&self.problem, layout, launch.strides.entries());
-        for (index, step) in (0u64..).zip(launch.steps()) {
-            let params = DequantizeParams {
-                codes: codes + index * activations.stride as u64,
-                scales: scales + index * activation_scales.stride as u64,
-                tensor: 0,
-                out: out + index * matrix_bytes(&self.problem, launch.kind.operand()),
-                m: rows as u32,
-                k: self.problem.k,
-                given: self.decoded_scale(launch.kind),
-                source: ScaleSource::Given as u32,
-                blocked: u32::from(layout == ScaleLayout::Blocked128x4),
-                reserved: 0,
-            };
-            // SAFETY: codes and scales have the sizes that the parameters state, as checked by
-            // the caller; `out` is the workspace, which is large enough.
-            unsafe { launch_step(queue, launch.kernels, step, true, bytes(&params))? };
-        }
-        Ok(())
     }
 }

@@ -6,24 +6,21 @@ mod launch;
 use std::sync::Arc;
 
 use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::sm90::config::{CONFIGS, GROUPED, K_STEP, MAX_STAGES, MIXED, Sm90Config};
-use fp4_formats::gemm::sm90::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
-use fp4_formats::gemm::sm90::{Scheme, WeightLayout};
 use fp4_formats::gemm::{NextWeights, Operands, Problem, Split};
-use fp4_formats::pack;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
-use rayon::prelude::*;
 
 use super::candidate::Request;
 use super::check::{check_unsplit, operands};
 use super::family::{Family, Kernel};
 use super::form::{BlockRows, PlacedWeights};
-use super::groups::GroupRequest;
-use super::{ActivationKind, WeightForm};
+use super::groups::{GroupRequest, GroupedRuns};
+use super::{ActivationKind, WeightForm, fragments};
 use crate::error::{Error, Result};
 use crate::plan::sm90::{self as estimate, Estimate};
-use kernel::{GroupedRuns, Sm90Kernel};
+use kernel::Sm90Kernel;
 
 /// `wgmma`.
 pub(super) struct Sm90;
@@ -40,14 +37,6 @@ fn configs(scheme: Scheme) -> impl Iterator<Item = &'static Sm90Config> {
 fn scheme(format: Format, kind: ActivationKind) -> Result<Scheme> {
     let Operands { weights, .. } = operands(TensorFamily::Wgmma, format, kind)?;
     Ok(Scheme { format: weights, operand: kind.operand() })
-}
-
-/// The layout of a matrix in an order of `wgmma`'s.
-fn layout(form: &WeightForm) -> WeightLayout {
-    let &WeightForm { format, activations, rows, columns, .. } = form;
-    // Every order that `weight_form` makes names the activations.
-    let operand = activations.unwrap_or(Scheme::NVFP4_F16.operand);
-    WeightLayout { scheme: Scheme { format, operand }, rows, columns }
 }
 
 impl Family for Sm90 {
@@ -110,9 +99,8 @@ impl Family for Sm90 {
                 return Err(Error::shape("work of all tiles", required, work));
             }
         }
-        // A tile's partial sums are added one after the other: at most so many.
-        const MOST_PARTS: u32 = 8;
-        let runs = GroupedRuns { expected: groups.expected, least: steps.div_ceil(MOST_PARTS) };
+        let least = steps.div_ceil(GroupedRuns::MOST_PARTS);
+        let runs = GroupedRuns { expected: groups.expected, least };
         let kernel = |estimate| Sm90Kernel {
             problem: *problem,
             groups: Some(runs),
@@ -165,11 +153,11 @@ impl Family for Sm90 {
     }
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
-        usize::try_from(layout(form).bytes()?).ok()?.checked_mul(batch)
+        fragments::bytes(form, batch)
     }
 
     fn next_weights(&self, weights: PlacedWeights) -> NextWeights {
-        let layout = layout(&weights.form);
+        let layout = fragments::layout(&weights.form);
         // Half of what the stages of a CTA hold. On an H200 a layer of one token then takes 0.9 us less, and 1.0 with
         // as much as they hold; of 64 tokens, 2.3 us less, and with as much as they hold as long as without.
         let most = MAX_STAGES / 2 * layout.scheme.chunk_bytes();
@@ -184,48 +172,6 @@ impl Family for Sm90 {
     }
 
     fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost> {
-        let layout = layout(form);
-        let chunks = bytes.par_chunks_exact_mut(layout.scheme.chunk_bytes() as usize);
-        let across = layout.column_chunks() as usize;
-        let down = layout.row_chunks() as usize;
-        let lost = chunks.enumerate().map(|(index, chunk)| {
-            let (row_chunk, column_chunk) = (index / across, index % across);
-            let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
-            let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
-            fill(layout.scheme, chunk, weights, batch, corner)
-        });
-        Ok(lost.reduce(Lost::default, Lost::and))
+        Ok(fragments::repack(form, weights, bytes))
     }
-}
-
-/// Makes one chunk, whose first row and column are `corner`.
-fn fill(
-    scheme: Scheme,
-    chunk: &mut [u8],
-    weights: &dyn BlockRows,
-    batch: usize,
-    [row, column]: [usize; 2],
-) -> Lost {
-    let dims = weights.dims();
-    let block = weights.format().block() as usize;
-    let blocks = dims.cols() / block;
-    let rows: Vec<&[u8]> = (row..dims.rows().min(row + CHUNK_ROWS as usize))
-        .map(|row| weights.row_codes(batch, row))
-        .collect();
-    let code = |r: u32, c: u32| {
-        let (row, column) = (r as usize, column + c as usize);
-        if row >= rows.len() || column >= dims.cols() {
-            return 0;
-        }
-        let (low, high) = pack::unpair(rows[row][column / 2]);
-        if column.is_multiple_of(2) { low } else { high }
-    };
-    let scale = |r: u32, index: u32| {
-        let (row, index) = (row + r as usize, column / block + index as usize);
-        if row >= dims.rows() || index >= blocks {
-            return 0;
-        }
-        weights.scale_byte(batch, row, index)
-    };
-    scheme.fill_chunk(chunk, code, scale)
 }

@@ -3,11 +3,12 @@
 use core::mem::offset_of;
 use core::ops::Range;
 
-use cuda_std::ptx::{grid, marker, memory};
+use cuda_std::ptx::{marker, memory};
 use cuda_std::warp;
 use fp4_formats::gemm::groups::{EvenRuns, Groups, MAX_PROBLEMS, OwnRun, Shares, Tiling, Work};
 
 use super::{AHEAD, BAD, GroupTable, RUN, WORD};
+use crate::pipeline;
 
 /// Offset of the first CTA in a run.
 const FIRST_CTA: u32 = offset_of!(OwnRun, first_cta) as u32;
@@ -58,10 +59,10 @@ impl GroupTable<'_> {
         let lane = warp::lane_id();
         // The kernels before may write the counts.
         if self.groups.settled == 0 {
-            grid::griddepcontrol_wait();
+            pipeline::follow_stream();
         }
         // A launch that starts while this kernel runs finds the counts complete.
-        grid::griddepcontrol_launch_dependents();
+        pipeline::release_stream();
         // SAFETY: the caller's.
         unsafe {
             // Problems of even tiles are many, and each is little work; of others a lane has few.

@@ -5,6 +5,7 @@
 use super::memory::arrive_at;
 use super::schedule::Scheduled;
 use super::{Cta, WorkList, decode_folded};
+use crate::floats;
 use crate::gemm::walk::Walk;
 use cuda_std::ptx::{convert, half, integer, memory, tcgen05};
 use cuda_std::{thread, warp};
@@ -162,13 +163,13 @@ impl Scale {
     fn new(format: Format, half: HalfType, code: u32) -> Self {
         match (format, half) {
             (Format::Nvfp4, HalfType::Bf16) => {
-                let half = convert::cvt_rn_f16x2_e4m3x2(code as u16) as u16;
+                let half = floats::halves_of_e4m3(code as u16) as u16;
                 let unshift = f32::from_bits((127 + BF16_SHIFTED_LOG2) << 23);
                 let scale = convert::cvt_f32_f16(half) * unshift;
                 Self::Bf16(convert::cvt_rn_bf16x2_f32(scale, scale))
             }
             (Format::Nvfp4, HalfType::F16) => {
-                let pair = convert::cvt_rn_f16x2_e4m3x2(code as u16);
+                let pair = floats::halves_of_e4m3(code as u16);
                 Self::F16(integer::prmt_b32(pair, pair, 0x1010))
             }
             (Format::Mxfp4, _) => {
@@ -189,9 +190,9 @@ impl Scale {
     fn times(self, pair: u32) -> u32 {
         match self {
             Self::F16(scale) => half::mul_rn_f16x2(pair, scale),
-            Self::Bf16(scale) => half::mul_rn_bf16x2(shifted(pair), scale),
+            Self::Bf16(scale) => floats::mul_bf16x2(shifted(pair), scale),
             Self::Wide(scale) => {
-                half::mul_rn_bf16x2(half::mul_rn_bf16x2(shifted(pair), UNSHIFT), scale)
+                floats::mul_bf16x2(floats::mul_bf16x2(shifted(pair), UNSHIFT), scale)
             }
         }
     }

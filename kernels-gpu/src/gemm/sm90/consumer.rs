@@ -12,11 +12,12 @@ use fp4_formats::gemm::sm90::word::Multipliers;
 use super::main_loop::MainLoop;
 use super::memory::Memory;
 use super::message::{self, Received};
-use super::operands::{Decoded, STEPS};
-use super::split_k::{self, Share};
+use super::operands::{Decoded, STEPS, Weights};
+use super::split_k;
 use super::stage::{first_block, lane};
 use super::tile;
-use super::{Cta, Kernel, fix_up, multicast, store, store_registers, sync_consumers};
+use super::{Cta, Kernel, fix_up, multicast, store_registers, sync_consumers};
+use crate::gemm::store::{self, Share};
 use crate::gemm::walk::{Visit, Walk};
 use crate::gemm::work::WorkList;
 
@@ -34,6 +35,7 @@ pub unsafe fn run<
     cta: &Cta<'_, L>,
 ) {
     let (memory, ring) = (cta.memory, cta.memory.ring());
+    let unit = const { (1u32 << <K::Weights as Weights>::SCHEME.unit_log2()) as f32 };
     let mut cursor = ring.consumer();
     // Only the position in the run stays live across the main loop; the rest is computed again, or
     // read again from the message, to save registers.
@@ -62,7 +64,7 @@ pub unsafe fn run<
         let multicast = const { K::CONFIG.multicast > 1 };
         if !multicast && !L::GROUPED && cta.params.schedule.is_split() {
             let tile = tile::find(cta, item.tile);
-            let part = Share::of_cluster(cta.params.schedule.cluster(), tile.tokens());
+            let part = split_k::share(cta.params.schedule.cluster(), tile.tokens());
             // SAFETY: all consumers of all CTAs of the cluster do the same: each has one item.
             unsafe {
                 sync_consumers();
@@ -70,7 +72,7 @@ pub unsafe fn run<
                 consumer.put_sums(memory, cta.config.tokens);
                 split_k::exchange(memory, &part);
                 let alphas = cta.alphas(tile.problem);
-                store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
+                store::store_tile(cta, unit, &tile, &part, alphas);
                 split_k::finish(cta.config);
             }
             return;
@@ -115,7 +117,7 @@ pub unsafe fn run<
                     let part = Share::whole(tile.tokens());
                     let alphas = message::alphas(cta, &item, &tile);
                     let cta = &cta.at(tile.problem);
-                    store::store_tile::<K::Weights, L>(cta, &tile, &part, alphas);
+                    store::store_tile(cta, unit, &tile, &part, alphas);
                 }
             } else {
                 let width = message::width(memory, &item);

@@ -26,7 +26,7 @@
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`]): decode weights and multiply ([`main_loop`], for few tokens [`mma_sync`], for e4m3 [`folded`]), exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`], [`store_any`]) |
+//! | 0..4, 4..8 | consumers ([`consumer`]): decode weights and multiply ([`main_loop`], for few tokens [`mma_sync`], for e4m3 [`folded`]), exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`](super::store)) |
 //! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`message`]); the warp makes the table of groups |
 //! | 9 | hands over a grouped product's first tile ([`message`]) |
 //! | 10, 11 | only release registers, as 8 and 9 do |
@@ -95,14 +95,13 @@ mod operands;
 mod producer;
 mod split_k;
 mod stage;
-mod store;
-mod store_any;
 mod store_registers;
 mod strips;
 mod tile;
 mod widths;
 
 use super::cta::{self, Head, Target};
+use super::store::{Share, Staged};
 use super::walk::{OwnRun, Walk};
 use super::work::WorkList;
 use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
@@ -209,6 +208,35 @@ impl Target for Sm90 {
     #[inline(always)]
     fn prefetches_next(config: &Sm90Config) -> bool {
         config.prefetches_next()
+    }
+}
+
+impl Staged for Sm90 {
+    #[inline(always)]
+    fn rows(config: &Sm90Config) -> u32 {
+        config.rows
+    }
+
+    #[inline(always)]
+    fn floats_together(config: &Sm90Config) -> u32 {
+        if config.min_blocks > 1 { 2 } else { 4 }
+    }
+
+    #[inline(always)]
+    fn loads_remote(config: &Sm90Config) -> bool {
+        config.loads_remote()
+    }
+
+    /// The fields of the epilogue would take registers during the main loop, which grouped products cannot
+    /// spare: for those one word of the parameters has the answer.
+    #[inline(always)]
+    fn is_plain(config: &Sm90Config, params: &Sm90Params) -> bool {
+        if config.is_grouped() { params.plain != 0 } else { params.epilogue.is_plain() }
+    }
+
+    #[inline(always)]
+    fn sums(config: &Sm90Config, memory: Memory, part: &Share, rank: u32, token: u32) -> u32 {
+        split_k::sums(config, memory, part, rank, token)
     }
 }
 

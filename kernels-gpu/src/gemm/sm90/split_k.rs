@@ -10,57 +10,27 @@ use fp4_formats::gemm::sm90::config::Sm90Config;
 
 use super::memory::Memory;
 use super::sync_consumers;
+use crate::gemm::store::Share;
 
-/// The part of a tile that a CTA stores.
-#[derive(Clone, Copy)]
-pub struct Share {
-    /// CTAs that computed parts of the tile's K, and the rank of this one.
-    pub cluster: Divisor,
-    pub rank: u32,
-    /// Tokens of the tile that exist.
-    pub tokens: u32,
+/// The part of this CTA of a cluster of `cluster`, of a tile of so many tokens.
+#[inline(always)]
+pub fn share(cluster: Divisor, tokens: u32) -> Share {
+    Share { cluster, rank: special::cluster_ctarank(), tokens }
 }
 
-impl Share {
-    /// All of the tile.
-    #[inline(always)]
-    pub fn whole(tokens: u32) -> Self {
-        Self { cluster: Divisor::ONE, rank: 0, tokens }
+/// Returns the address of the sums that CTA `rank` has of token `token` of this CTA's part, in the
+/// cluster's window if sums are loaded remotely.
+#[inline(always)]
+pub fn sums(config: &Sm90Config, memory: Memory, part: &Share, rank: u32, token: u32) -> u32 {
+    let pitch = config.sum_pitch() * size_of::<f32>() as u32;
+    if config.loads_remote() && part.ctas() > 1 {
+        return cluster::mapa_shared_cluster_u32(memory.sums(token), rank);
     }
-
-    /// The part of this CTA of a cluster of `cluster`.
-    #[inline(always)]
-    pub fn of_cluster(cluster: Divisor, tokens: u32) -> Self {
-        Self { cluster, rank: special::cluster_ctarank(), tokens }
+    if rank == part.rank {
+        return memory.sums(token);
     }
-
-    /// CTAs that computed parts of the tile's K.
-    #[inline(always)]
-    pub fn ctas(&self) -> u32 {
-        self.cluster.value()
-    }
-
-    /// Tokens that CTA `rank` stores: the first and the one after the last.
-    #[inline(always)]
-    pub fn range(&self, rank: u32) -> (u32, u32) {
-        Sm90Config::token_part(self.tokens, rank, self.cluster)
-    }
-
-    /// Returns the address of the sums that CTA `rank` has of this CTA's token `token`, in the
-    /// cluster's window if sums are loaded remotely.
-    #[inline(always)]
-    pub fn sums(&self, memory: Memory, rank: u32, token: u32) -> u32 {
-        let config = memory.config;
-        let pitch = config.sum_pitch() * size_of::<f32>() as u32;
-        if config.loads_remote() && self.ctas() > 1 {
-            return cluster::mapa_shared_cluster_u32(memory.sums(token), rank);
-        }
-        if rank == self.rank {
-            return memory.sums(token);
-        }
-        let slot = memory.base + config.slot_offset(index(rank, self.rank), self.cluster);
-        slot + (token - self.range(self.rank).0) * pitch
-    }
+    let slot = memory.base + config.slot_offset(index(rank, part.rank), part.cluster);
+    slot + (token - part.range(part.rank).0) * pitch
 }
 
 /// Index of CTA `from` among the CTAs that send to CTA `to`.

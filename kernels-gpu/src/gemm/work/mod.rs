@@ -5,7 +5,7 @@
 pub mod tables;
 pub mod uniform;
 
-use cuda_std::ptx::{grid, marker};
+use cuda_std::ptx::marker;
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Affine, Epilogue, Item, Problem, Run, Tiles};
 use fp4_formats::tensor_map::TENSOR_MAP_ALIGN;
@@ -14,6 +14,7 @@ pub use uniform::{Scaled, Uniform};
 
 use super::cta::{Cta, Target};
 use super::epilogue::combine::affine_of;
+use crate::pipeline;
 
 /// A work list. All threads of a CTA, and of CTAs that compute tiles together, get the same answers.
 ///
@@ -38,7 +39,7 @@ pub trait WorkList: Copy {
     #[inline(always)]
     fn release() {
         if !Self::GROUPED || Self::MIXED {
-            grid::griddepcontrol_launch_dependents();
+            pipeline::release_stream();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Work lists that are tables in shared memory: of grouped products, whose token counts only the
 //! device knows, and of mixed products.
 
-use cuda_std::ptx::{grid, marker};
+use cuda_std::ptx::marker;
 use cuda_std::thread;
 use fp4_formats::gemm::groups::OwnRun;
 use fp4_formats::gemm::work::Tile;
@@ -13,6 +13,7 @@ use crate::gemm::cta::{Cta, Target};
 use crate::gemm::epilogue::combine::affine_of;
 use crate::gemm::groups::GroupTable;
 use crate::gemm::mixed::{self, MixedTable};
+use crate::pipeline;
 
 /// A grouped product.
 impl WorkList for GroupTable<'_> {
@@ -129,7 +130,7 @@ impl WorkList for MixedTable<'_> {
         if T::MIXED_TABLE_WAITS {
             // Threads that meet this warp behind here may read the results of the kernel before, and
             // write its memory.
-            grid::griddepcontrol_wait();
+            pipeline::follow_stream();
         }
         // SAFETY: the caller's.
         unsafe { cta.list.make() };

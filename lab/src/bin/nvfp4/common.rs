@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
+use fp4_formats::Arch;
 use nvfp4::device::{Device, DeviceRequest, Kernels};
 use nvfp4::error::Result as LibraryResult;
 use nvfp4::gemm::{Activation, UpOptions};
@@ -26,6 +27,10 @@ pub struct Target {
     /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
     #[arg(long, default_value = "auto")]
     pub device: DeviceRequest,
+    /// Target of the kernels, of those that the device runs: sm_90a, sm_100a, sm_100f, or sm_80, which every one
+    /// runs [default: the closest but sm_80].
+    #[arg(long)]
+    pub arch: Option<Arch>,
     /// Order in which the emulator interleaves: eager, lazy or random:SEED.
     #[arg(long, default_value = "eager")]
     pub schedule: Schedule,
@@ -45,6 +50,9 @@ pub fn open(
 ) -> LibraryResult<Kernels> {
     progress.step("opening the device and loading kernels");
     let mut device = Device::open(&target.device)?.with_schedule(target.schedule);
+    if let Some(arch) = target.arch {
+        device = device.with_arch(arch)?;
+    }
     if let Some(folder) = capture {
         device = device.with_capture(folder);
     }

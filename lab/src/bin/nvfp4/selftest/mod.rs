@@ -113,10 +113,11 @@ struct Worker {
 
 impl Worker {
     fn start(options: &Options, first: usize) -> anyhow::Result<Self> {
-        let Target { device, schedule, kernels, .. } = &options.target;
+        let Target { device, arch, schedule, kernels, json: _ } = &options.target;
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
         command.args(["selftest", "--device", &device.to_string()]);
         command.args(["--schedule", &schedule.to_string(), "--worker", &first.to_string()]);
+        command.args(arch.iter().flat_map(|arch| ["--arch", arch.name()]));
         command.args(kernels.iter().flat_map(|folder| ["--kernels".as_ref(), folder.as_os_str()]));
         command.args(options.quick.then_some("--quick"));
         // The choices are this program's: a table of measurements would change them.

@@ -1,7 +1,7 @@
 //! The steps of `selftest`, in the order in which hardware that nobody has seen should meet it: from
 //! the steps that need least of the machine to those that need most.
 
-use fp4_formats::gemm::{Problems, Split, sm90, sm100};
+use fp4_formats::gemm::{Problems, Split, sm80, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{
     Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
@@ -73,6 +73,20 @@ fn activations(operand: Operand) -> ActivationInput {
 
 fn configs(arch: Arch) -> Vec<Config> {
     match arch.tensor() {
+        TensorFamily::MmaSync => {
+            let of = |config: &'static sm80::config::Sm80Config| Config {
+                name: config.name,
+                format: config.scheme.format,
+                activations: activations(config.scheme.operand),
+                splits: match config.problems {
+                    Problems::Grouped | Problems::Mixed => vec![Split::StreamK],
+                    Problems::Uniform => vec![Split::None, Split::StreamK],
+                },
+                tile: [config.rows as usize, config.tokens as usize],
+                problems: config.problems,
+            };
+            sm80::all().map(of).collect()
+        }
         TensorFamily::Wgmma => {
             let of = |config: &'static sm90::config::Sm90Config| Config {
                 name: config.name,
@@ -204,6 +218,10 @@ fn few(steps: Vec<Check>) -> Vec<Check> {
 /// CTAs, one that splits K, one that shares operands, and more tiles than the machine holds.
 fn first(arch: Arch, configs: &[Config]) -> Vec<Check> {
     let (names, many): (&[&str], _) = match arch.tensor() {
+        TensorFamily::MmaSync => (
+            &["gemm_sm80_nvfp4_f16_128x8", "gemm_sm80_nvfp4_f16_128x128"],
+            "gemm_sm80_nvfp4_f16_128x64",
+        ),
         TensorFamily::Wgmma => (
             &["gemm_sm90_nvfp4_f16_128x8", "gemm_sm90_nvfp4_f16_128x64_multicast2"],
             "gemm_sm90_nvfp4_f16_128x64",

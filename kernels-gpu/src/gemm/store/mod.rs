@@ -6,7 +6,7 @@
 //! | results | a thread stores |
 //! |---|---|
 //! | floats in aligned rows, with neither column factors nor a bias nor an activation, without their largest magnitude | eight columns of tokens at a fixed distance, the sums of several tokens in flight |
-//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of tokens at a fixed distance ([`store_any`](super::store_any)) |
+//! | other floats in aligned rows, NVFP4, MXFP4 | eight columns, or a block, of tokens at a fixed distance ([`any`]) |
 //! | floats in other rows | one column of tokens at a fixed distance |
 //!
 //! In a gated product, a thread has eight sums of the gate and the eight of `up` behind them, or one
@@ -14,64 +14,91 @@
 //!
 //! Lanes store side by side.
 
+mod any;
+mod share;
+
 use cuda_std::ptx::{marker, memory as words, remote};
 use cuda_std::thread;
 use fp4_formats::gemm::combine::GATE_ROWS;
-use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
-use fp4_formats::gemm::sm90::params::Sm90Params;
+use fp4_formats::gemm::work::CtaTile;
 use fp4_formats::gemm::{Affine, Problem, Sink};
 
-use super::Cta;
-use super::operands::Weights;
-use super::split_k::Share;
-use super::tile::Tile;
+pub use share::Share;
+
+use super::cta::{Cta, Target};
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::line::{self, Line};
 use crate::gemm::epilogue::{self, COLUMNS, direct, largest};
 use crate::gemm::work::WorkList;
 
-/// Stores the CTA's part of the results of the tile whose sums are in shared memory. A thread uses
+/// A target whose kernels put the sums of a tile into shared memory before they store it.
+pub trait Staged: Target {
+    /// Rows of weights of a tile.
+    fn rows(config: &Self::Config) -> u32;
+
+    /// Tokens whose floats a thread stores together, if it has the sums of all: 4 or 2.
+    fn floats_together(config: &Self::Config) -> u32;
+
+    /// Whether the sums of a cluster are few, and are loaded from shared memory of its other CTAs.
+    fn loads_remote(config: &Self::Config) -> bool;
+
+    /// Whether the epilogue [is plain](fp4_formats::gemm::Epilogue::is_plain).
+    fn is_plain(config: &Self::Config, params: &Self::Params) -> bool;
+
+    /// Returns the address of the sums that CTA `rank` has of token `token` of this CTA's part, in the
+    /// cluster's window if sums are loaded remotely.
+    fn sums(
+        config: &Self::Config,
+        memory: Self::Memory,
+        part: &Share,
+        rank: u32,
+        token: u32,
+    ) -> u32;
+}
+
+/// Stores the CTA's part of the results of the tile whose sums are in shared memory; `unit` is the value
+/// of a sum's 1. A thread uses
 /// all sums that it loads from other CTAs, so that its loads have returned afterwards.
 ///
 /// # Safety
 /// All consumers call this, warp by warp converged; the sums are visible to them.
 #[inline(always)]
-pub unsafe fn store_tile<W: Weights, L: WorkList>(
-    cta: &Cta<'_, L>,
-    tile: &Tile,
+pub unsafe fn store_tile<T: Staged, L: WorkList>(
+    cta: &Cta<'_, T, L>,
+    unit: f32,
+    tile: &CtaTile,
     part: &Share,
     alphas: [f32; 2],
 ) {
-    let (config, p) = (cta.config, cta.params);
-    let sink = &p.epilogue.sink;
-    let unit = const { (1u32 << W::SCHEME.unit_log2()) as f32 };
+    let (config, head) = (cta.config, cta.head());
+    let sink = &head.epilogue.sink;
     // Pinned, so that values that follow from it take no register during the main loop.
     let thread = marker::pin(thread::thread_idx_x());
-    let result = Problem { m: tile.rows, n: sink.columns, ..p.problem };
+    let result = Problem { m: tile.rows, n: sink.columns, ..*head.problem };
     let store = Store { cta, sink, result: &result, tile, part, unit, thread, alphas };
-    let columns = if config.is_grouped() { marker::pin(sink.columns) } else { sink.columns };
+    let columns = if L::GROUPED { marker::pin(sink.columns) } else { sink.columns };
     let sizes = Problem { n: columns, ..result };
     let aligned = sizes.n.is_multiple_of(COLUMNS as u32);
     let is_blocks = epilogue::is_blocks(sink);
     // SAFETY: all consumers are here, and the sums are visible to them.
     unsafe {
         let found = if is_blocks || aligned && line::rows_aligned(sink, &sizes) {
-            if is_blocks || !is_plain(config, p) {
-                if config.loads_remote() {
+            if is_blocks || !T::is_plain(config, cta.params) {
+                if T::loads_remote(config) {
                     return store.store_halves();
                 }
                 store.store_blocks()
-            } else if config.loads_remote() {
+            } else if T::loads_remote(config) {
                 // A thread stores one or two tokens, whose sums are in up to eight CTAs. In a batch
                 // of several it would load some that it does not use.
                 return store.store_floats::<1, 4>();
-            } else if config.min_blocks > 1 {
+            } else if T::floats_together(config) == 2 {
                 return store.store_floats::<2, 1>();
             } else {
                 return store.store_floats::<4, 1>();
             }
-        } else if config.loads_remote() {
+        } else if T::loads_remote(config) {
             store.store_columns::<1>()
         } else {
             store.store_columns::<2>()
@@ -80,23 +107,15 @@ pub unsafe fn store_tile<W: Weights, L: WorkList>(
     }
 }
 
-/// Whether the epilogue is plain. The fields would take registers during the main loop, which grouped
-/// products cannot spare: for those one word of the parameters has the answer, and alignment is found
-/// anew.
-#[inline(always)]
-pub(super) fn is_plain(config: &Sm90Config, p: &Sm90Params) -> bool {
-    if config.is_grouped() { p.plain != 0 } else { p.epilogue.is_plain() }
-}
-
 /// The context of a thread that stores its part of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct Store<'a, L> {
-    pub cta: &'a Cta<'a, L>,
+pub(super) struct Store<'a, T: Target, L> {
+    pub cta: &'a Cta<'a, T, L>,
     /// Address and type of the results.
     pub sink: &'a Sink,
     /// Sizes of the result.
     pub result: &'a Problem,
-    pub tile: &'a Tile,
+    pub tile: &'a CtaTile,
     pub part: &'a Share,
     /// Value of a sum's 1.
     pub unit: f32,
@@ -119,24 +138,24 @@ pub(super) struct Piece {
     pub second_first: bool,
 }
 
-impl<L: WorkList> Store<'_, L> {
+impl<T: Staged, L: WorkList> Store<'_, T, L> {
     /// Returns the tokens of a thread if `2^log2` neighbouring threads store a token: the first one,
     /// behind the first that the CTA stores, and the distance of the others.
     #[inline(always)]
     fn tokens(&self, log2: u32) -> (u32, u32) {
-        (self.thread >> log2, CONSUMER_THREADS >> log2)
+        (self.thread >> log2, T::THREADS >> log2)
     }
 
     /// Factors and bias of half `half` of the tile's problem.
     #[inline(always)]
     pub(super) fn affine(&self, half: u32) -> Affine {
-        self.cta.list.affine(&self.cta.params.epilogue, half, self.tile.problem, self.alphas)
+        self.cta.list.affine(self.cta.head().epilogue, half, self.tile.problem, self.alphas)
     }
 
     /// Returns 1 if two sums make a result.
     #[inline(always)]
     pub(super) fn gated(&self) -> u32 {
-        self.cta.params.epilogue.combine.gated
+        self.cta.head().epilogue.combine.gated
     }
 
     /// Returns the thread's piece of rows of eight results each, or `1 << eights_log2` times eight.
@@ -144,19 +163,26 @@ impl<L: WorkList> Store<'_, L> {
     #[inline(always)]
     pub(super) fn piece(&self, gated: u32, eights_log2: u32) -> Piece {
         let columns_log2 = const { (COLUMNS as u32).ilog2() } + eights_log2;
-        let log2 = self.cta.config.rows.ilog2() - columns_log2 - gated;
+        let log2 = T::rows(self.cta.config).ilog2() - columns_log2 - gated;
         let index = self.thread & ((1 << log2) - 1);
         let column = index << columns_log2 << gated;
-        let n = ((self.tile.row_tile * self.cta.config.rows) >> gated) + (index << columns_log2);
+        let n =
+            ((self.tile.row_tile * T::rows(self.cta.config)) >> gated) + (index << columns_log2);
         let (ahead, step) = self.tokens(log2);
         let second_first = !(self.thread ^ self.thread >> 2).is_multiple_of(2);
         Piece { column, n, ahead, step, second_first }
     }
 
+    /// The address of the sums that CTA `rank` has of token `token`.
+    #[inline(always)]
+    fn address(&self, rank: u32, token: u32) -> u32 {
+        T::sums(self.cta.config, self.cta.memory, self.part, rank, token)
+    }
+
     /// Whether sums are loaded from the cluster's shared memory.
     #[inline(always)]
     fn is_remote(&self) -> bool {
-        self.cta.config.loads_remote() && self.part.ctas() > 1
+        T::loads_remote(self.cta.config) && self.part.ctas() > 1
     }
 
     /// Adds all CTAs' sums of each of some tokens, in the order of their ranks; `RANKS` CTAs' are
@@ -204,7 +230,7 @@ impl<L: WorkList> Store<'_, L> {
     /// They are there.
     #[inline(always)]
     unsafe fn load(&self, piece: &Piece, rank: u32, column: u32, token: u32) -> [f32; COLUMNS] {
-        let at = self.part.sums(self.cta.memory, rank, token) + column * size_of::<f32>() as u32;
+        let at = self.address(rank, token) + column * size_of::<f32>() as u32;
         let (before, after) = if piece.second_first { (16, 0) } else { (0, 16) };
         let load = |at: u32| {
             // SAFETY: the sums are there, at a multiple of 16 bytes.
@@ -240,7 +266,7 @@ impl<L: WorkList> Store<'_, L> {
             own = self.affine(0);
             &own
         } else {
-            &self.cta.params.epilogue.affine
+            &self.cta.head().epilogue.affine
         };
         let sink = self.sink;
         let (first, end) = self.part.range(self.part.rank);
@@ -283,10 +309,10 @@ impl<L: WorkList> Store<'_, L> {
     #[inline(always)]
     unsafe fn store_columns<const BATCH: usize>(&self) -> f32 {
         let mut found = 0.0;
-        let (tile, epilogue, gated) = (self.tile, &self.cta.params.epilogue, self.gated());
-        let log2 = self.cta.config.rows.ilog2() - gated;
+        let (tile, epilogue, gated) = (self.tile, self.cta.head().epilogue, self.gated());
+        let log2 = T::rows(self.cta.config).ilog2() - gated;
         let index = self.thread & ((1 << log2) - 1);
-        let n = ((tile.row_tile * self.cta.config.rows) >> gated) + index;
+        let n = ((tile.row_tile * T::rows(self.cta.config)) >> gated) + index;
         if n >= self.result.n {
             return found;
         }
@@ -350,8 +376,7 @@ impl<L: WorkList> Store<'_, L> {
         let mut rank = 0;
         while rank < self.part.ctas() {
             for i in 0..BATCH {
-                let at = self.part.sums(self.cta.memory, rank, tokens[i])
-                    + column * size_of::<f32>() as u32;
+                let at = self.address(rank, tokens[i]) + column * size_of::<f32>() as u32;
                 // SAFETY: the sum is there.
                 let bits = unsafe {
                     if self.is_remote() {

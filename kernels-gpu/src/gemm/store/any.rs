@@ -5,9 +5,8 @@
 
 use cuda_std::ptx::{float, marker, memory as words};
 use cuda_std::warp;
-use fp4_formats::gemm::sm90::config::CONSUMER_THREADS;
 
-use super::store::{Piece, Store, is_plain};
+use super::{Piece, Staged, Store};
 use crate::gemm::epilogue::affine::{self, Column};
 use crate::gemm::epilogue::combine::combine;
 use crate::gemm::epilogue::line::Line;
@@ -17,13 +16,13 @@ use crate::gemm::work::WorkList;
 /// Bytes of a sum.
 const F32_BYTES: u32 = size_of::<f32>() as u32;
 
-impl<L: WorkList> Store<'_, L> {
+impl<T: Staged, L: WorkList> Store<'_, T, L> {
     /// Stores floats in aligned rows, or NVFP4 or MXFP4, of which two or four neighbouring lanes have a
     /// block. It is for kernels of few tokens, whose main loops this leaves alone; for more tokens
     /// [`Self::store_blocks`] is faster.
     ///
     /// # Safety
-    /// As [`store_tile`](super::store::store_tile).
+    /// As [`store_tile`](super::store_tile).
     #[inline(always)]
     pub(super) unsafe fn store_halves(&self) {
         let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
@@ -73,15 +72,14 @@ impl<L: WorkList> Store<'_, L> {
     /// Writes the padding of a 128x4 result's scales below the last token, if the CTA has it.
     ///
     /// # Safety
-    /// As [`store_tile`](super::store::store_tile).
+    /// As [`store_tile`](super::store_tile).
     #[inline(always)]
     unsafe fn pad(&self) {
         let (tile, part, sink) = (self.tile, self.part, self.sink);
         if epilogue::is_blocks(sink) && tile.token + part.tokens == self.result.m {
-            let count = blocks::count(sink, self.cta.config.rows) >> self.gated();
+            let count = blocks::count(sink, T::rows(self.cta.config)) >> self.gated();
             let columns = [tile.row_tile * count, count];
-            let threads =
-                [part.rank * CONSUMER_THREADS + self.thread, part.ctas() * CONSUMER_THREADS];
+            let threads = [part.rank * T::THREADS + self.thread, part.ctas() * T::THREADS];
             // SAFETY: the result has blocks, and these are its columns of them.
             unsafe { blocks::pad_rows(sink, self.result, tile.matrix, columns, threads) };
         }
@@ -91,7 +89,7 @@ impl<L: WorkList> Store<'_, L> {
     /// Returns the largest magnitude, if it is asked for.
     ///
     /// # Safety
-    /// As [`store_tile`](super::store::store_tile).
+    /// As [`store_tile`](super::store_tile).
     #[inline(always)]
     pub(super) unsafe fn store_blocks(&self) -> f32 {
         let (tile, part, result, gated) = (self.tile, self.part, self.result, self.gated());
@@ -100,7 +98,7 @@ impl<L: WorkList> Store<'_, L> {
         unsafe { self.pad() };
         let is_blocks = epilogue::is_blocks(sink);
         let eights = if is_blocks { 2 } else { 1 };
-        let plain_blocks = is_blocks && is_plain(self.cta.config, self.cta.params);
+        let plain_blocks = is_blocks && T::is_plain(self.cta.config, self.cta.params);
         // All threads do as many rounds as the one with most tokens. The lanes of a warp stay
         // together, and ptxas knows it: otherwise no address of the main loop would be in a
         // uniform register.
@@ -155,7 +153,7 @@ impl<L: WorkList> Store<'_, L> {
             let row = if L::OWN_FACTORS {
                 affine::row_factor(&self.affine(0), m)
             } else {
-                affine::row_factor(&self.cta.params.epilogue.affine, m)
+                affine::row_factor(&self.cta.head().epilogue.affine, m)
             };
             (row, self.sums::<2, 1>(piece, columns, [token; 2]))
         };
@@ -179,7 +177,7 @@ impl<L: WorkList> Store<'_, L> {
     ) -> [[f32; COLUMNS]; 2] {
         // With sixteen, both halves wait in shared memory: registers are few. Their place is that of
         // sums that only this thread needs.
-        let block = self.cta.memory.sums(token) + piece.column * F32_BYTES;
+        let block = self.address(self.part.rank, token) + piece.column * F32_BYTES;
         let sink = self.sink;
         let half = |eight: u32| block + eight * COLUMNS as u32 * F32_BYTES;
         let mut eight = 0;
@@ -218,7 +216,7 @@ impl<L: WorkList> Store<'_, L> {
         found: &mut f32,
     ) -> [f32; COLUMNS] {
         let n = n + eight * COLUMNS as u32;
-        let epilogue = &self.cta.params.epilogue;
+        let epilogue = self.cta.head().epilogue;
         let gated = self.gated();
         let (mut results, mut half) = ([0.0; COLUMNS], 0);
         loop {

@@ -1,0 +1,382 @@
+//! Tile configurations of the sm_80 kernels, and the sizes that follow from them.
+//!
+//! A CTA of eight warps computes tiles of `rows` rows of `B` by `tokens` tokens, or parts of them along K.
+//! All warps copy, decode and multiply. The [work list](crate::gemm::work) says which CTA computes which
+//! part.
+
+use crate::gemm::groups::{TABLE_BYTES, Tiling};
+use crate::gemm::operands::operands;
+use crate::gemm::sm90::Scheme;
+use crate::gemm::sm90::repack::{
+    BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS,
+};
+use crate::gemm::table::{by_problems, problems};
+use crate::gemm::{Operands, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::{HalfType, Operand, WARP};
+
+/// Bytes of a token in a block of 64 columns: a row of the 128-byte swizzle.
+pub const TOKEN_BYTES: u32 = BLOCK_COLUMNS * HalfType::F16.float().bytes();
+/// Bytes of a copy.
+pub const PIECE_BYTES: u32 = 16;
+/// Warps of a CTA, and threads.
+pub const WARPS: u32 = 8;
+/// Threads of a CTA.
+pub const THREADS: u32 = WARPS * WARP;
+/// Rows of weights, tokens, and columns of K of one `mma.sync`.
+pub const MMA_ROWS: u32 = 16;
+/// Tokens of one `mma.sync`.
+pub const MMA_TOKENS: u32 = 8;
+/// Columns of K of one `mma.sync`.
+pub const MMA_K: u32 = 16;
+/// f32 sums of a thread in one `mma.sync`.
+pub const MMA_SUMS: usize = (MMA_ROWS * MMA_TOKENS / WARP) as usize;
+/// Registers of an SM, and the most that a thread can have.
+const SM_REGISTERS: u32 = 65536;
+const MAX_REGISTERS: u32 = 255;
+/// CTAs that a configuration may want on an SM.
+pub const MAX_BLOCKS: u32 = 2;
+/// Shared memory that a CTA has without a request, and the most that it can have on compute capabilities 8.6
+/// and 8.9, which have least.
+pub const SHARED_BYTES: u32 = 48 * 1024;
+/// The most shared memory of a CTA on compute capabilities 8.6 and 8.9.
+pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
+/// More stages than this are no faster.
+const MAX_STAGES: u32 = 8;
+/// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
+/// eight rows, access different banks.
+const SUM_PADDING: u32 = 4;
+
+/// The constants that one kernel was compiled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sm80Config {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Format of the weights and operand type.
+    pub scheme: Scheme,
+    /// Weight rows of a tile, a multiple of [`CHUNK_ROWS`].
+    pub rows: u32,
+    /// Tokens of a tile.
+    pub tokens: u32,
+    /// CTAs that must fit an SM together.
+    pub min_blocks: u32,
+    /// Warps side by side along the rows; the others along the tokens.
+    pub row_warps: u32,
+    /// Blocks of 64 columns of K that a stage of the pipeline holds, 1 or 2.
+    pub blocks: u32,
+    /// The sizes that the problems of a launch share.
+    pub problems: Problems,
+}
+
+impl Sm80Config {
+    /// The configuration of a row of the table: a tile's rows and tokens, CTAs that must fit an SM, warps
+    /// along the rows, and blocks of a stage.
+    const fn new(
+        name: &'static str,
+        operands: Operands,
+        problems: Problems,
+        [rows, tokens, min_blocks, row_warps, blocks]: [u32; 5],
+    ) -> Self {
+        let Some(scheme) = Scheme::of(operands) else {
+            panic!("`mma.sync` does not multiply blocks");
+        };
+        assert!(scheme.operand.half().is_some());
+        let config = Self { name, scheme, rows, tokens, min_blocks, row_warps, blocks, problems };
+        // Stages of two blocks hold whole chunks.
+        assert!(blocks == 1 || blocks == CHUNK_BLOCKS && rows == CHUNK_ROWS);
+        assert!(rows.is_multiple_of(CHUNK_ROWS) && WARPS.is_multiple_of(row_warps));
+        assert!(rows.is_multiple_of(row_warps * MMA_ROWS));
+        assert!(tokens.is_multiple_of(config.token_warps() * MMA_TOKENS));
+        config
+    }
+
+    /// Returns the formats of weights and activations.
+    pub const fn operands(&self) -> Operands {
+        let Scheme { format, operand } = self.scheme;
+        Operands { weights: format, activations: Some(operand) }
+    }
+
+    /// Whether problems have token counts of their own.
+    #[inline(always)]
+    pub const fn is_grouped(&self) -> bool {
+        self.problems.have_own_tokens()
+    }
+
+    /// Registers of a thread, with which [`min_blocks`](Self::min_blocks) CTAs fit.
+    pub const fn registers(&self) -> u32 {
+        let share = SM_REGISTERS / (self.min_blocks * THREADS);
+        if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
+    }
+
+    /// Warps side by side along the tokens.
+    #[inline(always)]
+    pub const fn token_warps(&self) -> u32 {
+        WARPS / self.row_warps
+    }
+
+    /// Rows of weights of a warp, over those of one product.
+    #[inline(always)]
+    pub const fn warp_rows(&self) -> u32 {
+        self.rows / self.row_warps / MMA_ROWS
+    }
+
+    /// Tokens of a warp, over those of one product.
+    #[inline(always)]
+    pub const fn warp_tokens(&self) -> u32 {
+        self.tokens / self.token_warps() / MMA_TOKENS
+    }
+
+    /// Columns of K that a stage of the pipeline holds.
+    #[inline(always)]
+    pub const fn k_step(&self) -> u32 {
+        self.blocks * BLOCK_COLUMNS
+    }
+
+    /// Chunks of 128 rows of a tile.
+    #[inline(always)]
+    pub const fn chunks(&self) -> u32 {
+        self.rows / CHUNK_ROWS
+    }
+
+    /// Bytes of a stage's codes.
+    #[inline(always)]
+    pub const fn code_bytes(&self) -> u32 {
+        self.blocks * self.rows / BLOCK_ROWS * BLOCK_CODE_BYTES
+    }
+
+    /// Bytes of a stage's codes and scales.
+    #[inline(always)]
+    pub const fn weight_bytes(&self) -> u32 {
+        self.code_bytes() + self.blocks * self.rows / BLOCK_ROWS * self.scheme.block_scale_bytes()
+    }
+
+    /// Bytes of a stage's activations.
+    #[inline(always)]
+    pub const fn activation_bytes(&self) -> u32 {
+        self.blocks * self.tokens * TOKEN_BYTES
+    }
+
+    /// Bytes of a stage.
+    #[inline(always)]
+    pub const fn stage_bytes(&self) -> u32 {
+        self.weight_bytes() + self.activation_bytes()
+    }
+
+    /// Stages of the pipeline: as many as fit what a CTA has without a request if two CTAs have an SM,
+    /// otherwise as many as fit the most.
+    #[inline(always)]
+    pub const fn stages(&self) -> u32 {
+        let budget = if self.min_blocks > 1 { SHARED_BYTES } else { MAX_SHARED_BYTES };
+        let fit = (budget - self.table_bytes()) / self.stage_bytes();
+        if fit < MAX_STAGES { fit } else { MAX_STAGES }
+    }
+
+    /// Bytes of the table of a grouped product's problems.
+    #[inline(always)]
+    pub const fn table_bytes(&self) -> u32 {
+        if self.is_grouped() { TABLE_BYTES } else { 0 }
+    }
+
+    /// Offset in shared memory of the weights of the stages; their activations are in front.
+    #[inline(always)]
+    pub const fn weights_offset(&self) -> u32 {
+        self.stages() * self.activation_bytes()
+    }
+
+    /// Offset in shared memory of that table, behind the stages.
+    #[inline(always)]
+    pub const fn table_offset(&self) -> u32 {
+        self.stages() * self.stage_bytes()
+    }
+
+    /// Dynamic shared memory of a CTA, bytes.
+    #[inline(always)]
+    pub const fn shared_bytes(&self) -> u32 {
+        self.table_offset() + self.table_bytes()
+    }
+
+    /// f32 from one token's sums to the next's in shared memory.
+    #[inline(always)]
+    pub const fn sum_pitch(&self) -> u32 {
+        self.rows + SUM_PADDING
+    }
+
+    /// Tokens whose sums are in shared memory at a time, over the stages: all, or the largest even part of
+    /// them that has room.
+    #[inline(always)]
+    pub const fn strip_tokens(&self) -> u32 {
+        let pitch = self.sum_pitch() * size_of::<f32>() as u32;
+        let mut tokens = self.tokens;
+        while tokens * pitch > self.table_offset() {
+            assert!(tokens.is_multiple_of(2 * MMA_TOKENS));
+            tokens /= 2;
+        }
+        tokens
+    }
+
+    /// Bytes of the partial sums of a tile that a contributor sends: a vector of four sums of
+    /// each thread, one after the other, then the next vector of each.
+    pub const fn partial_bytes(&self) -> u32 {
+        self.tokens * self.rows * size_of::<f32>() as u32
+    }
+
+    /// Rows of `B` and tokens that a CTA computes at a time.
+    pub const fn work_shape(&self) -> TileShape {
+        TileShape { rows: self.rows, tokens: self.tokens }
+    }
+
+    /// The tiles of a dense or batched problem.
+    pub const fn tiles(&self, problem: &Problem) -> Tiles {
+        Tiles::uniform(problem, self.work_shape(), Self::ORDER)
+    }
+
+    /// Order of a problem's tiles.
+    pub const ORDER: TileOrder = TileOrder::TOKENS_INNERMOST;
+
+    /// Returns the division of a grouped product's tokens into tiles.
+    pub const fn tiling(&self) -> Tiling {
+        Tiling::of(self.tokens)
+    }
+
+    /// Tiles along the tokens of a problem.
+    pub const fn token_tiles(&self, m: u32) -> u32 {
+        m.div_ceil(self.tokens)
+    }
+
+    /// Whether the kernel can split K so. CTAs that share a tile's K meet in global memory.
+    pub const fn takes(&self, split: Split) -> bool {
+        match split {
+            Split::None | Split::StreamK => true,
+            Split::Cluster(_) => false,
+        }
+    }
+}
+
+/// f32 additions, one after the other, that lead to a result. An `mma.sync` adds eight products and the old
+/// sum at once, twice, truncating instead of rounding, which counts twice.
+pub const fn additions(config: &Sm80Config, schedule: &Schedule) -> u32 {
+    in_steps(config, schedule.longest()) + schedule.parts()
+}
+
+/// Returns the additions within `steps` steps, one after the other. The products of an `mma.sync` are
+/// truncated each, which counts if a sum has no others.
+const fn in_steps(config: &Sm80Config, steps: u32) -> u32 {
+    2 * steps * (config.k_step() / (MMA_K / 2)) + MMA_K
+}
+
+/// Returns the [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
+/// which are multiplied on the device, count like additions.
+pub const fn grouped_additions(config: &Sm80Config, steps: u32, least: u32) -> u32 {
+    const FACTORS: u32 = 4;
+    in_steps(config, steps) + (steps / least + 2) + FACTORS
+}
+
+/// The table of the sm_80 kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
+///
+/// A row says its tile in rows by tokens, the CTAs that an SM has, the warps along the rows, the blocks of 64
+/// columns of a stage, and which problems it has kernels for.
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 8, 128 x 16, 128 x 32 | decoding: each warp decodes its rows once for all tokens; two CTAs per SM copy while the other stores |
+/// | 128 x 64 | some tens of tokens: warps of 32 rows, so that activations are loaded from shared memory half as often |
+/// | 128 x 128 | prompts of some hundred tokens |
+/// | 256 x 128 | many tokens: weights are decoded for 64 tokens at a time, activations loaded for 64 rows |
+#[macro_export]
+macro_rules! sm80_gemm_configs {
+    ($with:ident) => {
+        $crate::gemm_kernels! {
+            $with gemm_sm80:
+            [nvfp4_f16 nvfp4_bf16 mxfp4_bf16] {
+                (128 x 8) (2 per SM, 8 along rows, stages of 2) uniform grouped;
+                (128 x 16) (2 per SM, 8 along rows, stages of 2) uniform grouped;
+                (128 x 32) (2 per SM, 8 along rows, stages of 1) uniform grouped;
+                (128 x 64) (2 per SM, 4 along rows, stages of 1) uniform grouped mixed;
+                (128 x 128) (1 per SM, 4 along rows, stages of 1) uniform grouped;
+                (256 x 128) (1 per SM, 4 along rows, stages of 1) uniform;
+            }
+        }
+    };
+}
+
+/// The configuration of a kernel of the table.
+macro_rules! config {
+    ([$($name:tt)+] $types:ident $problems:ident ($rows:literal x $tokens:literal)
+     ($ctas:literal per SM, $row_warps:literal along rows, stages of $blocks:literal)) => {
+        Sm80Config::new(
+            concat!($(stringify!($name)),+),
+            operands!($types),
+            problems!($problems),
+            [$rows, $tokens, $ctas, $row_warps, $blocks],
+        )
+    };
+}
+
+/// All kernels, in the table's order.
+const KERNELS: [Sm80Config; {
+    let mut kernels = 0;
+    macro_rules! count {
+        ($($kernel:tt)+) => {
+            kernels += 1;
+        };
+    }
+    sm80_gemm_configs!(count);
+    kernels
+}] = {
+    const FIRST: Sm80Config =
+        Sm80Config::new("", Operands::NVFP4_F16, Problems::Uniform, [CHUNK_ROWS, 8, 1, 8, 1]);
+    let (mut kernels, mut at) = ([FIRST; _], 0);
+    macro_rules! put {
+        ($($kernel:tt)+) => {
+            kernels[at] = config!($($kernel)+);
+            at += 1;
+        };
+    }
+    sm80_gemm_configs!(put);
+    assert!(at == kernels.len());
+    kernels
+};
+
+by_problems!(Sm80Config, "sm_80");
+
+const _: () = assert!(matches!(Operand::F16.half(), Some(half) if half.float().bytes() == 2));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shared memory of an SM of compute capability 8.6 or 8.9, and what the system reserves per CTA.
+    const SM_SHARED_BYTES: u32 = 100 * 1024;
+    const SYSTEM_SHARED_BYTES: u32 = 1024;
+
+    #[test]
+    fn tiles_fit_the_smallest_sm() {
+        for config in all() {
+            let (name, bytes) = (config.name, config.shared_bytes());
+            assert!(bytes <= MAX_SHARED_BYTES, "{name}: {bytes}");
+            let all = config.min_blocks * (bytes + SYSTEM_SHARED_BYTES);
+            assert!(all <= SM_SHARED_BYTES, "{name}: {all}");
+            assert!(config.min_blocks == 1 || bytes <= SHARED_BYTES, "{name}: {bytes}");
+            assert!(config.min_blocks <= MAX_BLOCKS, "{name}");
+            assert!(config.stages() >= 3, "{name}: {} stages", config.stages());
+            let strip = config.strip_tokens() * config.sum_pitch() * 4;
+            assert!(strip <= config.table_offset(), "{name}: {strip}");
+            assert!(config.tokens.is_multiple_of(config.strip_tokens()), "{name}");
+            assert!(config.weights_offset().is_multiple_of(128), "{name}");
+            assert!(config.table_offset().is_multiple_of(16), "{name}");
+            let registers = config.registers() * THREADS * config.min_blocks;
+            assert!(registers <= SM_REGISTERS, "{name}: {registers}");
+        }
+    }
+
+    /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
+    #[test]
+    fn sums_meet_no_bank_twice() {
+        for config in all() {
+            let mut banks = [false; 32];
+            for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
+                let bank = (2 * t * config.sum_pitch() + g) % 32;
+                assert!(!core::mem::replace(&mut banks[bank as usize], true), "{}", config.name);
+            }
+        }
+    }
+}

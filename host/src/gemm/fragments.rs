@@ -1,0 +1,71 @@
+//! Weights in the order of the A fragments of 16-bit products, for `mma.sync` and `wgmma`.
+
+use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::sm90::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
+use fp4_formats::gemm::sm90::{Scheme, WeightLayout};
+use fp4_formats::pack;
+use rayon::prelude::*;
+
+use super::WeightForm;
+use super::form::BlockRows;
+
+/// The layout of a matrix in an order of fragments.
+pub(super) fn layout(form: &WeightForm) -> WeightLayout {
+    let &WeightForm { format, activations, rows, columns, .. } = form;
+    // Every order that `weight_form` makes names the activations.
+    let operand = activations.unwrap_or(Scheme::NVFP4_F16.operand);
+    WeightLayout { scheme: Scheme { format, operand }, rows, columns }
+}
+
+/// Bytes of `batch` matrices; `None` where they cannot be counted.
+pub(super) fn bytes(form: &WeightForm, batch: usize) -> Option<usize> {
+    usize::try_from(layout(form).bytes()?).ok()?.checked_mul(batch)
+}
+
+/// Fills `bytes`, zeroed and of the matrices' size, with those of `weights`, on all cores. Returns what folding
+/// changed of them.
+pub(super) fn repack(form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Lost {
+    let layout = layout(form);
+    let chunks = bytes.par_chunks_exact_mut(layout.scheme.chunk_bytes() as usize);
+    let across = layout.column_chunks() as usize;
+    let down = layout.row_chunks() as usize;
+    let lost = chunks.enumerate().map(|(index, chunk)| {
+        let (row_chunk, column_chunk) = (index / across, index % across);
+        let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
+        let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
+        fill(layout.scheme, chunk, weights, batch, corner)
+    });
+    lost.reduce(Lost::default, Lost::and)
+}
+
+/// Makes one chunk, whose first row and column are `corner`.
+fn fill(
+    scheme: Scheme,
+    chunk: &mut [u8],
+    weights: &dyn BlockRows,
+    batch: usize,
+    [row, column]: [usize; 2],
+) -> Lost {
+    let dims = weights.dims();
+    let block = weights.format().block() as usize;
+    let blocks = dims.cols() / block;
+    let rows: Vec<&[u8]> = (row..dims.rows().min(row + CHUNK_ROWS as usize))
+        .map(|row| weights.row_codes(batch, row))
+        .collect();
+    let code = |r: u32, c: u32| {
+        let (row, column) = (r as usize, column + c as usize);
+        if row >= rows.len() || column >= dims.cols() {
+            return 0;
+        }
+        let (low, high) = pack::unpair(rows[row][column / 2]);
+        if column.is_multiple_of(2) { low } else { high }
+    };
+    let scale = |r: u32, index: u32| {
+        let (row, index) = (row + r as usize, column / block + index as usize);
+        if row >= dims.rows() || index >= blocks {
+            return 0;
+        }
+        weights.scale_byte(batch, row, index)
+    };
+    scheme.fill_chunk(chunk, code, scale)
+}
