@@ -216,13 +216,13 @@ fn ragged(rows: usize, variant: &Variant) -> usize {
 
 /// All configurations for NVFP4 weights, each with every split that it takes.
 #[test]
-fn sm_90a_nvfp4() {
+fn every_configuration_of_sm_90a_for_nvfp4() {
     sm_90a(Format::Nvfp4);
 }
 
 /// The same for MXFP4 weights.
 #[test]
-fn sm_90a_mxfp4() {
+fn every_configuration_of_sm_90a_for_mxfp4() {
     sm_90a(Format::Mxfp4);
 }
 
@@ -269,7 +269,7 @@ fn sm_90a(format: Format) {
 /// All configurations, on shapes of few tokens and of few columns, so that the weights are
 /// the rows of the tensor core's tiles in some and the columns in others.
 #[test]
-fn sm_100a() {
+fn every_configuration_of_sm_100a() {
     let [whole, few] = [148, 8].map(|sms| machine(nvfp4_tests::b200(), sms));
     let mut sums = Checksums::default();
     for (at, config) in sm100::CONFIGS.iter().enumerate() {

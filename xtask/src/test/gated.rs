@@ -4,7 +4,7 @@
 
 use super::Tally;
 use super::targets::{Dependency, Metadata};
-use crate::run;
+use crate::{build_kernels, run};
 use anyhow::{Context, Result};
 use nvfp4_manifest::fingerprint;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,16 @@ impl Part {
     pub fn tool(mut self, tool: impl Into<String>) -> Self {
         self.tools.push(tool.into());
         self
+    }
+
+    /// The part depends on the PTX of all kernels, which are compiled.
+    pub fn compiled_kernels(mut self) -> Result<Self> {
+        for arch in build_kernels::archs() {
+            for module in build_kernels::manifest(arch)?.modules {
+                self = self.tool(format!("{arch} {:?}", module.ptx));
+            }
+        }
+        Ok(self)
     }
 
     /// The part depends on all of the package in a folder, from the root, and on the packages of this project
@@ -150,6 +160,11 @@ impl Record {
             self.green.remove(&part.name);
         }
         Ok(())
+    }
+
+    /// Forgets that a part has passed, so that it is due.
+    pub fn forget(&mut self, part: &str) {
+        self.green.remove(part);
     }
 
     /// Writes the record.

@@ -77,13 +77,8 @@ fn assembler(offline: bool) -> Result<Assembler> {
 pub fn machine_code_of(setting: &Setting) -> Result<Part> {
     let read_by = ["emulator/ptx-emu/src/bound", "emulator/ptx-emu/tests/bound_cli.rs"];
     let made_by = ["cuda_builder/src", "delivery/build/src", "xtask/src/test/kernels.rs"];
-    let mut part = Part::new(MACHINE_CODE, &[&read_by[..], &made_by[..]].concat());
-    for arch in build_kernels::archs() {
-        for module in build_kernels::manifest(arch)?.modules {
-            part = part.tool(format!("{arch} {:?}", module.ptx));
-        }
-    }
-    part = part.tool(match assembler(setting.offline) {
+    let part = Part::new(MACHINE_CODE, &[&read_by[..], &made_by[..]].concat());
+    let part = part.compiled_kernels()?.tool(match assembler(setting.offline) {
         Ok(assembler) => assembler.name,
         Err(why) => format!("no ptxas: {why:#}"),
     });

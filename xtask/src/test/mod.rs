@@ -7,6 +7,7 @@
 mod browser;
 mod candle;
 mod cargo;
+mod configurations;
 mod coverage;
 mod exporters;
 mod gated;
@@ -57,6 +58,8 @@ struct Gate {
     /// The filter that names it.
     name: &'static str,
     stage: Stage,
+    /// Whether all kernels must be compiled, to be checked or to tell by their PTX whether the part is due.
+    with_kernels: bool,
     /// Whether it takes the real model if that is here.
     with_model: bool,
     /// All that its result depends on.
@@ -65,10 +68,11 @@ struct Gate {
 }
 
 /// The parts that [`Record`] remembers.
-const GATES: [Gate; 5] = [
+const GATES: [Gate; 6] = [
     Gate {
         name: kernels::OTHER_COMPILERS,
         stage: Stage::Kernels,
+        with_kernels: true,
         with_model: false,
         part: |_| kernels::by_other_compilers(),
         run: kernels::other_compilers,
@@ -76,13 +80,23 @@ const GATES: [Gate; 5] = [
     Gate {
         name: kernels::MACHINE_CODE,
         stage: Stage::Kernels,
+        with_kernels: true,
         with_model: false,
         part: kernels::machine_code_of,
         run: kernels::machine_code,
     },
     Gate {
+        name: configurations::NAME,
+        stage: Stage::Programs,
+        with_kernels: true,
+        with_model: false,
+        part: |_| configurations::part(),
+        run: |tally, setting| configurations::run(tally, &setting.cargo),
+    },
+    Gate {
         name: mutants::NAME,
         stage: Stage::Programs,
+        with_kernels: false,
         with_model: false,
         part: |_| mutants::part(),
         run: |tally, setting| mutants::run(tally, &setting.cargo),
@@ -90,6 +104,7 @@ const GATES: [Gate; 5] = [
     Gate {
         name: candle::NAME,
         stage: Stage::Programs,
+        with_kernels: false,
         with_model: true,
         part: |_| candle::part(),
         run: |tally, setting| candle::run(tally, &setting.cargo),
@@ -97,6 +112,7 @@ const GATES: [Gate; 5] = [
     Gate {
         name: python::NAME,
         stage: Stage::Programs,
+        with_kernels: false,
         with_model: false,
         part: |_| python::part(),
         run: |tally, setting| python::run(tally, setting.offline),
@@ -296,6 +312,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     // A filter that names a part runs it.
     let mut record = Record::read(&run::root(), options.all || options.filter.is_some())?;
+    if options.coverage {
+        // The coverage rests on these tests.
+        record.forget(configurations::NAME);
+    }
     let (mut tally, whole) = match (&options.filter, options.quick) {
         (filter, true) => (quick(filter.as_deref(), cargo)?, false),
         (Some(filter), false) => (filtered(filter, options.offline, cargo, &mut record)?, false),
@@ -336,7 +356,8 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
         })
     })?;
     let cargo = &setting.cargo;
-    tally.timed("tests", |tally| cargo.run(tally, &["--workspace"], &mutants::left_out()))?;
+    let left_out: Vec<String> = mutants::left_out().chain(configurations::left_out()).collect();
+    tally.timed("tests", |tally| cargo.run(tally, &["--workspace"], &left_out))?;
     tally.timed("examples in documentation", |tally| cargo.run_documentation(tally))?;
     gated(&mut tally, Stage::Programs, &setting, record)?;
     match options.all {
@@ -377,9 +398,9 @@ fn quick(filter: Option<&str>, cargo: Cargo) -> Result<Tally> {
 fn filtered(filter: &str, offline: bool, cargo: Cargo, record: &mut Record) -> Result<Tally> {
     if let Some(gate) = GATES.iter().find(|gate| gate.name == filter) {
         let mut tally = Tally::default();
-        match gate.stage {
-            Stage::Kernels => build_kernels::refresh_to_run()?,
-            Stage::Programs => build_kernels::sweep()?,
+        match gate.with_kernels {
+            true => build_kernels::refresh_to_run()?,
+            false => build_kernels::sweep()?,
         }
         let model = gate.with_model.then(|| model(&mut tally, offline)).flatten();
         let setting = Setting { cargo: Cargo { model, ..cargo }, offline };
