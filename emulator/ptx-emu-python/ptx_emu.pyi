@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 __version__: str
 
-_Gpu = Literal["a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300"]
+_Gpu = Literal["a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300", "rtx5090", "rtx-pro-6000", "dgx-spark"]
 _Model = Literal["hardware", "ptx"]
 _Level = Literal["allow", "warn", "deny"]
 _Array = NDArray[Any]

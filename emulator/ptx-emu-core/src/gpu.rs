@@ -6,8 +6,8 @@ use crate::syntax;
 /// One GPU, as far as the emulator needs to know it.
 ///
 /// Sources: the occupancy and arithmetic-throughput tables of the CUDA C++ Programming Guide
-/// (compute capabilities 8.0 to 10.0), and for SMs, clocks, memory rate, cache size and rates of tensor
-/// cores the vendor's data sheets and the architecture papers of GA100, GA102, AD102 and GH100.
+/// (compute capabilities 8.0 to 12.x), and for SMs, clocks, memory rate, cache size and rates of tensor
+/// cores the vendor's data sheets and the architecture papers of GA100, GA102, AD102, GH100 and GB202.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Short name as given to `--gpu`; [`names`](Self::names) lists all.
@@ -41,7 +41,7 @@ pub struct Gpu {
     /// Dense f16 multiply-adds of an SM's tensor cores per clock.
     pub tensor_macs_per_clock: f64,
     /// Time of a floating-point product whose sums are f32, as a multiple of that of one whose sums
-    /// are f16.
+    /// are f16. Products with block scales, which have f32 sums only, take the time of f16 sums.
     pub tensor_f32_time: f64,
     /// Bytes of shared memory an SM moves per clock (one wavefront).
     pub shared_bytes_per_clock: u32,
@@ -201,8 +201,60 @@ impl Gpu {
         Self { name: "b300", arch: "sm_103a", double_lanes_per_clock: 2.0, ..Self::b200() }
     }
 
+    /// NVIDIA GeForce RTX 5090 (GB202, 32 GB GDDR7), `sm_120a`: 1676 TFLOP/s of FP4.
+    #[must_use]
+    pub const fn rtx5090() -> Self {
+        Self {
+            name: "rtx5090",
+            arch: "sm_120a",
+            sms: 170,
+            dram_bytes_per_s: 1.792e12,
+            l2_bytes: 96 << 20,
+            // Assumed, as of the RTX 3090.
+            l2_bytes_per_clock: 170.0 * 64.0,
+            clock_hz: 2.407e9,
+            // The portable size; no sheet has a larger one. The SMs of its GPCs are not published either.
+            max_cluster: 8,
+            ..Self::rtx4090()
+        }
+    }
+
+    /// NVIDIA RTX PRO 6000 Blackwell Workstation Edition (GB202, 96 GB GDDR7), `sm_120a`. Unlike GeForce, it
+    /// sums products in f32 at the full rate.
+    #[must_use]
+    pub const fn rtx_pro_6000() -> Self {
+        Self {
+            name: "rtx-pro-6000",
+            sms: 188,
+            l2_bytes: 128 << 20,
+            // Assumed, as of the RTX 3090.
+            l2_bytes_per_clock: 188.0 * 64.0,
+            clock_hz: 2.617e9,
+            tensor_f32_time: 1.0,
+            ..Self::rtx5090()
+        }
+    }
+
+    /// NVIDIA DGX Spark (GB10, 128 GB LPDDR5X that CPU and GPU share), `sm_121a`.
+    #[must_use]
+    pub const fn dgx_spark() -> Self {
+        Self {
+            name: "dgx-spark",
+            arch: "sm_121a",
+            sms: 48,
+            dram_bytes_per_s: 0.273e12,
+            l2_bytes: 24 << 20,
+            // Assumed, as of the RTX 3090.
+            l2_bytes_per_clock: 48.0 * 64.0,
+            clock_hz: 2.418e9,
+            // Assumed: the sheet has no rate of f32 sums, and a bound must not be too high.
+            tensor_f32_time: 1.0,
+            ..Self::rtx5090()
+        }
+    }
+
     /// All machines that are described, in the order of their compute capabilities.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::a100(),
         Self::rtx3090(),
         Self::rtx4090(),
@@ -210,6 +262,9 @@ impl Gpu {
         Self::h200(),
         Self::b200(),
         Self::b300(),
+        Self::rtx5090(),
+        Self::rtx_pro_6000(),
+        Self::dgx_spark(),
     ];
 
     /// The names of all machines, for messages: `a100, rtx3090 or h200`.
@@ -331,6 +386,8 @@ mod tests {
         assert_eq!(targets[4], "sm_90a, and sm_90 or lower");
         assert_eq!(targets[5], "sm_100a, sm_100f, and sm_100 or lower");
         assert_eq!(targets[6], "sm_103a, sm_103f, sm_100f, and sm_103 or lower");
+        assert_eq!(targets[7], "sm_120a, sm_120f, and sm_120 or lower");
+        assert_eq!(targets[9], "sm_121a, sm_121f, sm_120f, and sm_121 or lower");
         for (gpu, targets) in Gpu::ALL.iter().zip(&targets) {
             for part in targets.split(", ").filter(|part| part.starts_with("sm_")) {
                 let target = part.split(' ').next().unwrap_or_default();
@@ -345,11 +402,19 @@ mod tests {
             let all = Gpu::ALL.into_iter().filter(|gpu| gpu.accepts(target));
             all.map(|gpu| gpu.name).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(runs("sm_80"), "a100 rtx3090 rtx4090 l40s h200 b200 b300");
-        assert_eq!(runs("sm_86"), "rtx3090 rtx4090 l40s h200 b200 b300");
-        assert_eq!(runs("sm_89"), "rtx4090 l40s h200 b200 b300");
-        assert_eq!(runs("sm_90"), "h200 b200 b300");
+        let twelve = "rtx5090 rtx-pro-6000 dgx-spark";
+        assert_eq!(runs("sm_80"), format!("a100 rtx3090 rtx4090 l40s h200 b200 b300 {twelve}"));
+        assert_eq!(runs("sm_86"), format!("rtx3090 rtx4090 l40s h200 b200 b300 {twelve}"));
+        assert_eq!(runs("sm_89"), format!("rtx4090 l40s h200 b200 b300 {twelve}"));
+        assert_eq!(runs("sm_90"), format!("h200 b200 b300 {twelve}"));
         assert_eq!(runs("sm_90a"), "h200");
+        assert_eq!(runs("sm_100"), format!("b200 b300 {twelve}"));
+        assert_eq!(runs("sm_100f"), "b200 b300");
+        assert_eq!((runs("sm_120"), runs("sm_120f")), (twelve.to_owned(), twelve.to_owned()));
+        assert_eq!(runs("sm_120a"), "rtx5090 rtx-pro-6000");
+        for target in ["sm_121", "sm_121a", "sm_121f"] {
+            assert_eq!(runs(target), "dgx-spark", "{target}");
+        }
         assert_eq!((runs("sm_80a"), runs("sm_89f")), (String::new(), String::new()));
     }
 
@@ -361,12 +426,25 @@ mod tests {
             (Gpu::rtx3090(), 142e12, 71e12),
             (Gpu::rtx4090(), 330.3e12, 165.2e12),
             (Gpu::l40s(), 362.05e12, 362.05e12),
+            (Gpu::rtx5090(), 419e12, 209.5e12),
+            (Gpu::rtx_pro_6000(), 503.8e12, 503.8e12),
         ] {
             let rate = 2.0 * gpu.tensor_macs_per_clock * f64::from(gpu.sms) * gpu.clock_hz;
             // The L40S's sheet reckons with a clock 1.2 % below the boost clock.
             assert!((rate / half - 1.0).abs() < 0.013, "{} {rate:e}", gpu.name);
             let rate = rate / gpu.tensor_f32_time;
             assert!((rate / single - 1.0).abs() < 0.013, "{} {rate:e}", gpu.name);
+        }
+        // Dense FP4 has four times the rate of f16 with f16 sums: 4096 FLOP of an SM per clock. The sheet of
+        // DGX Spark rounds up to a PFLOP/s of sparse products, twice that of dense ones.
+        for (gpu, nibbles, near) in [
+            (Gpu::rtx5090(), 1676e12, 0.01),
+            (Gpu::rtx_pro_6000(), 2015e12, 0.01),
+            (Gpu::dgx_spark(), 500e12, 0.06),
+        ] {
+            assert_eq!(4.0 * 2.0 * gpu.tensor_macs_per_clock, 4096.0, "{}", gpu.name);
+            let rate = 4096.0 * f64::from(gpu.sms) * gpu.clock_hz;
+            assert!((rate / nibbles - 1.0).abs() < near, "{} {rate:e}", gpu.name);
         }
     }
 
@@ -384,7 +462,14 @@ mod tests {
             ("sm_89", "rtx4090"),
             ("sm_90", "h200"),
             ("sm_100", "b200"),
-            ("sm_120a", "h200"),
+            ("sm_110a", "h200"),
+            ("sm_110", "rtx5090"),
+            ("sm_120", "rtx5090"),
+            ("sm_120a", "rtx5090"),
+            ("sm_120f", "rtx5090"),
+            ("sm_121", "dgx-spark"),
+            ("sm_121a", "dgx-spark"),
+            ("sm_121f", "dgx-spark"),
         ] {
             let text = format!(".version 9.0\n.target {target}\n");
             assert_eq!(Gpu::for_module(&text).name, name, "{target}");

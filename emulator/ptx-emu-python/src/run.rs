@@ -202,7 +202,7 @@ impl Request<'_, '_> {
 ///     grid, block, cluster: CTAs, threads of a CTA, CTAs of a cluster: an int, or up to three.
 ///     args: an item for each parameter, as the README's table has it.
 ///     dynamic_shared: bytes of dynamic shared memory of a CTA.
-///     gpu: "a100", "rtx3090", "rtx4090", "l40s", "h200", "b200" or "b300"; None for the one that the module is for.
+///     gpu: "a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300", "rtx5090", "rtx-pro-6000" or "dgx-spark"; None for the one that the module is for.
 ///     schedule: "eager", "lazy" or "random:SEED". Data races are looked for by the latter two.
 ///     model: "hardware" (orders that hardware is known to keep) or "ptx" (those that PTX ISA promises).
 ///     allow, warn, deny: names of kinds of findings (`kinds()`) that are to have another level.

@@ -8,7 +8,7 @@ from programs import ADD, TRITON, kernel
 def test_a_module_that_loads():
     found = ptx_emu.check(ADD)
     assert found.loads and (found.version, found.targets) == ((8, 0), ["sm_90"])
-    assert (found.gpu, found.runs_on) == ("h200", ["h200", "b200", "b300"])
+    assert (found.gpu, found.runs_on) == ("h200", ["h200", "b200", "b300", "rtx5090", "rtx-pro-6000", "dgx-spark"])
     (add,) = found.entries
     assert (add.name, add.readable_name, add.loads, add.error) == ("add", "add", True, None)
     assert [(p.name, p.type, p.bytes, p.offset) for p in add.parameters] == [

@@ -37,7 +37,7 @@ OUT = numpy.zeros(32, numpy.uint32)
         ("block[0]", {"block": [1.5]}, "an integer from 1 to 4294967295", "float 1.5"),
         ("cluster", {"cluster": None.__class__}, "an integer, or 1 to 3 of them (x, y, z)", "type <class 'NoneType'>"),
         ("dynamic_shared", {"dynamic_shared": -1}, "an integer from 0 to 4294967295", "int -1"),
-        ("gpu", {"gpu": "h100"}, '"a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300", or None for the one that the module is for', "str 'h100'"),
+        ("gpu", {"gpu": "h100"}, '"a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300", "rtx5090", "rtx-pro-6000", "dgx-spark", or None for the one that the module is for', "str 'h100'"),
         ("schedule", {"schedule": "random"}, '"eager", "lazy" or "random:SEED" (an unsigned 64-bit number)', "str 'random'"),
         ("schedule", {"schedule": 3}, '"eager", "lazy" or "random:SEED" (an unsigned 64-bit number)', "int 3"),
         ("model", {"model": "cuda"}, '"hardware" or "ptx"', "str 'cuda'"),

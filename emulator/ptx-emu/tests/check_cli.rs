@@ -99,13 +99,22 @@ fn targets_that_do_not_run_name_those_that_do() {
     let folder = Folder::new("targets");
     for (target, words, message) in [
         (
-            "sm_120a",
+            "sm_110a",
             &["check", "k.ptx"][..],
-            "target: required one that h200 runs (sm_90a, and sm_90 or lower), actual sm_120a; \
+            "target: required one that h200 runs (sm_90a, and sm_90 or lower), actual sm_110a; \
              a100 runs sm_80 or lower; rtx3090 runs sm_86 or lower; rtx4090 runs sm_89 or lower; \
              l40s runs sm_89 or lower; b200 runs sm_100a, sm_100f, and sm_100 or lower; \
-             b300 runs sm_103a, sm_103f, sm_100f, and sm_103 or lower",
+             b300 runs sm_103a, sm_103f, sm_100f, and sm_103 or lower; \
+             rtx5090 runs sm_120a, sm_120f, and sm_120 or lower; \
+             rtx-pro-6000 runs sm_120a, sm_120f, and sm_120 or lower; \
+             dgx-spark runs sm_121a, sm_121f, sm_120f, and sm_121 or lower",
         ),
+        (
+            "sm_120a",
+            &["check", "k.ptx", "--gpu", "dgx-spark"],
+            "actual sm_120a; rtx5090 or rtx-pro-6000 runs it",
+        ),
+        ("sm_121a", &["check", "k.ptx", "--gpu", "rtx5090"], "actual sm_121a; dgx-spark runs it"),
         ("sm_100f", &["check", "k.ptx", "--gpu", "h200"], "actual sm_100f; b200 or b300 runs it"),
     ] {
         let text = format!("{}{ONE}", HEAD.replace("sm_90a", target));

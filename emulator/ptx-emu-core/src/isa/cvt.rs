@@ -247,6 +247,9 @@ fn packed(d: &mut Decode<'_>, h: impl Host, to: Type, from: Type, m: &Modifiers)
             (None, Some((format, false))) if to == Type::F16x2 && nearest => {
                 d.on(h).map1(move |codes| narrow::pair_to_f16x2(format, codes, relu))
             }
+            (None, Some((format, false))) if to == Type::Bf16x2 && nearest && !satfinite => {
+                d.on(h).map1(move |codes| narrow::pair_to_bf16x2(format, codes, relu))
+            }
             _ => refuse(),
         },
     }

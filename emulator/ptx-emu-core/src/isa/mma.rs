@@ -6,13 +6,17 @@
 //! The warp executes as a whole; lanes that never reach the instruction, or that have exited,
 //! are reported. `mma.sp` is not modelled.
 //!
-//! Not noticed: scale selectors out of range or different between lanes, of which
-//! lane 0's low bits count; padding bits of 4- and 6-bit operands that are not zero.
+//! Scale selectors that PTX leaves undefined are an error at load if they are constants, else a finding, as
+//! are registers that differ between lanes.
+//!
+//! Not noticed: padding bits of 4- and 6-bit operands that are not zero. So 4-bit operands that
+//! `ldmatrix` has unpacked and that were not shifted left by 2 give wrong results and no finding.
 
 mod float;
 pub(super) mod form;
 mod integer;
 mod quad;
+mod scales;
 
 use super::Instructions;
 use crate::Family;
@@ -50,7 +54,8 @@ fn counted(op: Op, form: &Form) -> Op {
     let products = if matches!(form.kind, Kind::Quad { .. }) { 4 } else { 1 };
     let multiplies = (products * form.m * 8 * form.k) as u64;
     let (element, packed) = (form.a, form.container == 4);
-    let in_f32 = form.d == form::Accumulator::F32;
+    // Products with block scales run at the rate of f16 sums on GeForce cards, too.
+    let in_f32 = form.d == form::Accumulator::F32 && !matches!(form.kind, Kind::Scaled(_));
     match op {
         Op::Exchange { members, run } => Op::Exchange {
             members,

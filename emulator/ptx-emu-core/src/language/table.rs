@@ -14,6 +14,9 @@ const DATACENTRE_8_8: &[Need] = &[family(&[100, 110], (8, 8))];
 const BLACKWELL_A: Need = own(&[100, 101, 103, 110, 120, 121], (8, 6));
 const BLACKWELL_F: Need = family(&[100, 110, 120], (8, 8));
 const BLACKWELL: &[Need] = &[BLACKWELL_A, BLACKWELL_F];
+/// All targets of Blackwell with a suffix, for features of later versions.
+const BLACKWELL_9_1: &[Need] = &[family(&[100, 110, 120], (9, 1))];
+const BLACKWELL_9_2: &[Need] = &[family(&[100, 110, 120], (9, 2))];
 
 #[rustfmt::skip]
 pub(super) const FEATURES: &[Feature] = &[
@@ -79,6 +82,9 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("cvt", "satfinite f16|f16x2|bf16|bf16x2|tf32 f32", &[version(8, 1)]),
     Feature("cvt", "e4m3x2|e5m2x2", &[from(90, (7, 8)), from(89, (8, 1))]),
     Feature("cvt", "e2m1x2|e2m3x2|e3m2x2|ue8m0x2", BLACKWELL),
+    Feature("cvt", "satfinite e2m3x2|e3m2x2 f16x2", BLACKWELL_9_1),
+    Feature("cvt", "satfinite e4m3x2|e5m2x2|e2m1x2|e2m3x2|e3m2x2 bf16x2", BLACKWELL_9_1),
+    Feature("cvt", "bf16x2 e4m3x2|e5m2x2|e2m1x2|e2m3x2|e3m2x2 !satfinite", BLACKWELL_9_2),
     Feature("cvt", "rs", &[own(&[100, 103], (8, 7))]),
     Feature("cvt", "pack", &[version(6, 5)]),
     // Warps, barriers and fences.
@@ -137,6 +143,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("mma", "kind::f8f6f4", BLACKWELL),
     Feature("mma", "kind::f8f6f4 f16", &[own(&[100, 101, 103, 110, 120, 121], (8, 7)), BLACKWELL_F]),
     Feature("mma", "e2m1|e2m3|e3m2|block_scale", &[own(&[120, 121], (8, 7)), family(&[120], (8, 8))]),
+    Feature("mma", "kind::mxf4nvf4 scale_vec::4X ue8m0", &[family(&[120], (9, 1))]),
     // Tensor cores of warpgroups and CTAs.
     Feature("wgmma", "", &[own(&[90], (8, 0))]),
     Feature("wgmma", "s8 u8", &[own(&[90], (8, 4))]),

@@ -150,6 +150,13 @@ pub fn pair_to_f16x2(format: Minifloat, codes: u16, relu: bool) -> u32 {
     pack16(half::relu(lo), half::relu(hi))
 }
 
+/// `cvt.rn{.relu}.bf16x2.{e4m3x2,e5m2x2,e2m3x2,e3m2x2,e2m1x2}`; every number is exact.
+#[inline]
+pub fn pair_to_bf16x2(format: Minifloat, codes: u16, relu: bool) -> u32 {
+    let (lo, hi) = halves(pair_to_f16x2(format, codes, relu));
+    pack16(bfloat::from_f32(half::to_f32(lo)), bfloat::from_f32(half::to_f32(hi)))
+}
+
 /// `cvt.rs{.relu}.satfinite.e4m3x4.f32` and its like for the other formats. `x` is the
 /// operand vector as written: its first element goes to the most significant code.
 /// The e2m1x4 result is the low 16 bits.

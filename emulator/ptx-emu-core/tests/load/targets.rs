@@ -52,10 +52,6 @@ fn module(version: &str, target: &str, statement: &str) -> String {
 
 /// A machine that runs the target.
 fn machine(target: &str) -> Gpu {
-    // There is no description of a GPU with sm_120a.
-    if target == "sm_120a" {
-        return Gpu { arch: "sm_120a", ..Gpu::b200() };
-    }
     Gpu::for_module(&format!(".version 9.0\n.target {target}"))
 }
 
@@ -124,6 +120,65 @@ fn later_machines_run_earlier_targets_alike() {
         assert_eq!(has("8.0", "sm_80", wait, &gpu), Ok(false), "{}", gpu.name);
         let runs = gpu.accepts("sm_90");
         assert_eq!(has("8.0", "sm_90", wait, &gpu).is_ok(), runs, "{}", gpu.name);
+    }
+}
+
+/// Statements that came after the PTX of ptxas 13.0, with their first version by ptxas 13.5.37. They are in
+/// no plain target, and in all of Blackwell's with a suffix, if not only in those of sm_120.
+#[test]
+fn later_versions_have_more_conversions_and_scales() {
+    let product = "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X\
+        .f32.e2m1.e2m1.f32.ue8m0 {%r1, %r2, %r3, %r4}, {%r10, %r11, %r12, %r13}, {%r20, %r21}, \
+        {%r1, %r2, %r3, %r4}, %r30, {0, 0}, %r31, {0, 0};";
+    for (statement, first, everywhere) in [
+        (product, "9.1", false),
+        ("cvt.rn.satfinite.e2m1x2.bf16x2 %b1, %r1;", "9.1", true),
+        ("cvt.rn.satfinite.relu.e2m3x2.bf16x2 %h1, %r1;", "9.1", true),
+        ("cvt.rn.satfinite.e3m2x2.f16x2 %h1, %r1;", "9.1", true),
+        ("cvt.rn.satfinite.e4m3x2.bf16x2 %h1, %r1;", "9.1", true),
+        ("cvt.rn.bf16x2.e2m1x2 %r1, %b1;", "9.2", true),
+        ("cvt.rn.relu.bf16x2.e2m3x2 %r1, %h1;", "9.2", true),
+        ("cvt.rn.bf16x2.e4m3x2 %r1, %h1;", "9.2", true),
+    ] {
+        for (target, blackwell, twelve) in [
+            ("sm_90a", false, false),
+            ("sm_100", false, false),
+            ("sm_100a", true, false),
+            ("sm_100f", true, false),
+            ("sm_103f", true, false),
+            ("sm_120", false, false),
+            ("sm_120a", true, true),
+            ("sm_120f", true, true),
+            ("sm_121f", true, true),
+        ] {
+            let expected = if everywhere { blackwell } else { twelve };
+            let found = |version| has(version, target, statement, &machine(target));
+            assert_eq!(found(first), Ok(expected), "{statement} {target}");
+            let before = if first == "9.1" { "9.0" } else { "9.1" };
+            assert_eq!(found(before), Ok(false), "{statement} {target}");
+        }
+    }
+}
+
+/// `wgmma` and `tcgen05` are not in compute capability 12, and the error says for which target.
+#[test]
+fn products_of_warpgroups_and_of_tensor_memory_are_no_part_of_sm_120() {
+    for gpu in [Gpu::rtx5090(), Gpu::rtx_pro_6000(), Gpu::dgx_spark()] {
+        for (statement, needs) in [
+            ("wgmma.fence.sync.aligned;", "wgmma: required sm_90a with PTX 8.0"),
+            (
+                "tcgen05.fence::before_thread_sync;",
+                "tcgen05: required sm_100a, sm_101a, sm_103a, sm_110a with PTX 8.6",
+            ),
+        ] {
+            for target in [gpu.arch.to_owned(), gpu.arch.replace('a', "f")] {
+                let text = module("9.0", &target, statement);
+                let message = Module::load(&text, &gpu).expect_err(statement).to_string();
+                assert!(message.contains(needs), "{message}");
+                let actual = format!("actual {target} with PTX 9.0");
+                assert!(message.ends_with(&actual), "{message}");
+            }
+        }
     }
 }
 

@@ -103,6 +103,14 @@ fn every_narrow_code_decodes_to_its_value_and_back() {
             let code = code as u8;
             let value = minifloat_value(format, bias, man_bits, code);
             let bits = format.to_f16(code);
+            let pair = u16::from(code) << format.bits().next_power_of_two();
+            let brain = narrow::pair_to_bf16x2(format, pair, false);
+            assert_eq!(brain & 0xffff, 0, "{format:?} {code:#x} beside a zero");
+            let brain = f64::from(f32::from_bits(brain));
+            assert!(
+                brain.to_bits() == value.to_bits() || brain.is_nan() && value.is_nan(),
+                "{format:?} {code:#x} as bf16: {brain}"
+            );
             if value.is_nan() {
                 assert_eq!(bits, half::NAN, "{format:?} {code:#x}");
                 continue;
@@ -112,7 +120,6 @@ fn every_narrow_code_decodes_to_its_value_and_back() {
             let again = format.from_f32(decoded, false);
             let expected = if value.is_infinite() { code - 1 } else { code };
             assert_eq!(again, expected, "{format:?} {code:#x} encoded again");
-            let pair = u16::from(code) << format.bits().next_power_of_two();
             assert_eq!(
                 narrow::pair_to_f16x2(format, pair, false),
                 u32::from(bits) << 16 | u32::from(format.to_f16(0)),
@@ -276,6 +283,9 @@ fn packing_puts_the_first_operand_on_top() {
     assert_eq!(narrow::pair_from_bf16x2(Minifloat::E2m1, 0x3f80_bf80, true), 0x20);
     assert_eq!(narrow::pair_to_f16x2(Minifloat::E2m1, 0x9a, true), 0);
     assert_eq!(narrow::pair_to_f16x2(Minifloat::E5m2, 0xfd7c, true), 0x7fff_7c00);
+    assert_eq!(narrow::pair_to_bf16x2(Minifloat::E2m1, 0x21, false), 0x3f80_3f00);
+    assert_eq!(narrow::pair_to_bf16x2(Minifloat::E2m1, 0x9a, true), 0);
+    assert_eq!(narrow::pair_to_bf16x2(Minifloat::E5m2, 0xfd7c, true), 0x7fff_7f80);
     assert_eq!(narrow::ue8m0x2_from_f32(3.0, 3.0, true, true), 0x8181);
     assert_eq!(narrow::ue8m0x2_from_bf16x2(0x4040_ff80, false, false), 0x80ff);
     assert_eq!(narrow::ue8m0x2_from_f32(f32::MAX, f32::INFINITY, true, true), 0xfefe);

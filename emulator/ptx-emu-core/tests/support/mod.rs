@@ -47,10 +47,6 @@ pub fn for_target(text: &str, target: &str) -> String {
 
 /// A machine that runs a module.
 pub fn machine(text: &str) -> Gpu {
-    // No GPU with sm_120a is described: it has mma.sync of narrow types.
-    if text.contains(".target sm_120a") {
-        return Gpu { arch: "sm_120a", ..Gpu::b200() };
-    }
     Gpu::for_module(text)
 }
 

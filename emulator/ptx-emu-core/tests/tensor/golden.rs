@@ -45,7 +45,7 @@ fn hex(value: &Value) -> u64 {
 #[test]
 fn golden_register_layouts() {
     let entries = golden!("ptx_golden/mma_regs.json", "entries");
-    assert_eq!(entries.len(), 9);
+    assert_eq!(entries.len(), 22);
     for entry in &entries {
         let (op, operand) = (text(&entry["op"]), text(&entry["operand"]));
         let values = int(&entry["values"]);
@@ -68,6 +68,8 @@ fn golden_register_layouts() {
                         (row, k + value % 4)
                     }
                     (_, "D") => accumulator(lane, value),
+                    (_, "A") if op.contains("k32") => place(Fragment::new(16, 32, 8)),
+                    (_, "B") if op.contains("k32") => place(Fragment::new(8, 32, 8)),
                     (_, "A") => place(Fragment::new(16, 64, 4)),
                     (_, "B") => place(Fragment::new(8, 64, 4)),
                     // Selector 0; the lanes that repeat a row are not read.
@@ -89,6 +91,35 @@ fn golden_register_layouts() {
                     "{op} {operand} thread {thread} value {value}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn golden_scale_selectors() {
+    let entries = golden!("ptx_golden/mma_regs.json", "selectors");
+    assert_eq!(entries.len(), 6 * (4 + 2 + 1));
+    for entry in &entries {
+        let vec = match text(&entry["scale_vec"]) {
+            "1X" => ScaleVec::X1,
+            "2X" => ScaleVec::X2,
+            "4X" => ScaleVec::X4,
+            other => panic!("unknown vector {other}"),
+        };
+        let (byte, thread) = (int(&entry["byte_id"]), int(&entry["thread_id"]));
+        assert!(vec.accepts_id(byte as u32), "{entry}");
+        assert_eq!(
+            ints(&entry["bytes"]),
+            (byte..byte + vec.count()).collect::<Vec<_>>(),
+            "{entry}"
+        );
+        let lane = match text(&entry["operand"]) {
+            "A" => scale_lane_a,
+            "B" => scale_lane_b,
+            other => panic!("unknown operand {other}"),
+        };
+        for (line, expected) in ints(&entry["lanes"]).into_iter().enumerate() {
+            assert_eq!(lane(line, thread), expected, "{entry}");
         }
     }
 }

@@ -50,7 +50,7 @@ fn becomes(opcode: &str) -> Option<Becomes> {
         "cp" if begins("cp.async.bulk") => effect(&["UBLKCP", "UTMALDG", "UTMASTG"]),
         "cp" if begins("cp.async.ca") || begins("cp.async.cg") => effect(&["LDGSTS"]),
         "wgmma" if begins("wgmma.mma_async") => effect(&["HGMMA", "QGMMA", "IGMMA"]),
-        "mma" => value(&["HMMA", "IMMA", "QMMA"]),
+        "mma" => value(&["HMMA", "IMMA", "QMMA", "OMMA"]),
         "ldmatrix" => value(&["LDSM"]),
         "stmatrix" => effect(&["STSM"]),
         "shfl" => value(&["SHFL"]),

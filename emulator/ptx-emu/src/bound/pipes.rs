@@ -32,6 +32,14 @@
 //! | sm_80 | FMA 2, of FP32 and of integer multiply-add | Guide, 8.0: 64 results of either. Nsight Compute's documentation has one FMA pipe there, whose halves are later |
 //! | sm_86, sm_89 | half 2, of packed halves | Guide, 8.6 and 8.9: 128 results; the architecture papers of GA102 and AD102 give halves the rate of FP32 |
 //!
+//! On sm_120a and sm_121a rates are *assumed* to be those of sm_89 with faster integers, because the guide's column
+//! was not at hand:
+//!
+//! | cost | source |
+//! |---|---|
+//! | ALU 1, FMA heavy 1 | Architecture paper of GB202: all of its FP32 units take INT32 operations, twice as many as in AD102 |
+//! | half 2, of packed halves | The same paper gives halves the rate of FP32 |
+//!
 //! That their opcodes are those of sm_90 or `IMNMX`, integer minima and maxima on the ALU, is from kernels for
 //! `mma.sync` that ptxas 13.0 compiled.
 
@@ -171,6 +179,10 @@ pub struct Machine {
     pub(super) borrowed: bool,
     /// Clocks of FP32, and of integer multiply-add in both halves of its pipe.
     pub(super) float: f64,
+    /// Clocks of integers and logic.
+    pub(super) alu: f64,
+    /// Clocks of the half of the pipe that multiplies integers.
+    pub(super) heavy: f64,
     /// Clocks of packed halves.
     pub(super) half: f64,
     pub(super) table: &'static [(Pipe, &'static str)],
@@ -182,17 +194,28 @@ impl Machine {
     /// # Errors
     /// [`UnknownArch`].
     pub fn of(gpu: &Gpu) -> Result<Self, UnknownArch> {
-        let (borrowed, float, half) = match gpu.arch {
-            "sm_80" => (false, 2.0, 1.0),
-            "sm_86" | "sm_89" => (false, 1.0, 2.0),
-            "sm_90a" => (false, 1.0, 1.0),
-            "sm_100a" | "sm_103a" => (true, 1.0, 1.0),
+        let hopper = Self {
+            schedulers: 4,
+            borrowed: false,
+            float: 1.0,
+            alu: 2.0,
+            heavy: 2.0,
+            half: 1.0,
+            table: TABLE,
+        };
+        Ok(match gpu.arch {
+            "sm_80" => Self { float: 2.0, ..hopper },
+            "sm_86" | "sm_89" => Self { half: 2.0, ..hopper },
+            "sm_90a" => hopper,
+            "sm_100a" | "sm_103a" => Self { borrowed: true, ..hopper },
+            "sm_120a" | "sm_121a" => {
+                Self { borrowed: true, alu: 1.0, heavy: 1.0, half: 2.0, ..hopper }
+            }
             other => {
-                let required = "sm_80, sm_86, sm_89, sm_90a, sm_100a or sm_103a";
+                let required = "sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_103a, sm_120a or sm_121a";
                 return Err(UnknownArch { required, actual: other.to_owned() });
             }
-        };
-        Ok(Self { schedulers: 4, borrowed, float, half, table: TABLE })
+        })
     }
 
     /// The clocks of an instruction.
@@ -214,13 +237,13 @@ impl Machine {
             return Ok(cost);
         }
         match pipe {
-            Pipe::Alu => cost[Resource::Alu as usize] = 2.0,
+            Pipe::Alu => cost[Resource::Alu as usize] = self.alu,
             Pipe::Float => cost[Resource::Fma as usize] = self.float,
             Pipe::PackedFloat => cost[Resource::Fma as usize] = 2.0,
             Pipe::Half => cost[Resource::Half as usize] = self.half,
             Pipe::Multiply => {
                 cost[Resource::Fma as usize] = self.float;
-                cost[Resource::FmaHeavy as usize] = 2.0;
+                cost[Resource::FmaHeavy as usize] = self.heavy;
             }
             Pipe::Xu => cost[Resource::Xu as usize] = 8.0,
             Pipe::Lsu => cost[Resource::Lsu as usize] = f64::from(self.schedulers),

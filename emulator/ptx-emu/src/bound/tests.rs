@@ -206,7 +206,8 @@ fn rates_are_of_known_architectures() {
     let error = Machine::of(&gpu).expect_err("no rates");
     assert_eq!(
         error.to_string(),
-        "architecture: required sm_80, sm_86, sm_89, sm_90a, sm_100a or sm_103a, actual `sm_75`"
+        "architecture: required sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_103a, sm_120a or sm_121a, \
+         actual `sm_75`"
     );
     for gpu in Gpu::ALL {
         assert!(Machine::of(&gpu).is_ok(), "{}", gpu.name);
@@ -233,6 +234,8 @@ fn rates_are_of_known_architectures() {
         (Gpu::rtx3090(), 1, [1, 2, 0], 2),
         (Gpu::l40s(), 1, [1, 2, 0], 2),
         (Gpu::h200(), 1, [1, 2, 0], 1),
+        (Gpu::rtx5090(), 1, [1, 1, 0], 2),
+        (Gpu::dgx_spark(), 1, [1, 1, 0], 2),
     ] {
         let resources = [Resource::Fma, Resource::FmaHeavy, Resource::Half];
         assert_eq!(costs(&gpu, "FFMA", resources), [fp32, 0, 0], "{}", gpu.name);

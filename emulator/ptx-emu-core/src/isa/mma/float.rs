@@ -1,14 +1,14 @@
 //! Floating-point products: f16, bf16, tf32, f8f6f4, block-scaled, f64.
 
-use super::form::{Accumulator, Form, Kind, Scaling};
+use super::form::{Accumulator, Form, Kind};
+use super::scales::{Scales, Selected, Side};
 use super::{sources, targets, whole_warp};
-use crate::decode::{Decode, Decoded, Reject};
+use crate::decode::{Decode, Decoded};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Regs, Slot};
 use crate::num::{Rounding, double, half};
-use crate::syntax::ast::Operand;
 use crate::tensor::aligned::Adder;
-use crate::tensor::element::{Element, ScaleType, ScaleVec};
+use crate::tensor::element::Element;
 use crate::tensor::fragment::{Fragment, accumulator, scale_lane_a, scale_lane_b};
 use crate::tensor::product::{round_f16, round_f32};
 
@@ -197,50 +197,6 @@ impl Addition {
     }
 }
 
-/// Block scales of `A` or `B`.
-struct Scales {
-    ty: ScaleType,
-    vec: ScaleVec,
-    data: Slot,
-    byte: Slot,
-    thread: Slot,
-}
-
-impl Scales {
-    fn decode(d: &mut Decode<'_>, at: usize, scaling: Scaling) -> Decoded<Self> {
-        let data = d.src::<u32>(at)?;
-        let selector = d.operand(at + 1)?;
-        let Operand::Vector(ids) = selector else {
-            return Err(Reject::operand(format!(
-                "operand {}: required {{byte-id, thread-id}}, actual {selector:?}",
-                at + 1
-            )));
-        };
-        let [byte, thread] = ids.as_slice() else {
-            return Err(Reject::operand(format!(
-                "operand {}: required 2 selectors, actual {}",
-                at + 1,
-                ids.len()
-            )));
-        };
-        let (byte, thread) = (d.src_of::<u16>(byte)?, d.src_of::<u16>(thread)?);
-        Ok(Self { ty: scaling.ty, vec: scaling.vec, data, byte, thread })
-    }
-
-    /// The scale of `block` of a line whose scales are in the register of the lane
-    /// that `lane(thread id)` names.
-    #[inline(always)]
-    fn value(&self, regs: &Regs, lane: impl Fn(usize) -> usize, block: usize) -> f64 {
-        let first = match self.vec {
-            ScaleVec::X1 => regs.row32(self.byte)[0] & 3,
-            ScaleVec::X2 => regs.row32(self.byte)[0] & 2,
-            ScaleVec::X4 => 0,
-        };
-        let word = regs.row32(self.data)[lane(regs.row32(self.thread)[0] as usize)];
-        self.ty.value((word >> ((first + block as u32) * 8)) as u8)
-    }
-}
-
 pub(super) fn decode(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {
     let target = Accumulators::target(d, 0, form)?;
     let a = Codes::decode(d, 1, form, form.a, form.m)?;
@@ -248,7 +204,7 @@ pub(super) fn decode(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {
     let c = Accumulators::source(d, 3, form)?;
     let scales = match form.kind {
         Kind::Scaled(scaling) => {
-            Some((Scales::decode(d, 4, scaling)?, Scales::decode(d, 6, scaling)?))
+            Some((Scales::decode(d, 4, Side::A, scaling)?, Scales::decode(d, 6, Side::B, scaling)?))
         }
         _ => None,
     };
@@ -256,10 +212,14 @@ pub(super) fn decode(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {
     let add = Addition::of(form);
     let product = Product { a, b, c, target, scales, m, k, add };
     whole_warp(d, move |cx| {
+        let selected = match &product.scales {
+            Some((a, b)) => Some((a.selected(cx)?, b.selected(cx)?)),
+            None => None,
+        };
         if k <= SHORT {
-            product.run::<SHORT>(cx.regs)
+            product.run::<SHORT>(cx.regs, selected)
         } else {
-            product.run::<K>(cx.regs)
+            product.run::<K>(cx.regs, selected)
         }
         Ok(())
     })
@@ -278,25 +238,27 @@ struct Product {
 }
 
 impl Product {
-    /// Computes it; `K` is at least its K.
-    fn run<const K: usize>(&self, regs: &mut Regs) {
+    /// Computes it; `K` is at least its K, and `selected` chooses the scales, if it has some.
+    fn run<const K: usize>(&self, regs: &mut Regs, selected: Option<(Selected, Selected)>) {
         let Self { a, b, c, target, scales, m, k, add } = self;
         let (m, k) = (*m, *k);
         let mut left = [[0.0; K]; M];
         let mut right = [[0.0; N]; K];
         a.each(regs, |row, k, value| left[row][k] = value);
         b.each(regs, |column, k, value| right[k][column] = value);
-        if let Some((a, b)) = scales {
-            let width = k / a.vec.count();
+        if let (Some((a, b)), Some((in_a, in_b))) = (scales, selected) {
+            let width = k / a.count();
             for (row, line) in left.iter_mut().enumerate().take(m) {
                 for (block, part) in line[..k].chunks_exact_mut(width).enumerate() {
-                    let scale = a.value(regs, |thread| scale_lane_a(row, thread & 1), block);
+                    let lane = scale_lane_a(row, in_a.thread);
+                    let scale = a.value(regs, lane, in_a.byte, block);
                     part.iter_mut().for_each(|value| *value *= scale);
                 }
             }
             for (block, part) in right[..k].chunks_exact_mut(width).enumerate() {
                 for column in 0..N {
-                    let scale = b.value(regs, |thread| scale_lane_b(column, thread & 3), block);
+                    let lane = scale_lane_b(column, in_b.thread);
+                    let scale = b.value(regs, lane, in_b.byte, block);
                     part.iter_mut().for_each(|line| line[column] *= scale);
                 }
             }

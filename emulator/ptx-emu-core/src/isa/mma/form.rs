@@ -143,10 +143,10 @@ impl Form {
             },
             Some(Family::Bf16) => single && matches!(shape, (16, 8 | 16)),
             Some(Family::Tf32) => single && matches!(shape, (16, 4 | 8)),
-            Some(Family::F8) => halves && matches!(shape, (16, 16 | 32)),
+            Some(Family::F8) => halves && self.c == self.d && matches!(shape, (16, 16 | 32)),
             Some(Family::F8f6f4) => match self.kind {
                 Kind::Scaled(_) => single && shape == (16, 32),
-                _ => halves && shape == (16, 32),
+                _ => halves && self.c == self.d && shape == (16, 32),
             },
             Some(Family::F4) => single && shape == (16, 64),
             Some(Family::Double) => {

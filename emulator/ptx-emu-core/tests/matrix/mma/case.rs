@@ -92,7 +92,7 @@ pub struct Case {
     pub words: usize,
     pub registers: [usize; 4],
     /// The text behind the operands: scales.
-    pub tail: &'static str,
+    pub tail: String,
 }
 
 impl Case {
@@ -113,7 +113,7 @@ impl Case {
             bits,
             words: if bits == 64 { 2 } else { 1 },
             registers: [acc(d_half), m * k / 32 / per, 8 * k / 32 / per, acc(c_half)],
-            tail: "",
+            tail: String::new(),
         }
     }
 
@@ -146,7 +146,13 @@ impl Case {
         for r in 0..d {
             body += &format!("st.global.{ty} [%d59+{}], {class}{r};\n", r * 32 * bytes);
         }
-        for_target(&kernel(&body), "sm_120a")
+        let text = for_target(&kernel(&body), "sm_120a");
+        // Four scales of ue8m0 came with PTX 9.1.
+        if self.modifiers.contains("4X") && self.modifiers.contains("ue8m0") {
+            text.replace(".version 9.0", ".version 9.1")
+        } else {
+            text
+        }
     }
 
     pub fn run(&self, input: &[u32]) -> Vec<u32> {

@@ -3,31 +3,54 @@
 use super::case::{Acc, Case, Random, a_place, b_place, d_place, read, small};
 use ptx_emu_core::tensor::element::{Element, ScaleType};
 
-/// Runs a form on random numbers and compares every element of D.
+/// The selectors of a product with block scales: `[byte-id-a, thread-id-a, byte-id-b, thread-id-b]`.
+pub type Selectors = [usize; 4];
+
+/// Runs a form on random numbers, with two selectors if it has block scales.
 fn float_case(modifiers: &str, m: usize, k: usize, a: Element, b: Element, d: Acc, c: Acc) {
-    let f8f6f4 = modifiers.contains("f8f6f4");
-    let bits = if f8f6f4 { 8 } else { a.bits() as usize };
-    let is_half = |acc| matches!(acc, Acc::Half);
-    let mut case = Case::new(modifiers, m, k, bits, is_half(d), is_half(c));
-    let scaled = modifiers.contains("block_scale");
+    let selectors: &[Option<Selectors>] = match scales_of(modifiers) {
+        None => &[None],
+        Some((4, _)) => &[Some([0, 0, 0, 2]), Some([0, 1, 0, 3])],
+        Some((2, _)) => &[Some([2, 1, 0, 1]), Some([0, 0, 2, 0])],
+        Some(_) => &[Some([3, 1, 1, 2]), Some([0, 0, 2, 3])],
+    };
+    products(modifiers, [m, k], [a, b], [d, c], selectors);
+}
+
+/// The number of block scales along K and their type.
+fn scales_of(modifiers: &str) -> Option<(usize, ScaleType)> {
     let vec = match modifiers {
         s if s.contains("4X") => 4,
         s if s.contains("k64") => 2,
         _ => 1,
     };
     let ty = if modifiers.contains("ue4m3") { ScaleType::Ue4m3 } else { ScaleType::Ue8m0 };
-    let selectors: &[(&str, usize, usize, usize, usize)] = match (scaled, vec) {
-        (false, _) => &[("", 0, 0, 0, 0)],
-        (_, 4) => {
-            &[(", SA, {0, 0}, SB, {0, 2}", 0, 0, 0, 2), (", SA, {0, 1}, SB, {0, 3}", 0, 1, 0, 3)]
-        }
-        (_, 2) => {
-            &[(", SA, {2, 1}, SB, {0, 1}", 2, 1, 0, 1), (", SA, {0, 0}, SB, {2, 0}", 0, 0, 2, 0)]
-        }
-        _ => &[(", SA, {3, 1}, SB, {1, 2}", 3, 1, 1, 2), (", SA, {0, 0}, SB, {2, 3}", 0, 0, 2, 3)],
+    modifiers.contains("block_scale").then_some((vec, ty))
+}
+
+/// Runs a form on random numbers and compares every element of D.
+pub fn products(
+    modifiers: &str,
+    [m, k]: [usize; 2],
+    [a, b]: [Element; 2],
+    [d, c]: [Acc; 2],
+    selectors: &[Option<Selectors>],
+) {
+    let f8f6f4 = modifiers.contains("f8f6f4");
+    let bits = if f8f6f4 { 8 } else { a.bits() as usize };
+    let is_half = |acc| matches!(acc, Acc::Half);
+    let mut case = Case::new(modifiers, m, k, bits, is_half(d), is_half(c));
+    let (scaled, (vec, ty)) = match scales_of(modifiers) {
+        Some(scales) => (true, scales),
+        None => (false, (1, ScaleType::Ue8m0)),
     };
-    for (seed, &(tail, a_byte, a_thread, b_byte, b_thread)) in selectors.iter().enumerate() {
-        case.tail = tail;
+    for (seed, selector) in selectors.iter().enumerate() {
+        assert_eq!(selector.is_some(), scaled, "{modifiers}");
+        let [a_byte, a_thread, b_byte, b_thread] = selector.unwrap_or_default();
+        case.tail = match selector {
+            Some(_) => format!(", SA, {{{a_byte}, {a_thread}}}, SB, {{{b_byte}, {b_thread}}}"),
+            None => String::new(),
+        };
         let mut random = Random(seed as u64 + 17);
         let mut codes = |element, lines: usize| -> Vec<u32> {
             (0..lines * k).map(|_| small(element, &mut random)).collect()
@@ -91,7 +114,8 @@ fn float_case(modifiers: &str, m: usize, k: usize, a: Element, b: Element, d: Ac
                 let actual = read(d, &actual, lane, i);
                 assert_eq!(
                     actual, expected,
-                    "{modifiers} {tail}: ({row}, {column}), lane {lane}, {i}"
+                    "{modifiers} {}: ({row}, {column}), lane {lane}, {i}",
+                    case.tail
                 );
             }
         }

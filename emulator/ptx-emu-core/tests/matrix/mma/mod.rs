@@ -5,6 +5,7 @@ mod case;
 mod float;
 mod integer;
 mod quad;
+mod scaled;
 
 use crate::support::{Run, error_of};
 use case::{Case, d_place};
@@ -84,6 +85,14 @@ fn forms_that_do_not_exist() {
         ("mma.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", "m16n8k32 of F16 and F16 into F32"),
         ("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f32", "m16n8k8 of F16 and F16 into F16"),
         ("mma.sync.aligned.m16n8k8.row.col.f32.f16.bf16.f32", "operands F16 and Bf16"),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.f16.e4m3.e4m3.f32",
+            "m16n8k32 of E4m3 and E4m3 into F16",
+        ),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e4m3.f16",
+            "m16n8k32 of E2m1 and E4m3 into F32",
+        ),
         ("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "sparse operands"),
         ("mma.sync.m16n8k8.row.col.f32.f16.f16.f32", "no .aligned"),
         ("mma.sync.aligned.m16n8k8.row.col.satfinite.f32.f16.f16.f32", "modifier .satfinite"),

@@ -18,7 +18,7 @@ fn quads() {
                 bits: 16,
                 words: 1,
                 registers: [count(d), 2, 2, count(c)],
-                tail: "",
+                tail: String::new(),
             };
             let mut random = Random(33);
             let codes: Vec<u32> =
