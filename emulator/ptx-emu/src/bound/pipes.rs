@@ -40,7 +40,9 @@
 //! | ALU 1, FMA heavy 1 | Architecture paper of GB202: all of its FP32 units take INT32 operations, twice as many as in AD102 |
 //! | half 2, of packed halves | The same paper gives halves the rate of FP32 |
 //!
-//! That their opcodes are those of sm_90 or `IMNMX`, integer minima and maxima on the ALU, is from kernels for
+//! `IADD` is on sm_120a only, and taken to be on the ALU, as `IADD3` is.
+//!
+//! That the opcodes before sm_90 are those of sm_90 or `IMNMX`, integer minima and maxima on the ALU, is from kernels for
 //! `mma.sync` that ptxas 13.0 compiled.
 
 use super::counts::Counts;
@@ -127,7 +129,7 @@ pub(super) enum Pipe {
 pub(super) const TABLE: &[(Pipe, &str)] = &[
     (
         Pipe::Alu,
-        "ISETP IADD3 IMNMX LOP3 SHF LEA SEL FSEL FMNMX FMNMX3 FSETP PRMT F2FP VIMNMX VIMNMX3 \
+        "ISETP IADD IADD3 IMNMX LOP3 SHF LEA SEL FSEL FMNMX FMNMX3 FSETP PRMT F2FP VIMNMX VIMNMX3 \
          VIADDMNMX VHMNMX SGXT PLOP3 P2R",
     ),
     (Pipe::Float, "FADD FMUL FFMA"),
@@ -137,7 +139,7 @@ pub(super) const TABLE: &[(Pipe, &str)] = &[
     (Pipe::Xu, "MUFU FLO POPC"),
     (Pipe::Lsu, "LD LDG LDS LDSM ST STG STS STSM STAS LDGSTS REDG RED ATOMG ATOMS SHFL"),
     (Pipe::Uniform, "UMOV UIADD3 USHF UIMAD UISETP ULOP3 ULEA USEL UP2UR UPLOP3 USGXT UFLO UPRMT"),
-    (Pipe::Tensor, "HMMA HGMMA QGMMA UTCHMMA UTCOMMA UTCQMMA"),
+    (Pipe::Tensor, "HMMA IMMA OMMA QMMA HGMMA QGMMA UTCHMMA UTCOMMA UTCQMMA"),
     (
         Pipe::Slot,
         "BRA BRX BRXU CALL RET EXIT BSSY BSYNC BREAK BPT NOP YIELD NANOSLEEP WARPSYNC \

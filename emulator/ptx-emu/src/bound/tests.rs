@@ -168,13 +168,14 @@ fn a_changed_table_is_noticed() {
 }
 
 /// `tests/data/bound/opcodes.txt`: those of the machine code of all our kernels, sm_90a and sm_100a;
-/// `opcodes.sm_80.txt`: those of a sample for sm_80 to sm_89.
+/// `opcodes.sm_80.txt`: those of a sample for sm_80 to sm_89; `opcodes.sm_120.txt`: those of one for sm_120a.
 #[test]
 fn opcodes_of_our_kernels_have_one_pipe_each() {
     let machine = Machine::of(&Gpu::h200()).expect("rates");
     let opcodes: Vec<&str> = [
         include_str!("../../tests/data/bound/opcodes.txt"),
         include_str!("../../tests/data/bound/opcodes.sm_80.txt"),
+        include_str!("../../tests/data/bound/opcodes.sm_120.txt"),
     ]
     .into_iter()
     .flat_map(str::lines)
