@@ -383,7 +383,9 @@ fn bad_modules_and_launches_exit_with_2() {
         ("shape.ptx --entry k --grid 1,1,1,1 --block 64", &["required 1 to 3 numbers, actual 4"]),
         (
             "shape.ptx --entry k --grid 1 --block 64 --gpu v100",
-            &["required a100, rtx3090, rtx4090, l40s, h200, b200, b300, rtx5090, rtx-pro-6000 or dgx-spark, actual `v100`"],
+            &[
+                "required a100, rtx3090, rtx4090, l40s, h200, b200, b300, rtx5090, rtx-pro-6000 or dgx-spark, actual `v100`",
+            ],
         ),
         (
             "shape.ptx --entry k --grid 1 --block 64 --schedule random:x",

@@ -3,6 +3,9 @@
 //!
 //! All dense shapes and types, including the `kind::` forms of sm_120a. Arithmetic
 //! is that of [`tensor`](crate::tensor), which states how far hardware may differ.
+//! Products of the `kind::` forms and of block scales are exact, their sum with `C` is exact as far as f64 goes, and
+//! one rounding to nearest even makes the result. How the hardware of sm_120a cuts terms and rounds is not published,
+//! and no such GPU was recorded: results may differ in the last bits.
 //! The warp executes as a whole; lanes that never reach the instruction, or that have exited,
 //! are reported. `mma.sp` is not modelled.
 //!

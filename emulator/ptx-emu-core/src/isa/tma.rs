@@ -182,6 +182,8 @@ fn load(d: &mut Decode<'_>, rank: usize, reach: Reach) -> Decoded<Op> {
             d.count()
         )));
     }
+    // Compute capability 12 copies such types to `.shared::cta` alone.
+    let whole_bytes = reach == Reach::Cluster && d.module.gpu.compute_capability().0 == 12;
     let target = d.operand(0)?;
     let target = shared_operand(d, target, reach)?;
     let source = MapOperand::decode(d, 1, rank, rows4)?;
@@ -201,6 +203,11 @@ fn load(d: &mut Decode<'_>, rank: usize, reach: Reach) -> Decoded<Op> {
                 |bytes| Touch { bytes, align: SHARED_ALIGN.into(), kind: AccessKind::Write, lane };
             let to = cx.shared_at(target.reach, targets[lane], touch(1))?;
             let (map, tile) = source.tile(cx, maps[lane], lane, rank, (to.offset, true))?;
+            if whole_bytes {
+                map.check_cluster_destination().map_err(|why| {
+                    Fault::lane(DiagnosticKind::Async(AsyncFault::Tile(why)), lane as u32)
+                })?;
+            }
             let extent = u64::from(tile.shared_bytes());
             cx.shared_at(target.reach, targets[lane], touch(extent))?;
             let bytes = tile.bytes();

@@ -120,7 +120,9 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("cp", "bulk cp_mask", &[from(100, (8, 6))]),
     Feature("cp", "bulk shared::cta mbarrier::complete_tx::bytes !shared::cluster", &[from(90, (8, 6))]),
     Feature("cp", "cta_group::1|cta_group::2", DATACENTRE),
-    Feature("cp", "tile::gather4|tile::scatter4", DATACENTRE),
+    Feature("cp", "tile::gather4", &[from(100, (8, 6))]),
+    Feature("cp", "tile::gather4 !shared::cta", DATACENTRE),
+    Feature("cp", "tile::scatter4", DATACENTRE),
     Feature("tensormap", "replace", &[own(&[90], (8, 3)), BLACKWELL_A, BLACKWELL_F]),
     Feature("tensormap", "cp_fenceproxy", &[from(90, (8, 3))]),
     // Matrices.

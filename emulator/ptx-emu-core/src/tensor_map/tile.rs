@@ -87,6 +87,30 @@ pub(super) struct Layout {
     pub(super) fill: Fill,
 }
 
+impl TensorMap {
+    /// Checks what a machine of compute capability 12 requires of a map whose tiles are loaded to
+    /// `.shared::cluster`: elements of whole bytes and swizzles of 16-byte chunks (PTX ISA
+    /// 9.7.9.27.1.1).
+    ///
+    /// # Errors
+    ///
+    /// The map's type and swizzle.
+    pub(crate) fn check_cluster_destination(&self) -> Result<(), TileError> {
+        let whole = match self.swizzle {
+            Swizzle::None | Swizzle::B32 | Swizzle::B64 | Swizzle::B128 => true,
+            Swizzle::B128Atom32 | Swizzle::B128Atom32Flip8 | Swizzle::B128Atom64 => false,
+        };
+        if whole && !self.element.is_sub_byte() {
+            return Ok(());
+        }
+        Err(TileError::field(
+            "map",
+            "elements of whole bytes and a swizzle without atoms, for .shared::cluster on compute capability 12",
+            format!("{} with swizzle {}", self.element, self.swizzle),
+        ))
+    }
+}
+
 impl Tile {
     /// A load of the box at `coordinates`, innermost first, to `shared`.
     ///

@@ -38,6 +38,8 @@ pub struct Case {
     pub limit: u64,
     /// Whether the kernel is for `sm_100a` and a B200.
     pub sm100: bool,
+    /// The machine, if it is neither a B200 nor an H200.
+    pub gpu: Option<Gpu>,
     pub model: Model,
 }
 
@@ -55,6 +57,7 @@ impl Case {
             map: None,
             limit: 4_000_000,
             sm100: false,
+            gpu: None,
             model: Model::Ptx,
         }
     }
@@ -77,9 +80,14 @@ impl Case {
         Self { input, ..self }
     }
 
+    fn gpu(&self) -> Gpu {
+        let data_centre = || if self.sm100 { Gpu::b200() } else { Gpu::h200() };
+        self.gpu.clone().unwrap_or_else(data_centre)
+    }
+
     pub fn text(&self) -> String {
         let Self { body, shared, directives, .. } = self;
-        let target = if self.sm100 { "sm_100a" } else { "sm_90a" };
+        let target = self.gpu().arch;
         format!(
             ".version 9.0
 .target {target}
@@ -105,7 +113,7 @@ impl Case {
 
     pub fn launch(&self, schedule: Schedule) -> Result<(Vec<u8>, LaunchReport), LaunchError> {
         let text = self.text();
-        let gpu = if self.sm100 { Gpu::b200() } else { Gpu::h200() };
+        let gpu = self.gpu();
         let module = match Module::load(&text, &gpu) {
             Ok(module) => module,
             Err(error) => panic!("load: {error}\n{text}"),

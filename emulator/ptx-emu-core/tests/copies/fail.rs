@@ -2,8 +2,8 @@
 //! trigger it, with its text, and a twin that must not.
 
 use crate::async_support::{Case, barriers, kind, wait};
-use ptx_emu_core::tensor_map::{ElementType, TensorMap};
-use ptx_emu_core::{AsyncFault, DiagnosticKind, MbarrierFault, Schedule};
+use ptx_emu_core::tensor_map::{ElementType, Swizzle, TensorMap};
+use ptx_emu_core::{AsyncFault, DiagnosticKind, Gpu, MbarrierFault, Schedule};
 
 const ALL: [Schedule; 4] =
     [Schedule::Eager, Schedule::Lazy, Schedule::Random(1), Schedule::Random(2)];
@@ -146,6 +146,49 @@ fn a_missing_proxy_fence_of_global_memory() {
     };
     Case::new(&text("")).says(&ALL, &["missing proxy fence: cp.async.bulk reads 0x7"]);
     Case::new(&text("fence.proxy.async.global;")).passes();
+}
+
+/// Compute capability 12 takes 4-bit types and swizzles with atoms, but to `.shared::cta` only.
+#[test]
+fn narrow_types_to_a_cluster() {
+    let body = |space: &str| {
+        format!(
+            "{}
+            @%leader mbarrier.arrive.expect_tx.shared::cta.b64 _, [%b], 512;
+            @%leader cp.async.bulk.tensor.2d.{space}.global.mbarrier::complete_tx::bytes [%s], [%map, {{0, 0}}], [%b];
+            {}",
+            barriers(&[1]),
+            wait(0, "0", "W0")
+        )
+    };
+    let nibbles = TensorMap::tiled(ElementType::U4Align8, 0, &[256, 4], &[128], &[256, 4]);
+    let atoms = TensorMap {
+        swizzle: Swizzle::B128Atom32,
+        ..TensorMap::tiled(ElementType::U32, 0, &[32, 4], &[128], &[32, 4])
+    };
+    let bytes = TensorMap {
+        swizzle: Swizzle::B128,
+        ..TensorMap::tiled(ElementType::U8, 0, &[128, 4], &[128], &[128, 4])
+    };
+    let case = |space, map: &TensorMap, gpu: Gpu| Case {
+        map: Some(map.clone()),
+        gpu: Some(gpu),
+        ..Case::new(&body(space))
+    };
+    for gpu in [Gpu::rtx5090(), Gpu::rtx_pro_6000(), Gpu::dgx_spark()] {
+        for (map, actual) in [
+            (&nibbles, "16U4_ALIGN8B with swizzle NONE"),
+            (&atoms, "UINT32 with swizzle 128B_ATOM_32B"),
+        ] {
+            case("shared::cta", map, gpu.clone()).passes();
+            let required = "for .shared::cluster on compute capability 12, actual ";
+            case("shared::cluster", map, gpu.clone())
+                .says(&ALL, &["map: required", required, actual]);
+        }
+        case("shared::cluster", &bytes, gpu).passes();
+    }
+    case("shared::cluster", &nibbles, Gpu::b200()).passes();
+    case("shared::cluster", &atoms, Gpu::b200()).passes();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Block scales of `mma.sync`: PTX ISA 9.7.14.3.
 
 use super::form::Scaling;
+use super::sources;
 use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::Exec;
 use crate::machine::Context;
@@ -104,7 +105,12 @@ impl Scales {
         side: Side,
         scaling: Scaling,
     ) -> Decoded<Self> {
-        let data = d.src::<u32>(at)?;
+        // With or without braces.
+        let data = sources::<u32>(d, at, 1)?;
+        let [data] = data.as_slice() else {
+            return Err(Reject::operand(format!("operand {at}: required 1 register")));
+        };
+        let data = *data;
         let selector = d.operand(at + 1)?;
         let Operand::Vector(ids) = selector else {
             return Err(Reject::operand(format!(

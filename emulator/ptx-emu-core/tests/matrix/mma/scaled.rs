@@ -101,7 +101,7 @@ fn by_registers(modifiers: &str, before: &str) -> Run {
          mov.b32 %r10, 0x22222222; mov.b32 %r30, 0x7f7f7f7f; mov.b32 %r31, 0x807f7f80;
          mov.b32 %f1, 0f00000000;
          mma.sync.aligned.{modifiers} {{%f0, %f1, %f2, %f3}}, {{%r10, %r10, %r10, %r10}},
-             {{%r10, %r10}}, {{%f1, %f1, %f1, %f1}}, %r30, {{%h1, %h2}}, %r31, {{%h3, %h4}};
+             {{%r10, %r10}}, {{%f1, %f1, %f1, %f1}}, {{%r30}}, {{%h1, %h2}}, %r31, {{%h3, %h4}};
          st.global.f32 [%po], %f0;"
     );
     Run::body(&text).target("sm_120a")
