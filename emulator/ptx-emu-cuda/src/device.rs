@@ -192,7 +192,10 @@ pub(crate) fn properties(gpu: &Gpu) -> Result<[u8; PROPERTIES], Failure> {
 /// An identifier that no real device has.
 pub(crate) fn uuid(gpu: &Gpu) -> [u8; 16] {
     let mut bytes = *b"ptx-emu         ";
-    bytes[8..8 + gpu.name.len()].copy_from_slice(gpu.name.as_bytes());
+    // The first eight letters tell the machines apart.
+    for (byte, letter) in bytes[8..].iter_mut().zip(gpu.name.bytes()) {
+        *byte = letter;
+    }
     bytes
 }
 
@@ -209,6 +212,7 @@ mod tests {
                 (8, 0) => (163, (2048, 32), 0),
                 (8, 6) => (99, (1536, 16), 0),
                 (8, 9) => (99, (1536, 24), 0),
+                (12, _) => (99, (1536, 24), 1),
                 _ => (227, (2048, 32), 1),
             };
             assert_eq!((of(97), (of(39), of(106))), (shared << 10, resident));
@@ -220,6 +224,8 @@ mod tests {
             assert_eq!(properties[384..388], int(gpu.sms).to_le_bytes());
             assert!(properties.starts_with(name(&gpu).as_bytes()));
         }
+        let uuids: std::collections::BTreeSet<[u8; 16]> = Gpu::ALL.iter().map(uuid).collect();
+        assert_eq!(uuids.len(), Gpu::ALL.len());
     }
 
     #[test]

@@ -147,9 +147,15 @@ fn plain(d: &mut Decode<'_>, op: &'static str) -> Decoded<Op> {
             }
             let weak = matches!(op, "init" | "inval");
             cx.race_barrier_object(at, if weak { Kind::Write } else { Kind::StrongWrite }, lane)?;
+            // It is relaxed: who sees the phase end knows of what the thread did before its last fence.
+            let publisher = (op == "complete_tx").then(|| Publisher::Warp {
+                warp: cx.warp(),
+                lanes: mask,
+                relaxed: true,
+            });
             let act = |cx: &mut Context<'_>, again: bool| {
                 let shared = &mut cx.shared[at.rank as usize];
-                cx.units.with_barrier(at, None, |barriers| match op {
+                cx.units.with_barrier(at, publisher, |barriers| match op {
                     "init" => barriers.init(shared, at, counts[lane], again),
                     "inval" => barriers.inval(shared, at),
                     "expect_tx" => barriers.expect_tx(shared, at, counts[lane]),

@@ -57,6 +57,22 @@ fn relaxed_arrivals_and_waits_need_fences() {
     handover(ARRIVE, &fenced, &empty).passes();
 }
 
+/// CUTLASS's scheduler warps arrive first, write, fence, and complete the phase's bytes themselves.
+#[test]
+fn bytes_that_a_thread_completes_order_what_it_did_before_its_fence() {
+    let (full, empty) = (wait(0, "0", "FULL"), wait(1, "0", "EMPTY"));
+    let complete = |fence: &str| {
+        format!(
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%b], 4; st.shared.u32 [%r1], 3; {fence}
+            mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%b], 4;"
+        )
+    };
+    races(&handover(&complete(""), &full, &empty), &["data race"]);
+    for fence in ["fence.acq_rel.cta;", "fence.release.sync_restrict::shared::cta.cluster;"] {
+        handover(&complete(fence), &full, &empty).passes();
+    }
+}
+
 #[test]
 fn mbarriers_must_be_initialised_before_others_use_them() {
     let body = |sync: &str| {

@@ -139,7 +139,7 @@ fn selectors_in_registers() {
     }
 }
 
-/// As by ptxas, constants outside of table 40 are an error of the module.
+/// Refuses constants outside of table 40 at load, as ptxas does.
 #[test]
 fn constants_that_select_nothing() {
     for (modifiers, selectors, message) in [
