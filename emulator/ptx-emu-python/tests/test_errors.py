@@ -167,8 +167,8 @@ def test_modules_that_are_refused():
     assert (reason, at) == ("bad-operand", line) and "`add.u32 %r2;`" in message
     reason, _, message = load_error("int main() {}")
     assert reason == "syntax" and message.startswith("line 1")
-    reason, _, message = load_error(kernel("", "", target="sm_120a"))
-    assert reason == "target" and "sm_120a" in message
+    reason, _, message = load_error(kernel("", "", target="sm_110a"))
+    assert reason == "target" and "sm_110a" in message
     assert load_error(kernel("", "", target="sm_100a"), gpu="h200")[0] == "target"
     two = kernel("", "") + ".visible .entry other() { ret; }"
     reason, _, message = load_error(two)
