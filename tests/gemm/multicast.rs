@@ -17,9 +17,9 @@ fn shared_activations() {
     let machine = |sms, schedule| emulated_on(Gpu { sms, ..Gpu::h200() }, schedule);
     let machines = SCHEDULES.map(|schedule| [132, 2, 14].map(|sms| machine(sms, schedule)));
     let mut index = 0;
-    for m in [1, 33, 64, 129, 300] {
-        for n in [8, 129, 300, 640, 1000] {
-            for k in [16, 160, 1424, 1936] {
+    for m in [1, 33, 64, 129, 260] {
+        for n in [8, 129, 300, 640, 900] {
+            for k in [16, 160, 1168, 1424] {
                 let config = sharing[index % 6];
                 let scheme = config.scheme;
                 let mut case = Case::new([m, n, k, [1, 1, 1, 2][index % 4]])

@@ -12,7 +12,7 @@ use fp4_formats::quantize::Format;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, F16, LINEAR};
-use nvfp4_tests::mutation::{Which, captured, check_briefly, first_written};
+use nvfp4_tests::mutation::{Which, captured, check_briefly, check_one_role, first_written};
 use ptx_emu::Gpu;
 use ptx_emu::experiment::Experiment;
 use std::mem::offset_of;
@@ -196,6 +196,50 @@ fn sm100_of(
     let at = offset_of!(Sm100Params, dynamic);
     experiment.params[at..at + size_of::<u32>()].copy_from_slice(&u32::from(dynamic).to_le_bytes());
     experiment
+}
+
+/// A launch of a kernel of sm_80 on `sms` SMs of an H200, of weights in NVFP4.
+fn sm80(
+    kernel: &'static str,
+    split: Split,
+    shape: [usize; 3],
+    sms: u32,
+    result: ResultKind,
+) -> Experiment {
+    let gpu = Gpu { sms, ..Gpu::h200() };
+    experiment(&case(kernel, split, shape, F16, result), &gpu)
+}
+
+/// `cp.async` and `mma.sync`, few tokens: tiles in turn by the CTAs of one SM, K longer than the ring; tiles that two
+/// or more CTAs share, whose sums meet in the workspace; results in blocks.
+#[test]
+fn sm80_16_tokens() {
+    let kernel = "gemm_sm80_nvfp4_f16_128x16";
+    check_one_role(&[
+        sm80(kernel, Split::None, [12, 460, 1136], 1, FLOATS),
+        sm80(kernel, Split::StreamK, [12, 332, 1904], 3, HALVES),
+        sm80(kernel, Split::None, [12, 272, 304], 1, BLOCKS),
+    ]);
+}
+
+/// The same of wide tiles.
+#[test]
+fn sm80_128_tokens() {
+    let kernel = "gemm_sm80_nvfp4_f16_128x128";
+    check_one_role(&[
+        sm80(kernel, Split::None, [100, 332, 624], 1, FLOATS),
+        sm80(kernel, Split::StreamK, [100, 332, 1136], 2, HALVES),
+    ]);
+}
+
+/// The same of products of sizes of their own.
+#[test]
+fn sm80_mixed() {
+    let kernel = "gemm_sm80_nvfp4_f16_128x64_mixed";
+    let gpu = Gpu { sms: 1, ..Gpu::h200() };
+    let sizes = [[36, 332, 624], [70, 140, 880]];
+    let experiment = mixed(kernel, &gpu, &sizes, F16, FLOATS, "a");
+    check_one_role(&[experiment]);
 }
 
 /// Products of sizes of their own, of types of `activations`, with results of type `result`.

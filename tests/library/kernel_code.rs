@@ -4,7 +4,10 @@ use fp4_formats::arch::TensorFamily;
 use fp4_formats::gemm::{sm80, sm90, sm100};
 use fp4_formats::{Arch, Family};
 use nvfp4::kernels::KernelFiles;
-use nvfp4_tests::kernels_dir;
+use nvfp4_tests::{kernels_dir, machine, mutation};
+use ptx_emu::Gpu;
+use ptx_emu::mutate::{Mutant, list};
+use std::collections::BTreeMap;
 
 /// The text of every module, and what it is of.
 fn modules() -> Vec<(Arch, Family, String)> {
@@ -16,7 +19,7 @@ fn modules() -> Vec<(Arch, Family, String)> {
             (arch, module.family, text)
         })
     };
-    Arch::ALL.into_iter().flat_map(of).collect()
+    Arch::ALL.into_iter().chain(Arch::ON_REQUEST).flat_map(of).collect()
 }
 
 /// The entries of a module: name and instructions.
@@ -101,10 +104,35 @@ fn products_do_not_divide() {
             products += usize::from(is);
         }
     }
-    let configured = Arch::ALL.map(|arch| match arch.tensor() {
-        TensorFamily::MmaSync => sm80::all().count(),
-        TensorFamily::Wgmma => sm90::all().count(),
-        TensorFamily::Tcgen05 => sm100::all().count(),
+    let configured =
+        Arch::ALL.into_iter().chain(Arch::ON_REQUEST).map(|arch| match arch.tensor() {
+            TensorFamily::MmaSync => sm80::all().count(),
+            TensorFamily::Wgmma => sm90::all().count(),
+            TensorFamily::Tcgen05 => sm100::all().count(),
+        });
+    assert_eq!(products, configured.sum::<usize>());
+}
+
+/// Each line of the list of mutants that are no faults names one that there is.
+#[test]
+fn known_mutants_are_there() {
+    let modules = modules();
+    let kernels = modules.iter().flat_map(|(arch, _, text)| {
+        entries(text).map(move |(name, _)| (machine(*arch), text.as_str(), name))
     });
-    assert_eq!(products, configured.iter().sum::<usize>());
+    let kernels: Vec<(Gpu, &str, &str)> = kernels.collect();
+    // Only of those that a line needs.
+    let mut listed: BTreeMap<usize, Vec<Mutant>> = BTreeMap::new();
+    for known in mutation::equivalents() {
+        let begins = known.kernel.split('*').next().unwrap_or_default();
+        let mut of_name = (0..kernels.len()).filter(|&at| kernels[at].2.starts_with(begins));
+        let names_one = of_name.any(|at| {
+            let (gpu, text, name) = &kernels[at];
+            let mutants = listed.entry(at).or_insert_with(|| {
+                list(text, name, gpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+            });
+            mutants.iter().any(|mutant| known.covers(name, mutant))
+        });
+        assert!(names_one, "{known:?}");
+    }
 }

@@ -2,7 +2,7 @@
 //! right under every schedule and on several host threads; without one of their
 //! synchronisations, found out.
 
-#[path = "../benches/gemm/gemm.rs"]
+#[path = "../../../benches/emulator/gemm/gemm.rs"]
 mod gemm;
 
 use gemm::{Gemm, Kernel, TCGEN05, WGMMA};

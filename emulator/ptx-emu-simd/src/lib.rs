@@ -1,5 +1,5 @@
-//! Wide vector instructions of the host, where it has them, for the emulator `ptx-emu`. A crate of its
-//! own, because calls of what is compiled for them are unsafe and its user forbids unsafe code.
+//! Wide vector instructions of the host, where it has them, for the emulator `ptx-emu` and the oracle. A crate of
+//! its own, because calls of what is compiled for them are unsafe and its user forbids unsafe code.
 //!
 //! Every x86-64 has vectors of 128 bits, most have 256. A loop over the lanes of a warp or the
 //! elements of a tile is compiled for both: generic over [`Host`], with its body in [`Host::run`].
@@ -198,9 +198,44 @@ macro_rules! on_host {
     };
 }
 
+/// Separate sums of [`dot`], so that it can be vectorised.
+const LANES: usize = 8;
+
+/// Sum of the products of two rows of f64 of one length, and of their magnitudes.
+#[must_use]
+pub fn dot(x: &[f64], y: &[f64]) -> [f64; 2] {
+    on_host!(host => host.run(|| {
+        let (mut sums, mut magnitudes) = ([0f64; LANES], [0f64; LANES]);
+        let (x, x_rest) = x.as_chunks::<LANES>();
+        let (y, y_rest) = y.as_chunks::<LANES>();
+        for (x, y) in x.iter().zip(y) {
+            for lane in 0..LANES {
+                let product = x[lane] * y[lane];
+                sums[lane] += product;
+                magnitudes[lane] += product.abs();
+            }
+        }
+        for (lane, (x, y)) in x_rest.iter().zip(y_rest).enumerate() {
+            sums[lane] += x * y;
+            magnitudes[lane] += (x * y).abs();
+        }
+        [sums.iter().sum(), magnitudes.iter().sum()]
+    }))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Host;
+    use super::{Host, dot};
+
+    #[test]
+    fn products_are_summed_by_lane() {
+        let x: Vec<f64> = (0..27).map(|at| f64::from(at) - 7.5).collect();
+        let y: Vec<f64> = (0..27).map(|at| f64::from(at * 5 % 13) - 4.25).collect();
+        let products = || x.iter().zip(&y).map(|(x, y)| x * y);
+        let expected = [products().sum(), products().map(f64::abs).sum::<f64>()];
+        assert_eq!(dot(&x, &y), expected, "sums of few bits are exact");
+        assert_eq!(dot(&x[..0], &y), [0.0; 2]);
+    }
 
     #[test]
     fn bytes_are_looked_up() {

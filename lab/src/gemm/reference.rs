@@ -10,6 +10,7 @@ use fp4_formats::gemm::Half;
 use fp4_formats::gemm::sm90::config::FOLDED_ADDITIONS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, Operand, TensorFamily, e2m1, pack};
+use ptx_emu_simd::dot;
 use rayon::prelude::*;
 
 use super::exact::Exact;
@@ -23,8 +24,6 @@ use nvfp4::tensor::BlockScaled;
 
 /// Rows of weights that share a pass over the activations.
 const ROWS: usize = 8;
-/// Separate sums of a dot product, so that it can be vectorised.
-const LANES: usize = 8;
 
 /// The GEMM of [`nvfp4::gemm`]'s formula, `[L, M, N]`, plain or gated. Weights of one batch entry are
 /// shared. Beside activations in e4m3, weights of NVFP4 are those that are
@@ -249,22 +248,6 @@ fn decode_column<F: BlockFormat>(
             })
             .into(),
     }
-}
-
-/// Sum of the products, and of their magnitudes.
-fn dot(x: &[f64], y: &[f64]) -> [f64; 2] {
-    let (mut sums, mut magnitudes) = ([0f64; LANES], [0f64; LANES]);
-    // K is a multiple of 16.
-    let (x, _) = x.as_chunks::<LANES>();
-    let (y, _) = y.as_chunks::<LANES>();
-    for (x, y) in x.iter().zip(y) {
-        for lane in 0..LANES {
-            let product = x[lane] * y[lane];
-            sums[lane] += product;
-            magnitudes[lane] += product.abs();
-        }
-    }
-    [sums.iter().sum(), magnitudes.iter().sum()]
 }
 
 /// Values of a row of weights without the tensor's scale, as the product takes them.

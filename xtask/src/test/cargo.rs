@@ -1,6 +1,6 @@
 //! Tests as `cargo test` runs them, counted and timed.
 
-use super::{Skipped, Tally};
+use super::{Skipped, Tally, targets};
 use crate::run;
 use anyhow::{Context, Result};
 use skipped::{Notes, Skip};
@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A runner that starts each test program in an environment where it takes the flags of [`TIMED`]:
 /// the time of a test is an unstable feature of the test harness. Cargo compiles the same with it.
@@ -71,6 +72,28 @@ impl Cargo {
         Ok(tally.outcomes() > before)
     }
 
+    /// Runs all test programs of the workspace but for tests that the arguments `left_out` leave out. The one that
+    /// takes longest runs beside the others in turn, so that no core waits for the last test of a program.
+    pub fn run_all(&self, tally: &mut Tally, left_out: &[String]) -> Result<()> {
+        let longest = ["--workspace".to_owned(), "--test".to_owned(), LONGEST.to_owned()];
+        let others = others(LONGEST)?;
+        let command = |targets: &[String]| {
+            let mut command = self.programs(targets);
+            command.arg("--").args(TIMED).args(left_out);
+            command
+        };
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| {
+                let mut tally = Tally::default();
+                shown(&mut tally, command(&others), Show::Programs).map(|()| tally)
+            });
+            let result = outcome(tally, command(&longest));
+            let beside = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            tally.add(beside);
+            result
+        })
+    }
+
     /// Builds the test programs that `targets` say. A program that does not compile fails when it is run.
     pub fn build<T: AsRef<str>>(&self, targets: &[T]) -> Result<()> {
         let mut command = self.programs(targets);
@@ -85,9 +108,9 @@ impl Cargo {
         let mut command = self.command(run::TESTS);
         command.args(["--config", RUNNER, "--no-fail-fast"]).args(&targets);
         // Without a kind of target, cargo would run examples in documentation, too, whose harness
-        // does not take the flags.
+        // does not take the flags. Programs that are examples have no tests; clippy compiles them.
         if !targets.iter().any(|of| KINDS.contains(of)) {
-            command.args(["--lib", "--bins", "--tests", "--examples"]);
+            command.args(["--lib", "--bins", "--tests"]);
         }
         command
     }
@@ -107,6 +130,30 @@ impl Cargo {
     }
 }
 
+/// The program of integration tests that takes longest.
+const LONGEST: &str = "gemm";
+
+/// Arguments of cargo for all test programs of the workspace but for one of integration tests.
+fn others(than: &str) -> Result<Vec<String>> {
+    let mut arguments = ["--workspace", "--lib", "--bins"].map(str::to_owned).to_vec();
+    let all = targets::all()?;
+    let names: BTreeSet<&str> =
+        all.iter().filter(|target| target.is_integration()).map(|target| &*target.name).collect();
+    for name in names.into_iter().filter(|&name| name != than) {
+        arguments.extend(["--test".to_owned(), name.to_owned()]);
+    }
+    Ok(arguments)
+}
+
+/// Time at which lines of test programs are shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    /// Each at once.
+    Lines,
+    /// Lines of a program together when it has ended: other programs run beside it.
+    Programs,
+}
+
 /// Arguments of cargo that name a kind of target.
 const KINDS: [&str; 4] = ["--lib", "--bin", "--bins", "--test"];
 /// The beginnings of the reasons of ignored tests that run only in a process of their own, started by
@@ -114,8 +161,15 @@ const KINDS: [&str; 4] = ["--lib", "--bin", "--bins", "--test"];
 const CHILD: [&str; 2] = ["a child", "the child of "];
 
 /// Shows what a command prints, and adds up its tests.
-fn outcome(tally: &mut Tally, mut command: Command) -> Result<()> {
-    let notes = run::target().join(format!("skipped-{}.txt", std::process::id()));
+fn outcome(tally: &mut Tally, command: Command) -> Result<()> {
+    shown(tally, command, Show::Lines)
+}
+
+/// The same, showing lines at once or later.
+fn shown(tally: &mut Tally, mut command: Command, show: Show) -> Result<()> {
+    static COMMANDS: AtomicUsize = AtomicUsize::new(0);
+    let number = COMMANDS.fetch_add(1, Ordering::Relaxed);
+    let notes = run::target().join(format!("skipped-{}-{number}.txt", std::process::id()));
     let notes = Notes::new(notes).context("the file for what tests skip")?;
     let (variable, file) = notes.variable();
     command.env(variable, file);
@@ -130,11 +184,25 @@ fn outcome(tally: &mut Tally, mut command: Command) -> Result<()> {
     // Its copies of the writer would keep the pipe open.
     drop(command);
     let mut seen = Seen::default();
+    let mut kept = Vec::new();
     for line in BufReader::new(reader).split(b'\n') {
         let line = line.context("reading cargo test's output")?;
         let line = String::from_utf8_lossy(&line);
-        say!("{line}");
+        let summaries = seen.summaries;
         seen.line(&line);
+        match show {
+            Show::Lines => say!("{line}"),
+            Show::Programs => {
+                kept.push(line.into_owned());
+                if seen.summaries > summaries {
+                    say!("{}", kept.join("\n"));
+                    kept.clear();
+                }
+            }
+        }
+    }
+    if !kept.is_empty() {
+        say!("{}", kept.join("\n"));
     }
     let status = child.wait().context("waiting for cargo test")?;
     // A failure that no summary shows: a compile error, an abort.
@@ -269,6 +337,23 @@ mod tests {
         assert_eq!((count(line, "passed"), count(line, "failed")), (12, 3));
         assert_eq!(finished(line), Some(0.1));
         assert_eq!(finished(" ok. 12 passed"), None);
+    }
+
+    #[test]
+    fn all_programs_run_once() {
+        let arguments = others(LONGEST).expect("cargo metadata");
+        assert!(arguments.iter().all(|argument| argument != LONGEST));
+        let integration = targets::all().expect("cargo metadata").into_iter();
+        let mut names: Vec<String> = integration
+            .filter(|target| target.is_integration())
+            .map(|target| target.name)
+            .collect();
+        assert_eq!(names.iter().filter(|name| *name == LONGEST).count(), 1);
+        names.retain(|name| name != LONGEST);
+        names.sort();
+        names.dedup();
+        let named: Vec<&String> = arguments[3..].iter().skip(1).step_by(2).collect();
+        assert_eq!(named, names.iter().collect::<Vec<_>>());
     }
 
     #[test]

@@ -8,7 +8,6 @@ use crate::counts::{self, FILE as COUNTS};
 use crate::run::tools;
 use anyhow::{Context, Result};
 use cuda_builder::{Compiler, Fetch, nvdisasm};
-use fp4_formats::Arch;
 
 /// The filter that names the compilation by compilers other than the one that is used.
 pub const OTHER_COMPILERS: &str = "other-compilers";
@@ -17,7 +16,7 @@ pub const MACHINE_CODE: &str = "machine-code";
 
 /// Checks that the kernels, as they are compiled for all tests, have the expected synchronising instructions.
 pub fn synchronise_as_expected(tally: &mut Tally) {
-    for arch in Arch::compiled() {
+    for arch in counts::counted() {
         let name = format!("synchronising instructions of the kernels for {arch}");
         let result = counts::built(arch).and_then(|counts| counts::check(arch, &counts));
         tally.step(&name, result);
@@ -41,7 +40,7 @@ pub fn by_other_compilers() -> Result<Part> {
 /// contract that `cuda_builder` checks and has the expected synchronising instructions.
 pub fn other_compilers(tally: &mut Tally, _: &Setting) -> Result<()> {
     for compiler in others()? {
-        for arch in Arch::compiled() {
+        for arch in counts::counted() {
             let name = format!("kernels for {arch} with rustc {}", compiler.release);
             let result = counts::compiled(arch, &compiler);
             tally.step(&name, result.and_then(|counts| counts::check(arch, &counts)));

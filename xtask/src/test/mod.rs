@@ -233,6 +233,18 @@ impl Tally {
         result
     }
 
+    /// Adds another's results.
+    fn add(&mut self, other: Self) {
+        let Self { passed, failed, skipped, partly, times, phases, programs } = other;
+        self.passed += passed;
+        self.failed += failed;
+        self.skipped.extend(skipped);
+        self.partly.extend(partly);
+        self.times.extend(times);
+        self.phases.extend(phases);
+        self.programs.extend(programs);
+    }
+
     /// Everything that passed, failed or was skipped.
     fn outcomes(&self) -> usize {
         self.passed + self.failed + self.skipped.len()
@@ -357,7 +369,7 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
     })?;
     let cargo = &setting.cargo;
     let left_out: Vec<String> = mutants::left_out().chain(configurations::left_out()).collect();
-    tally.timed("tests", |tally| cargo.run(tally, &["--workspace"], &left_out))?;
+    tally.timed("tests", |tally| cargo.run_all(tally, &left_out))?;
     tally.timed("examples in documentation", |tally| cargo.run_documentation(tally))?;
     gated(&mut tally, Stage::Programs, &setting, record)?;
     match options.all {

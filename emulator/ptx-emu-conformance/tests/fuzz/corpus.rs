@@ -47,8 +47,7 @@ fn split(name: &str, text: &str, out: &mut Vec<Program>) {
 /// All programs there are.
 pub fn corpus() -> Vec<Program> {
     let mut programs = Vec::new();
-    let kept =
-        ["tests/data/ptx", "emulator/ptx-emu-core/tests/data", "emulator/ptx-emu-core/benches"];
+    let kept = ["tests/data/ptx", "emulator/ptx-emu-core/tests/data", "benches/emulator"];
     // The folders in which they were built.
     let built = ["target/kernels/sm_90a", "target/kernels/sm_100a"];
     let files = |folder: &str| ptx_files(&repository().join(folder));

@@ -5,7 +5,7 @@ use crate::programs::{check_failures, check_twins, programs};
 use ptx_emu_core::Kind;
 use std::collections::BTreeSet;
 
-const FOLDER: &str = "docs/findings";
+const FOLDER: &str = "../docs/findings";
 
 #[test]
 fn every_kind_has_a_program_and_a_page() {

@@ -312,7 +312,7 @@ fn p24_a_tensor_map_in_the_encoding_of_the_hardware() {
     // The first map that a driver made, with the address of the copy in its first word.
     let golden = include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/data/ptx_golden/tensor_maps_h200.json"
+        "/../../../tests/data/ptx_golden/tensor_maps_h200.json"
     ));
     let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
     let case = &golden["cases"][0];

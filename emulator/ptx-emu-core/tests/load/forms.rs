@@ -5,7 +5,7 @@
 use ptx_emu_core::{Gpu, Module};
 
 const FORMS: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/ptx/forms.txt"));
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/ptx/forms.txt"));
 
 /// Register of a type modifier: `None` for what is not a type.
 fn register(ty: &str) -> Option<&'static str> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const GOLDEN: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/data/ptx_golden/ptxas_accepts.json"
+    "/../../../tests/data/ptx_golden/ptxas_accepts.json"
 ));
 
 /// Legal for `sm_100a`, and reported as unsupported.

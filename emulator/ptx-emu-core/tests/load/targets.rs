@@ -4,7 +4,7 @@
 use ptx_emu_core::{Gpu, LoadError, Module};
 
 const TABLE: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/ptx/targets.txt"));
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/ptx/targets.txt"));
 
 /// Versions of PTX, in order.
 const VERSIONS: [&str; 22] = [

@@ -6,7 +6,7 @@ use ptx_emu_core::num::narrow::{self, Narrowing};
 use ptx_emu_core::num::{Rounding, half};
 
 fn golden() -> serde_json::Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/formats/conversions.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/formats/conversions.json");
     let text = std::fs::read_to_string(path).expect("the golden data are in the repository");
     serde_json::from_str(&text).expect("the golden data are JSON")
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 macro_rules! sample {
     ($name:literal) => {
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/ptx/", $name))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/ptx/", $name))
     };
 }
 

@@ -5,7 +5,7 @@ use ptx_emu_core::syntax::parse;
 
 macro_rules! sample {
     ($name:literal) => {
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/ptx/", $name))
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/ptx/", $name))
     };
 }
 

@@ -101,7 +101,7 @@ fn loads_of_every_shape() {
 fn golden_loads() {
     let text = include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/data/ptx_golden/tcgen05_ld_regs.json"
+        "/../../../tests/data/ptx_golden/tcgen05_ld_regs.json"
     ));
     let root: serde_json::Value = serde_json::from_str(text).expect("golden data is JSON");
     let tmem = Tmem::distinct(9);
@@ -233,12 +233,12 @@ fn copies_of_every_shape_and_source_format() {
 fn golden_copies_put_scales_where_the_product_looks() {
     let root: serde_json::Value = serde_json::from_str(include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/data/ptx_golden/sf_utccp.json"
+        "/../../../tests/data/ptx_golden/sf_utccp.json"
     )))
     .expect("golden data is JSON");
     let scales: serde_json::Value = serde_json::from_str(include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/data/ptx_golden/sf_tmem.json"
+        "/../../../tests/data/ptx_golden/sf_tmem.json"
     )))
     .expect("golden data is JSON");
     let int = |value: &serde_json::Value| value.as_u64().expect("a number") as usize;

@@ -19,7 +19,7 @@ fn golden(text: &str, list: &str) -> Vec<Value> {
 macro_rules! golden {
     ($file:literal, $list:literal) => {
         golden(
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/", $file)),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/data/", $file)),
             $list,
         )
     };

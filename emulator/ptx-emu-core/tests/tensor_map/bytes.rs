@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const MAPS: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/data/ptx_golden/tensor_maps_h200.json"
+    "/../../../tests/data/ptx_golden/tensor_maps_h200.json"
 ));
 /// 128 bytes, zeros behind those given.
 fn padded(text: &str) -> [u8; 128] {

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Copies that an H200 made.
 pub const COPIES: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/data/ptx_golden/tensor_copies_h200.json"
+    "/../../../tests/data/ptx_golden/tensor_copies_h200.json"
 ));
 
 /// Bytes of the recorded global buffer and where the tensor begins in it.

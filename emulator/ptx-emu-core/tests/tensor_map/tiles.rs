@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const SWIZZLES: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../tests/data/formats/swizzle_offsets.json"
+    "/../../../tests/data/formats/swizzle_offsets.json"
 ));
 
 #[test]

@@ -199,6 +199,8 @@ fn as_json(args: &MutateArgs, mutants: &Mutants) -> Value {
             "instruction": mutant.instruction,
             "mutation": mutant.mutation.to_string(),
             "occurrence": mutant.occurrence,
+            "place": mutant.place,
+            "nth": mutant.nth,
             "fate": fate,
             "detail": detail,
             "schedule": schedule,

@@ -1,11 +1,11 @@
 //! Runs mutants.
 
-use super::{Edit, Equivalent, Fate, Mutant, Mutants, equivalents, operators, tree};
+use super::{Edit, Equivalent, Fate, Mutant, Mutants, Mutation, equivalents, operators, tree};
 use crate::experiment::{Conditions, Contents, Experiment};
 use crate::explore::{self, ExploreOptions, Failure, Wrong, explore};
 use ptx_emu_core::syntax::{self, ast};
-use ptx_emu_core::{Checks, Executed, LaunchError, LoadError, Model, Module};
-use std::collections::BTreeMap;
+use ptx_emu_core::{Checks, Executed, Gpu, LaunchError, LoadError, Model, Module};
+use std::collections::HashMap;
 
 /// The options of a check.
 #[derive(Debug, Clone)]
@@ -105,6 +105,16 @@ pub fn mutate_all(
     })
 }
 
+/// Lists the mutants of a kernel of a module, none of which is run: all count as not reached.
+///
+/// # Errors
+/// A text that is no module for the machine.
+pub fn list(ptx: &str, entry: &str, gpu: &Gpu) -> Result<Vec<Mutant>, LoadError> {
+    let tree = tree::only(&syntax::parse(ptx)?, entry);
+    let module = Module::decode(&tree, ptx, gpu)?;
+    Ok(runs(ptx, &module, &tree, &[]).into_iter().map(|run| run.mutant).collect())
+}
+
 /// [`mutate`], for mutants of which other launches made `before`: all of them, or none.
 fn mutate_further(
     experiment: &Experiment,
@@ -126,7 +136,7 @@ fn mutate_further(
         return Err(MutateError::Original(Box::new(failure)));
     }
     let outputs = found.eager.map(|eager| eager.outputs).unwrap_or_default();
-    let mut runs = runs(experiment, &module, &tree, &found.executed);
+    let mut runs = runs(&experiment.ptx, &module, &tree, &found.executed);
     for run in &mut runs {
         run.mutant.equivalent = known(&experiment.entry, &run.mutant, options);
     }
@@ -161,47 +171,53 @@ fn mutate_further(
 }
 
 /// All mutants; those whose instruction no lane executed are marked.
-fn runs(
-    experiment: &Experiment,
-    module: &Module,
-    tree: &ast::Module,
-    executed: &[Executed],
-) -> Vec<MutantRun> {
+fn runs(ptx: &str, module: &Module, tree: &ast::Module, executed: &[Executed]) -> Vec<MutantRun> {
     let mut found = Vec::new();
-    let mut alike: BTreeMap<(String, String), usize> = BTreeMap::new();
-    let lines: Vec<&str> = experiment.ptx.lines().collect();
+    let mut seen: HashMap<(String, Mutation, String), usize> = HashMap::new();
+    let mut number = |text: &str, mutation: Mutation, place: &str| {
+        let number = seen.entry((text.to_owned(), mutation, place.to_owned())).or_default();
+        *number += 1;
+        *number
+    };
+    let lines: Vec<&str> = ptx.lines().collect();
     for (item, function, body) in tree::functions(tree) {
         let written = module.written(&function.name);
         let instructions = tree::instructions(body);
         let constants = tree::constants(&instructions);
-        for (ordinal, ins) in instructions.into_iter().enumerate() {
+        let changes = instructions.iter().enumerate().filter_map(|(ordinal, ins)| {
+            let mutants = operators::mutants(&tree::with_constant_count(ins, &constants));
+            let line = (ins.pos.line as usize).checked_sub(1).and_then(|at| lines.get(at));
+            let instruction = line.map_or("", |line| line.trim());
+            (!mutants.is_empty()).then_some((ordinal, ins.pos.line, instruction, mutants))
+        });
+        let changes: Vec<_> = changes.collect();
+        let shapes: Vec<String> =
+            changes.iter().map(|(.., instruction, _)| equivalents::shape(instruction)).collect();
+        for (at, (ordinal, line, instruction, mutants)) in changes.into_iter().enumerate() {
             let pc = written.get(ordinal).copied().unwrap_or(usize::MAX);
             let reached = executed.get(pc).is_some_and(|executed| executed.threads != 0);
-            let line = (ins.pos.line as usize).checked_sub(1).and_then(|at| lines.get(at));
-            let instruction = line.map_or("", |line| line.trim()).to_owned();
-            let known = tree::with_constant_count(ins, &constants);
-            for (mutation, edit) in operators::mutants(&known) {
-                let mut count = |text: &String| {
-                    let count = alike.entry((text.clone(), mutation.to_string())).or_default();
-                    *count += 1;
-                    *count
-                };
-                let shape = equivalents::shape(&instruction);
-                let occurrence = count(&instruction);
+            let (shape, place) = (&shapes[at], equivalents::place(&shapes, at));
+            for (mutation, edit) in mutants {
+                let occurrence = number(instruction, mutation, "");
                 // Without registers in it, it is its own shape.
-                let alike = if shape == instruction { occurrence } else { count(&shape) };
+                let alike = match shape == instruction {
+                    true => occurrence,
+                    false => number(shape, mutation, ""),
+                };
                 found.push(MutantRun {
                     place: (item, ordinal),
                     edit,
                     settled: None,
                     mutant: Mutant {
                         function: function.name.clone(),
-                        line: ins.pos.line,
-                        instruction: instruction.clone(),
+                        line,
+                        instruction: instruction.to_owned(),
                         mutation,
                         occurrence,
-                        shape,
+                        shape: shape.clone(),
                         alike,
+                        nth: number(shape, mutation, &place),
+                        place: place.clone(),
                         fate: if reached { Fate::Survived } else { Fate::NotReached },
                         equivalent: None,
                     },

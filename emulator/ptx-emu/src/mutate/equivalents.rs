@@ -11,7 +11,9 @@
 //! trimmed; `#2` at its end means the second mutant of the kernel with that
 //! mutation and instruction. Registers may be written without their numbers, which
 //! change with the compiler (`bar.warp.sync %r;`); mutants that are equal without the numbers
-//! are then counted together. Empty lines and lines that begin with `#` are ignored.
+//! are then counted together. `~3f0a` at the end of such an instruction means those of a [place](Mutant::place),
+//! which stays the same when the kernel changes elsewhere, and `~3f0a #2` the second one of these. Empty lines and
+//! lines that begin with `#` are ignored.
 
 use super::Mutant;
 
@@ -26,7 +28,9 @@ pub struct Equivalent {
     pub mutation: String,
     /// Instruction.
     pub instruction: String,
-    /// The number among those that are alike, from 1; `None`: all.
+    /// [`Mutant::place`]; `None`: all.
+    pub place: Option<String>,
+    /// The number among those that are alike and at that place, from 1; `None`: all.
     pub occurrence: Option<usize>,
     /// The reason why it makes no difference.
     pub reason: String,
@@ -69,11 +73,19 @@ impl Equivalent {
                     Some((instruction, number)) => (instruction, Some(number)),
                     None => (instruction, None),
                 };
+                let placed = instruction.rsplit_once('~').filter(|(_, place)| {
+                    place.len() == DIGITS && place.bytes().all(|digit| digit.is_ascii_hexdigit())
+                });
+                let (instruction, place) = match placed {
+                    Some((instruction, place)) => (instruction.trim_end(), Some(place.to_owned())),
+                    None => (instruction, None),
+                };
                 Ok(Self {
                     line,
                     kernel: kernel.to_owned(),
                     mutation: mutation.to_owned(),
                     instruction: instruction.to_owned(),
+                    place,
                     occurrence,
                     reason: reason.to_owned(),
                 })
@@ -84,14 +96,35 @@ impl Equivalent {
     /// Whether it speaks about this mutant of `kernel`.
     #[must_use]
     pub fn covers(&self, kernel: &str, mutant: &Mutant) -> bool {
-        let Mutant { instruction, occurrence, shape, alike, mutation, .. } = mutant;
+        let Mutant { instruction, occurrence, shape, alike, place, nth, mutation, .. } = mutant;
         let is = |text: &str, occurrence: usize| {
             glob(&self.instruction, text) && self.occurrence.is_none_or(|which| which == occurrence)
         };
         glob(&self.kernel, kernel)
             && glob(&self.mutation, &mutation.to_string())
-            && (is(instruction, *occurrence) || is(shape, *alike))
+            && match &self.place {
+                Some(wanted) => wanted == place && is(shape, *nth),
+                None => is(instruction, *occurrence) || is(shape, *alike),
+            }
     }
+}
+
+/// Hexadecimal digits of a [place](Mutant::place).
+const DIGITS: usize = 4;
+/// Neighbours on either side that a place is made of.
+const NEIGHBOURS: usize = 2;
+
+/// The [place](Mutant::place) of one of a function's synchronising instructions, by the shapes of all: 64-bit FNV-1a
+/// over the neighbours' text, folded.
+pub(super) fn place(shapes: &[String], at: usize) -> String {
+    let before = &shapes[at.saturating_sub(NEIGHBOURS)..at];
+    let behind = &shapes[at + 1..shapes.len().min(at + 1 + NEIGHBOURS)];
+    let text = format!("{}\n\n{}", before.join("\n"), behind.join("\n"));
+    let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let folded = digest ^ digest >> 16 ^ digest >> 32 ^ digest >> 48;
+    format!("{:0DIGITS$x}", folded & 0xffff)
 }
 
 /// An instruction without the numbers of its registers: `%rd5` is `%rd`.
@@ -144,6 +177,8 @@ mod tests {
             occurrence,
             shape: shape(instruction),
             alike: occurrence + 1,
+            place: "3f0a".to_owned(),
+            nth: occurrence,
             fate: Fate::Survived,
             equivalent: None,
         };
@@ -154,7 +189,29 @@ mod tests {
         let by_shape = Equivalent::parse("k | remove | bar.warp.sync %r; #2 | w").expect("a list");
         assert!(by_shape[0].covers("k", &mutant(Mutation::Remove, "bar.warp.sync %r55;", 1)));
         assert!(!by_shape[0].covers("k", &mutant(Mutation::Remove, "bar.warp.sync %r55;", 2)));
+        let placed = "k | remove | bar.warp.sync %r; ~3f0a | w
+            k | remove | bar.warp.sync %r; ~3f0a #2 | w
+            k | remove | bar.warp.sync %r; ~3f0b | w";
+        let [all, second, elsewhere] = &Equivalent::parse(placed).expect("a list")[..] else {
+            panic!("three")
+        };
+        let first = mutant(Mutation::Remove, "bar.warp.sync %r55;", 1);
+        assert!(all.covers("k", &first) && !second.covers("k", &first));
+        assert!(second.covers("k", &mutant(Mutation::Remove, "bar.warp.sync %r55;", 2)));
+        assert!(!elsewhere.covers("k", &first));
         assert!(Equivalent::parse("a | b |  | d").is_err());
+    }
+
+    #[test]
+    fn a_place_is_what_is_near() {
+        let shapes = ["a", "b", "c", "d", "e", "f"].map(str::to_owned);
+        let of = |shapes: &[String], at| place(shapes, at);
+        let here = of(&shapes, 3);
+        assert!(here.len() == DIGITS && here.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        assert_eq!(of(&shapes[1..], 2), here, "less before");
+        assert_eq!(of(&[shapes.as_slice(), &shapes].concat(), 3), here, "more behind");
+        assert_ne!(of(&shapes[2..], 1), here, "a neighbour is gone");
+        assert_ne!(of(&shapes, 0), of(&shapes, 5));
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod equivalents;
 mod operators;
 mod tree;
 
-pub use check::{MutateError, MutateOptions, mutate, mutate_all};
+pub use check::{MutateError, MutateOptions, list, mutate, mutate_all};
 pub use equivalents::{Equivalent, EquivalentsError};
 pub(crate) use equivalents::{glob, shape};
 
@@ -92,6 +92,11 @@ pub struct Mutant {
     pub shape: String,
     /// The number among the mutants with that shape and mutation, from 1.
     pub alike: usize,
+    /// A digest, four hexadecimal digits, of the shapes of the two synchronising instructions before this one
+    /// and of the two behind it: a change of the kernel elsewhere leaves it alone.
+    pub place: String,
+    /// The number among the mutants with that shape, mutation and place, from 1.
+    pub nth: usize,
     /// The fate.
     pub fate: Fate,
     /// The reason why it makes no difference, if it is known to make none.

@@ -3,7 +3,7 @@
 
 use crate::programs::{check_failures, check_twins, programs};
 
-const FOLDER: &str = "tests/findings/known_faults";
+const FOLDER: &str = "findings/known_faults";
 
 #[test]
 fn every_fault_is_found() {

@@ -100,7 +100,7 @@ impl Case {
     /// The findings of a run. By the model of hardware it must end, with the right results.
     fn run(&self, schedule: Schedule, model: Model) -> Vec<Diagnostic> {
         let Self { file, entry, grid, .. } = self;
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/findings/triton").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("findings/triton").join(file);
         let text = std::fs::read_to_string(path).unwrap();
         let gpu = if file.contains("sm_100a") { Gpu::b200() } else { Gpu::h200() };
         let module = Module::load_entry(&text, &gpu, entry).unwrap();

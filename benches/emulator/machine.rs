@@ -76,7 +76,7 @@ const WARPS: u32 = 16;
 /// A built GEMV kernel on `m` rows of `k` elements with linear scales.
 fn built(gpu: &Gpu) -> Option<Case> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../target/kernels")
+        .join("../target/kernels")
         .join(gpu.arch)
         .join("gemv.ptx");
     let text = std::fs::read_to_string(file).ok()?;
