@@ -295,15 +295,6 @@ impl Arch {
         }
     }
 
-    /// Whether CTAs form clusters, and copies bring whole boxes to shared memory (`cp.async.bulk`).
-    #[must_use]
-    pub const fn clusters(self) -> bool {
-        match self {
-            Self::Sm80 => false,
-            Self::Sm90a | Self::Sm100a | Self::Sm100f => true,
-        }
-    }
-
     /// Whether a running cluster can take over one that has not begun
     /// (`clusterlaunchcontrol.try_cancel`).
     #[must_use]
@@ -316,7 +307,7 @@ impl Arch {
 
     /// The capabilities as `cfg`s, with which kernels for this target are compiled.
     #[must_use]
-    pub const fn cfgs(self) -> [Cfg; 8] {
+    pub const fn cfgs(self) -> [Cfg; 7] {
         const fn answer(yes: bool) -> &'static str {
             if yes { "yes" } else { "no" }
         }
@@ -327,7 +318,6 @@ impl Arch {
             Cfg { name: "gpu_e4m3", value: self.e4m3().name() },
             Cfg { name: "gpu_bf16_mul", value: answer(self.multiplies_bf16()) },
             Cfg { name: "gpu_dependent_launches", value: answer(self.dependent_launches()) },
-            Cfg { name: "gpu_clusters", value: answer(self.clusters()) },
             Cfg {
                 name: "gpu_cluster_launch_control",
                 value: answer(self.cluster_launch_control()),

@@ -11,6 +11,14 @@ use fp4_formats::e4m3;
 #[cfg(gpu_e4m3 = "emulated")]
 const UNIT: u32 = 0x5c00_5c00;
 
+/// Bytes `first` and `first + 1` of four codes, each in the high byte of a half.
+#[cfg(gpu_e4m3 = "emulated")]
+#[inline(always)]
+fn spread(codes: u32, first: u32) -> u32 {
+    // `prmt`: zero, the first byte, zero, the other one.
+    cuda_std::ptx::integer::prmt_b32(codes, 0, 0x1404 + 0x1010 * first)
+}
+
 /// The values of two e4m3 codes as f16, that of the low byte in the low half. NaN codes give NaN.
 #[cfg(gpu_e4m3 = "hardware")]
 #[inline(always)]
@@ -25,9 +33,7 @@ pub fn halves_of_e4m3(pair: u16) -> u32 {
 #[cfg(gpu_e4m3 = "emulated")]
 #[inline(always)]
 pub fn halves_of_e4m3(pair: u16) -> u32 {
-    /// `prmt`: the bytes of the pair, each in the high byte of a half.
-    const SPREAD: u32 = 0x1404;
-    let codes = cuda_std::ptx::integer::prmt_b32(pair.into(), 0, SPREAD);
+    let codes = spread(pair.into(), 0);
     let magnitudes = (codes & 0x7f00_7f00) >> 1;
     // The sum carries to bit 14 where all bits of the magnitude are set.
     let nan = (magnitudes + 0x0080_0080) & 0x4000_4000;
@@ -47,10 +53,7 @@ pub fn halves_of_scales(codes: u32, first: u32) -> u32 {
 #[cfg(gpu_e4m3 = "emulated")]
 #[inline(always)]
 pub fn halves_of_scales(codes: u32, first: u32) -> u32 {
-    // `prmt`: zero, the first byte, zero, the other one.
-    let spread = 0x1404 + 0x1010 * first;
-    let codes = cuda_std::ptx::integer::prmt_b32(codes, 0, spread);
-    half::mul_rn_f16x2(codes >> 1, UNIT)
+    half::mul_rn_f16x2(spread(codes, first) >> 1, UNIT)
 }
 
 /// Rounds two numbers to e4m3, nearest even; `low` becomes the low byte. Magnitudes above 448 give 448, NaN

@@ -6,8 +6,9 @@
 use fp4_formats::gemm::Split;
 use std::collections::BTreeSet;
 
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::K_STEP;
-use fp4_formats::gemm::sm90::{CONFIGS, GROUPED, Scheme, Sm90Config};
+use fp4_formats::gemm::sm90::{CONFIGS, GROUPED, Sm90Config};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, Operand, ScaleLayout, TensorFamily};
 use nvfp4::device::Kernels;

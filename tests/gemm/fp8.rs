@@ -1,5 +1,6 @@
 //! Products in e4m3 (W4A8): exact sums, the quantiser of tokens, what is refused, and what folding costs.
 
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
@@ -82,7 +83,7 @@ fn exact_sums<F: BlockFormat>(one: u8) {
     let format = nvfp4::gemm::format_of::<F>();
     let sm90 = sm90::CONFIGS
         .iter()
-        .filter(|config| config.scheme == sm90::Scheme { format, operand: Operand::E4m3 });
+        .filter(|config| config.scheme == Scheme { format, operand: Operand::E4m3 });
     let sm100 = sm100::CONFIGS
         .iter()
         .filter(|config| config.format == format && config.activations == Some(Operand::E4m3));

@@ -1,7 +1,8 @@
 //! Grouped products on the emulated machines, against the f64 oracle.
 
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
-use fp4_formats::gemm::sm90::{Scheme, Sm90Config};
+use fp4_formats::gemm::sm90::Sm90Config;
 use fp4_formats::gemm::{sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, e4m3, ue8m0};

@@ -22,27 +22,6 @@ pub unsafe fn cp_async_cg_shared_global_16(dst: u32, src: u64) {
     }
 }
 
-/// `@p cp.async.cg.shared.global.L2::128B [dst], [src], 16;` ISA 9.7.9.25.3.1. sm_80+.
-/// Any thread. Bypasses L1. Copies nothing unless `copy`.
-///
-/// Inline assembly cannot name predicates, so the wrapper includes the `setp`.
-///
-/// # Safety
-/// The obligations of [`cp_async_cg_shared_global_16`], if `copy`.
-#[inline(always)]
-pub unsafe fn cp_async_cg_shared_global_16_if(copy: bool, dst: u32, src: u64) {
-    // SAFETY: the caller guarantees both places.
-    unsafe {
-        asm!(
-            "{{ .reg .pred copy;",
-            "setp.ne.u32 copy, {2}, 0;",
-            "@copy cp.async.cg.shared.global.L2::128B [{0}], [{1}], 16; }}",
-            in(reg32) dst, in(reg64) src, in(reg32) u32::from(copy),
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
 /// `cp.async.cg.shared.global.L2::128B [dst], [src], 16, bytes;` ISA 9.7.9.25.3.1. sm_80+.
 /// Any thread. Bypasses L1. Copies `bytes` bytes, and zeros to fill 16.
 ///

@@ -15,13 +15,15 @@
 //! | [`operands`] | pairs of formats of weights and activations |
 //! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`table`] | which kernels there are: tiles by types, and their names |
+//! | [`fragments`] | weights in the order of the fragments that kernels decode them to |
 //! | [`sm80`] | sm_80: tile configurations and parameters |
-//! | [`sm90`] | sm_90a: tile configurations, order of the repacked weights, parameters |
-//! | [`sm100`] | sm_100a: the same |
+//! | [`sm90`] | sm_90a: the same |
+//! | [`sm100`] | sm_100a: the same, and the order of its weights |
 
 pub mod combine;
 pub mod epilogue;
 pub mod fold;
+pub mod fragments;
 pub mod groups;
 pub mod mixed;
 pub mod next;

@@ -1,7 +1,7 @@
 //! The order of weights in memory, and the matrices that are brought into it.
 
 use fp4_formats::gemm::fold::Folded;
-use fp4_formats::gemm::sm90::repack::CHUNK_COLUMNS;
+use fp4_formats::gemm::fragments::repack::CHUNK_COLUMNS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
 

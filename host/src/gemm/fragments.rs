@@ -1,8 +1,8 @@
 //! Weights in the order of the A fragments of 16-bit products, for `mma.sync` and `wgmma`.
 
 use fp4_formats::gemm::fold::Lost;
-use fp4_formats::gemm::sm90::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
-use fp4_formats::gemm::sm90::{Scheme, WeightLayout};
+use fp4_formats::gemm::fragments::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
+use fp4_formats::gemm::fragments::{Scheme, WeightLayout};
 use fp4_formats::pack;
 use rayon::prelude::*;
 

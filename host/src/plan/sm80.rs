@@ -1,8 +1,8 @@
 //! The cost model of sm_80's configurations and schedules, and the choice by it.
 
 use fp4_formats::WARP;
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MIXED, Sm80Config};
-use fp4_formats::gemm::sm90::repack::Scheme;
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 

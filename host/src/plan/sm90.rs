@@ -1,9 +1,9 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::{
     CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
-use fp4_formats::gemm::sm90::repack::Scheme;
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, WARP};
@@ -364,9 +364,9 @@ fn found_on_device(
 mod tests {
     use super::*;
     use fp4_formats::FloatType;
+    use fp4_formats::gemm::fragments::repack::CHUNK_ROWS;
     use fp4_formats::gemm::sm90;
     use fp4_formats::gemm::sm90::config::MAX_SPLIT;
-    use fp4_formats::gemm::sm90::repack::CHUNK_ROWS;
 
     /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
     /// and no work at all in more CTAs than a tile has tokens for.

@@ -1,19 +1,19 @@
 //! Codes and scales to the A fragments of 16-bit products, which are the same for `mma.sync` and `wgmma`.
 //!
 //! A thread holds the codes of two rows, `g` and `g + 8`, by 64 columns: one
-//! [word](fp4_formats::gemm::sm90::word) for each product of 16 columns. The products' scale is
+//! [word](fp4_formats::gemm::fragments::word) for each product of 16 columns. The products' scale is
 //! `Scheme::unit_log2`, whose tests show that nothing is rounded.
 
 use cuda_std::ptx::{half, integer, memory as words, mma};
 use fp4_formats::HalfType;
-use fp4_formats::gemm::sm90::Scheme;
-use fp4_formats::gemm::sm90::repack::{BLOCK_COLUMNS, WGMMA_K};
-use fp4_formats::gemm::sm90::word::Multipliers;
+use fp4_formats::gemm::fragments::Scheme;
+use fp4_formats::gemm::fragments::repack::{BLOCK_COLUMNS, PRODUCT_K};
+use fp4_formats::gemm::fragments::word::Multipliers;
 
 use crate::floats;
 
 /// Products that a thread's 16 bytes of codes are for.
-pub const STEPS: usize = (BLOCK_COLUMNS / WGMMA_K) as usize;
+pub const STEPS: usize = (BLOCK_COLUMNS / PRODUCT_K) as usize;
 
 /// Weights as a kernel takes them.
 pub trait Weights: Sized {

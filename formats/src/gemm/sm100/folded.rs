@@ -26,7 +26,7 @@ pub const TILES_BYTES: usize = (FOLDED_TABLE_TILES as usize + 1) * TILE_BYTES;
 /// Offset of the factors among them.
 pub const FACTORS_AT: u32 = FOLDED_TABLE_TILES * TILE_BYTES as u32;
 
-const _: () = assert!(BYTE_STEP == crate::gemm::sm90::repack::CHUNK_COLUMNS);
+const _: () = assert!(BYTE_STEP == crate::gemm::fragments::repack::CHUNK_COLUMNS);
 
 /// Offset of the tables of row `row` of 128.
 #[inline(always)]

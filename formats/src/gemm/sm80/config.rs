@@ -4,12 +4,12 @@
 //! All warps copy, decode and multiply. The [work list](crate::gemm::work) says which CTA computes which
 //! part.
 
+use crate::gemm::fragments::Scheme;
+use crate::gemm::fragments::repack::{
+    BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS, PRODUCT_K,
+};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
 use crate::gemm::operands::operands;
-use crate::gemm::sm90::Scheme;
-use crate::gemm::sm90::repack::{
-    BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS,
-};
 use crate::gemm::table::{by_problems, problems};
 use crate::gemm::{Operands, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles};
 use crate::{HalfType, Operand, WARP};
@@ -27,7 +27,7 @@ pub const MMA_ROWS: u32 = 16;
 /// Tokens of one `mma.sync`.
 pub const MMA_TOKENS: u32 = 8;
 /// Columns of K of one `mma.sync`.
-pub const MMA_K: u32 = 16;
+pub const MMA_K: u32 = PRODUCT_K;
 /// f32 sums of a thread in one `mma.sync`.
 pub const MMA_SUMS: usize = (MMA_ROWS * MMA_TOKENS / WARP) as usize;
 /// Registers of an SM, and the most that a thread can have.

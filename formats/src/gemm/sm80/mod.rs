@@ -2,7 +2,7 @@
 //! than sm_80 is needed for.
 //!
 //! The kernel computes `C^T = B A^T`: weights are the A operand, 16 rows at a time for each warp; activations
-//! are the B operand. The weights are those of [`sm90`](super::sm90), in the same order.
+//! are the B operand. The order of the weights is that of [`fragments`](super::fragments).
 //!
 //! | file | topic |
 //! | --- | --- |

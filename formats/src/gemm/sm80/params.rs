@@ -8,7 +8,7 @@ use crate::params::blocks;
 /// | field | shape | layout |
 /// |---|---|---|
 /// | `activations` | `L` or 1 matrices of `[M, K]` 16-bit floats | at distances of `activation_stride` bytes (0: shared); rows begin at multiples of 16 bytes |
-/// | `weights` | `L` or 1 matrices | [`WeightLayout`](crate::gemm::sm90::WeightLayout), at distances of `weight_stride` bytes (0: shared), 128-byte aligned |
+/// | `weights` | `L` or 1 matrices | [`WeightLayout`](crate::gemm::fragments::WeightLayout), at distances of `weight_stride` bytes (0: shared), 128-byte aligned |
 /// | `partials` | one place per CTA | the partial sums that it sends, [`Sm80Config::partial_bytes`](super::Sm80Config::partial_bytes) |
 /// | `flags` | one word per CTA | not 0 once the CTA's partial sums are there; all 0 before and after a launch |
 #[derive(Debug, Clone, Copy, PartialEq)]

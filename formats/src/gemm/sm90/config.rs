@@ -5,7 +5,10 @@
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
 use super::message::{MORE_MESSAGES, Message};
-use super::repack::{BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, Scheme, WARPGROUP};
+use crate::gemm::fragments::Scheme;
+use crate::gemm::fragments::repack::{
+    BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, PRODUCT_K, WARPGROUP,
+};
 use crate::gemm::groups::{TABLE_BYTES, Tiling};
 use crate::gemm::operands::operands;
 use crate::gemm::table::{by_problems, problems};
@@ -18,6 +21,8 @@ use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 pub const K_STEP: u32 = CHUNK_COLUMNS;
 /// Bytes of a token that one copy brings: a row of the 128-byte swizzle.
 pub const BOX_BYTES: u32 = 128;
+/// Bytes of the columns of one `wgmma`, of whatever operands.
+pub const WGMMA_BYTES: u32 = 32;
 /// Warpgroups that decode and multiply.
 pub const CONSUMERS: u32 = 2;
 /// Threads of the consumer warpgroups.
@@ -640,13 +645,13 @@ pub const FOLDED_ADDITIONS: u32 = 1 << 14;
 const fn in_steps(operand: Operand, steps: u32) -> u32 {
     match operand {
         // The products of a `wgmma` are truncated each, which counts if a sum has no others.
-        Operand::Half(_) => 2 * steps * (K_STEP / super::repack::WGMMA_K) + super::repack::WGMMA_K,
+        Operand::Half(_) => 2 * steps * (K_STEP / PRODUCT_K) + PRODUCT_K,
         // Each step's products are summed from zero; the errors of steps are not one after another.
         Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
     }
 }
 
-/// Returns the Returns the Returns the [`additions`] of a grouped product in runs of at least
+/// Returns the [`additions`] of a grouped product in runs of at least
 /// `least` steps. The factors of a problem, which are multiplied on the device, count like
 /// additions.
 pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 {

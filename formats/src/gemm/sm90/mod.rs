@@ -1,12 +1,11 @@
 //! sm_90a: `wgmma` on weights that are decoded into registers.
 //!
 //! The kernel computes `C^T = B A^T`: weights are `wgmma`'s register operand, 64 rows at a time for
-//! each warpgroup; activations are its shared-memory operand.
+//! each warpgroup; activations are its shared-memory operand. The order of the weights is that of
+//! [`fragments`](super::fragments).
 //!
 //! | file | topic |
 //! | --- | --- |
-//! | [`word`] | eight codes in the bits from which a thread decodes them |
-//! | [`repack`] | the order of codes and scales that the copies bring |
 //! | [`config`] | tile configurations and the sizes that follow from them |
 //! | [`params`] | the parameter block |
 //! | [`message`] | the message of a grouped product's producer to the consumers of a tile |
@@ -14,9 +13,6 @@
 pub mod config;
 pub mod message;
 pub mod params;
-pub mod repack;
-pub mod word;
 
 pub use config::{CONFIGS, GROUPED, MIXED, Sm90Config, all, operands};
 pub use params::{Sm90GroupedParams, Sm90Params, activations_map};
-pub use repack::{Scheme, WeightLayout};

@@ -1,8 +1,8 @@
 //! A kernel of sm_80 with a schedule for one problem, and its launch.
 
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm80::config::{self, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::sm80::{Sm80GroupedParams, Sm80Params};
-use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::{EvenRuns, Groups, NextWeights, Problem, ResultType};
 use fp4_formats::params::bytes;
 use fp4_formats::{Divisor, TensorFamily};

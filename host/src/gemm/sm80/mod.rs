@@ -5,8 +5,8 @@ mod kernel;
 use std::sync::Arc;
 
 use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MIXED, Sm80Config};
-use fp4_formats::gemm::sm90::Scheme;
 use fp4_formats::gemm::{NextWeights, Operands, Problem, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};

@@ -1,7 +1,7 @@
 //! A kernel of sm_90a with a schedule for one problem.
 
 use fp4_formats::TensorFamily;
-use fp4_formats::gemm::sm90::Scheme;
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::{self, K_STEP, MAX_BLOCKS, THREADS};
 use fp4_formats::gemm::{Problem, ResultType};
 use fp4_formats::params::bytes;

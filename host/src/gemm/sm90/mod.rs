@@ -6,7 +6,7 @@ mod launch;
 use std::sync::Arc;
 
 use fp4_formats::gemm::fold::Lost;
-use fp4_formats::gemm::sm90::Scheme;
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::{CONFIGS, GROUPED, K_STEP, MAX_STAGES, MIXED, Sm90Config};
 use fp4_formats::gemm::{NextWeights, Operands, Problem, Split};
 use fp4_formats::quantize::Format;

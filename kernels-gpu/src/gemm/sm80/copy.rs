@@ -9,10 +9,10 @@
 use cuda_std::ptx::{cp_async, marker};
 use cuda_std::thread;
 use fp4_formats::gemm::Item;
-use fp4_formats::gemm::sm80::config::{PIECE_BYTES, Sm80Config, THREADS, TOKEN_BYTES};
-use fp4_formats::gemm::sm90::repack::{
+use fp4_formats::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, BLOCK_COLUMNS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, CHUNK_COLUMNS, CHUNK_ROWS,
 };
+use fp4_formats::gemm::sm80::config::{PIECE_BYTES, Sm80Config, THREADS, TOKEN_BYTES};
 use fp4_formats::gemm::work::CtaTile;
 
 use super::Cta;

@@ -27,9 +27,9 @@
 use cuda_std::ptx::{cp_async, marker, memory, mma};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Item;
+use fp4_formats::gemm::fragments::repack::{BLOCK_CODE_BYTES, BLOCK_ROWS, THREAD_BYTES};
+use fp4_formats::gemm::fragments::word::Multipliers;
 use fp4_formats::gemm::sm80::config::{MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, TOKEN_BYTES};
-use fp4_formats::gemm::sm90::repack::{BLOCK_CODE_BYTES, BLOCK_ROWS, THREAD_BYTES};
-use fp4_formats::gemm::sm90::word::Multipliers;
 use fp4_formats::gemm::work::CtaTile;
 
 use super::copy::Sources;

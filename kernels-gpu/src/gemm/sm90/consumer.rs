@@ -6,8 +6,8 @@ use core::marker::PhantomData;
 
 use cuda_std::ptx::{cluster, marker, mbarrier, memory as words};
 use cuda_std::warp;
-use fp4_formats::gemm::sm90::repack::BLOCK_ROWS;
-use fp4_formats::gemm::sm90::word::Multipliers;
+use fp4_formats::gemm::fragments::repack::BLOCK_ROWS;
+use fp4_formats::gemm::fragments::word::Multipliers;
 
 use super::main_loop::MainLoop;
 use super::memory::Memory;

@@ -15,8 +15,7 @@
 //! No product runs from one step to the next, because the compiler may copy its sums there.
 
 use cuda_std::ptx::{float, marker, wgmma};
-use fp4_formats::gemm::sm90::config::BOX_BYTES;
-use fp4_formats::gemm::sm90::repack::WGMMA_BYTES;
+use fp4_formats::gemm::sm90::config::{BOX_BYTES, WGMMA_BYTES};
 
 use super::Kernel;
 use super::consumer::Consumer;

@@ -4,7 +4,7 @@
 use cuda_std::ptx::{integer, marker, memory};
 use cuda_std::warp;
 use fp4_formats::gemm::fold;
-use fp4_formats::gemm::sm90::Scheme;
+use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::Sm90Config;
 
 use super::operands::Weights;

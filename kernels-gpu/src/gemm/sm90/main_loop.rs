@@ -30,9 +30,9 @@
 //! warpgroups do not wait for each other: while one decodes, the other's products fill the tensor core.
 
 use cuda_std::ptx::{marker, wgmma};
-use fp4_formats::gemm::sm90::config::BOX_BYTES;
-use fp4_formats::gemm::sm90::repack::{CHUNK_BLOCKS, WGMMA_BYTES};
-use fp4_formats::gemm::sm90::word::Multipliers;
+use fp4_formats::gemm::fragments::repack::CHUNK_BLOCKS;
+use fp4_formats::gemm::fragments::word::Multipliers;
+use fp4_formats::gemm::sm90::config::{BOX_BYTES, WGMMA_BYTES};
 
 use super::Kernel;
 use super::consumer::Consumer;

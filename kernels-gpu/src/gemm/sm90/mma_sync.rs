@@ -6,9 +6,9 @@
 
 use cuda_std::ptx::{marker, mma};
 use cuda_std::warp;
+use fp4_formats::gemm::fragments::repack::CHUNK_BLOCKS;
+use fp4_formats::gemm::fragments::word::Multipliers;
 use fp4_formats::gemm::sm90::config::{BOX_BYTES, Sm90Config};
-use fp4_formats::gemm::sm90::repack::CHUNK_BLOCKS;
-use fp4_formats::gemm::sm90::word::Multipliers;
 
 use super::consumer::Consumer;
 use super::memory::Memory;

@@ -2,9 +2,9 @@
 
 use cuda_std::ptx::{bulk, grid, tensor_copy};
 use fp4_formats::gemm::Item;
+use fp4_formats::gemm::fragments::repack::CHUNK_ROWS;
 use fp4_formats::gemm::sm90::config::{BOX_BYTES, K_STEP, Sm90Config};
 use fp4_formats::gemm::sm90::params::Sm90Params;
-use fp4_formats::gemm::sm90::repack::CHUNK_ROWS;
 
 use super::memory::Memory;
 use super::tile::{self, Tile};

@@ -3,10 +3,10 @@
 
 use cuda_std::ptx::{marker, memory};
 use cuda_std::thread;
-use fp4_formats::gemm::sm90::config::Sm90Config;
-use fp4_formats::gemm::sm90::repack::{
+use fp4_formats::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, CHUNK_BLOCKS, CHUNK_CODE_BYTES, WARPGROUP, word_offset,
 };
+use fp4_formats::gemm::sm90::config::Sm90Config;
 
 use super::operands::{Decoded, STEPS};
 

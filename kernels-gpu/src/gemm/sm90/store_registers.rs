@@ -20,11 +20,11 @@ use cuda_std::ptx::{barrier, convert, marker, memory as words};
 use cuda_std::thread;
 use fp4_formats::FloatType;
 use fp4_formats::gemm::Affine;
+use fp4_formats::gemm::fragments::repack::{BLOCK_ROWS, WARPGROUP};
 use fp4_formats::gemm::sm90::config::{
     RESULT_ALIGN, RESULT_PIECE, RESULT_PITCH, RESULT_TOKENS, Sm90Config,
 };
 use fp4_formats::gemm::sm90::params::Sm90Params;
-use fp4_formats::gemm::sm90::repack::{BLOCK_ROWS, WARPGROUP};
 
 use super::Cta;
 use super::operands::Weights;

@@ -5,8 +5,8 @@ use cuda_std::ptx::{memory as words, mma};
 use cuda_std::warp;
 use fp4_formats::HalfType;
 use fp4_formats::gemm::Combine;
+use fp4_formats::gemm::fragments::repack::BLOCK_ROWS;
 use fp4_formats::gemm::sm90::config::{RESULT_PITCH, RESULT_TOKENS};
-use fp4_formats::gemm::sm90::repack::BLOCK_ROWS;
 
 use super::store_registers::Store;
 use crate::gemm::epilogue::affine::{self, Column};

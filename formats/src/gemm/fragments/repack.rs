@@ -12,25 +12,22 @@
 //! `quad` is a thread's index over four: four threads share their rows. Rows and columns
 //! past the matrix have code 0 and scale byte 0, whose product is 0.
 
+use super::Scheme;
 use super::word::PAIRS;
-use crate::gemm::Operands;
 use crate::gemm::fold::{self, Folded, Lost};
-use crate::quantize::Format;
 use crate::{HalfType, Operand};
 
 /// Rows of a chunk.
 pub const CHUNK_ROWS: u32 = 128;
 /// Columns of a chunk.
 pub const CHUNK_COLUMNS: u32 = fold::COLUMNS;
-/// Rows of one `wgmma`.
+/// Rows whose codes a warpgroup loads at once: those of one `wgmma`.
 pub const BLOCK_ROWS: u32 = 64;
-/// Columns whose codes a thread loads at once: four `wgmma`s deep.
+/// Columns whose codes a thread loads at once: four products deep.
 pub const BLOCK_COLUMNS: u32 = 64;
-/// Columns of one `wgmma` of 16-bit operands.
-pub const WGMMA_K: u32 = 16;
-/// Bytes of the columns of one `wgmma`, of whatever operands.
-pub const WGMMA_BYTES: u32 = 32;
-/// Threads of a warpgroup.
+/// Columns of K of one product of 16-bit operands.
+pub const PRODUCT_K: u32 = 16;
+/// Threads that hold a block of 64 rows, 16 rows in each of four warps: a warpgroup.
 pub const WARPGROUP: u32 = 128;
 /// Bytes that a thread loads at once.
 pub const THREAD_BYTES: u32 = 16;
@@ -40,95 +37,6 @@ pub const BLOCK_CODE_BYTES: u32 = WARPGROUP * THREAD_BYTES;
 pub const CHUNK_CODE_BYTES: u32 = CHUNK_ROWS * CHUNK_COLUMNS / 2;
 /// Blocks of 64 by 64 in a chunk along either dimension.
 pub const CHUNK_BLOCKS: u32 = CHUNK_ROWS / BLOCK_ROWS;
-
-/// The types of the weights and of their decoded form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Scheme {
-    /// Format of the weights.
-    pub format: Format,
-    /// The type that they are decoded to, which is the type of the activations.
-    pub operand: Operand,
-}
-
-impl Scheme {
-    /// NVFP4 weights, f16 activations.
-    pub const NVFP4_F16: Self = Self { format: Format::Nvfp4, operand: Operand::F16 };
-    /// NVFP4 weights, bf16 activations.
-    pub const NVFP4_BF16: Self = Self { format: Format::Nvfp4, operand: Operand::BF16 };
-    /// MXFP4 weights, bf16 activations.
-    pub const MXFP4_BF16: Self = Self { format: Format::Mxfp4, operand: Operand::BF16 };
-    /// NVFP4 weights, e4m3 activations.
-    pub const NVFP4_E4M3: Self = Self { format: Format::Nvfp4, operand: Operand::E4m3 };
-    /// MXFP4 weights, e4m3 activations.
-    pub const MXFP4_E4M3: Self = Self { format: Format::Mxfp4, operand: Operand::E4m3 };
-
-    /// Returns the scheme of a product, whose activations have been decoded. `None` for blocks.
-    pub const fn of(operands: Operands) -> Option<Self> {
-        match operands.activations {
-            Some(operand) => Some(Self { format: operands.weights, operand }),
-            None => None,
-        }
-    }
-
-    /// Whether it is `other`, in a constant.
-    pub const fn is(self, other: Self) -> bool {
-        const fn number(scheme: Scheme) -> u32 {
-            match (scheme.format, scheme.operand) {
-                (Format::Nvfp4, Operand::Half(half)) => half as u32,
-                (Format::Mxfp4, Operand::Half(half)) => 2 + half as u32,
-                (Format::Nvfp4, Operand::E4m3) => 4,
-                (Format::Mxfp4, Operand::E4m3) => 5,
-            }
-        }
-        number(self) == number(other)
-    }
-
-    /// Scales of a row in 64 columns.
-    pub const fn block_scales(self) -> u32 {
-        BLOCK_COLUMNS / self.format.block()
-    }
-
-    /// Bytes that stand for a block's scale.
-    pub const fn scale_bytes(self) -> u32 {
-        match (self.format, self.operand) {
-            (_, Operand::Half(_)) | (Format::Mxfp4, Operand::E4m3) => 1,
-            (Format::Nvfp4, Operand::E4m3) => fold::TABLE_BYTES,
-        }
-    }
-
-    /// Bytes of the scales of 64 rows by 64 columns.
-    pub const fn block_scale_bytes(self) -> u32 {
-        BLOCK_ROWS * self.block_scales() * self.scale_bytes()
-    }
-
-    /// Offset in a chunk of the rows' factors, behind the scales.
-    pub const fn factors_offset(self) -> u32 {
-        CHUNK_CODE_BYTES + CHUNK_BLOCKS * CHUNK_BLOCKS * self.block_scale_bytes()
-    }
-
-    /// Bytes of a chunk.
-    pub const fn chunk_bytes(self) -> u32 {
-        match self.operand {
-            Operand::Half(_) => self.factors_offset(),
-            Operand::E4m3 => self.factors_offset() + CHUNK_ROWS,
-        }
-    }
-
-    /// log2 of a weight's value over the decoded operand's, scale included.
-    ///
-    /// NVFP4 in f16: a code's own unit. NVFP4 in bf16: the scale is decoded times 2^119, which
-    /// leaves 2^7 of the code's 2^126. MXFP4: 2^3 keep the largest scale inside bf16, and the
-    /// smallest product above its smallest subnormal. In e4m3, a row's factor is applied to the sums
-    /// of each chunk.
-    pub const fn unit_log2(self) -> u32 {
-        match (self.format, self.operand) {
-            (_, Operand::Half(HalfType::F16)) => HalfType::F16.unit_log2(),
-            (Format::Nvfp4, Operand::Half(HalfType::Bf16)) => 7,
-            (Format::Mxfp4, Operand::Half(HalfType::Bf16)) => 3,
-            (_, Operand::E4m3) => 0,
-        }
-    }
-}
 
 /// Repacked weights of one matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +79,7 @@ pub const fn fragment(thread: u32, pair: u32) -> (u32, u32) {
 }
 
 /// Offset in a chunk of the word of `thread` for block row `rb`, block column `kb` and
-/// `wgmma` `j` of that block.
+/// product `j` of that block.
 pub const fn word_offset(rb: u32, kb: u32, thread: u32, j: u32) -> u32 {
     (rb * CHUNK_BLOCKS + kb) * BLOCK_CODE_BYTES + thread * THREAD_BYTES + j * 4
 }
@@ -225,12 +133,12 @@ impl Scheme {
         for rb in 0..CHUNK_BLOCKS {
             for kb in 0..CHUNK_BLOCKS {
                 for thread in 0..WARPGROUP {
-                    for j in 0..BLOCK_COLUMNS / WGMMA_K {
+                    for j in 0..BLOCK_COLUMNS / PRODUCT_K {
                         let mut codes = [[0; 2]; PAIRS];
                         for (pair, codes) in codes.iter_mut().enumerate() {
                             let (row, column) = fragment(thread, pair as u32);
                             let row = rb * BLOCK_ROWS + row;
-                            let column = kb * BLOCK_COLUMNS + j * WGMMA_K + column;
+                            let column = kb * BLOCK_COLUMNS + j * PRODUCT_K + column;
                             *codes = [code(row, column), code(row, column + 1)];
                         }
                         let at = word_offset(rb, kb, thread, j) as usize;

@@ -1,0 +1,18 @@
+//! Weights that kernels decode into the A fragments of a product, which `mma.sync` and `wgmma` have alike.
+//!
+//! A load of 16 bytes gives a thread the codes of its fragments of four products. One order serves every family of
+//! tensor cores whose kernels decode weights into registers, so weights that were repacked for one are those of the
+//! others.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | [`scheme`] | the types of weights and of what they are decoded to |
+//! | [`word`] | eight codes in the bits from which a thread decodes them |
+//! | [`repack`] | the order of codes and scales in memory |
+
+pub mod repack;
+pub mod scheme;
+pub mod word;
+
+pub use repack::WeightLayout;
+pub use scheme::Scheme;
