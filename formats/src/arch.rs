@@ -43,6 +43,9 @@ pub enum TensorFamily {
 }
 
 impl TensorFamily {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::MmaSync, Self::Wgmma, Self::Tcgen05];
+
     /// The value of the `cfg` `gpu_tensor`: `mma_sync`, `wgmma`, `tcgen05`.
     #[must_use]
     pub const fn name(self) -> &'static str {

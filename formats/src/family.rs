@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
-use crate::gemm::{Operands, Problems, sm80, sm90, sm100};
+use crate::gemm::{self, Operands, Problems, sm100};
 use crate::quantize::tokens::TOKENS;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
 use crate::{ceiling, gemv, moe};
@@ -219,19 +219,14 @@ impl Family {
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
         let tokens = TOKENS.iter().map(|config| (Self::QuantizeTokens, config.name));
         let tensor = arch.tensor();
-        let on_sm80 = tensor == TensorFamily::MmaSync;
-        let on_sm90 = tensor == TensorFamily::Wgmma;
-        let on_sm100 = tensor == TensorFamily::Tcgen05;
-        let sm80 = sm80::all().filter(move |_| on_sm80).map(|config| {
-            (Self::gemm(config.problems, config.operands(), config.tokens), config.name)
+        let gemm = gemm::table::kernels(tensor).iter().map(|kernel| {
+            let gemm::table::Kernel { name, operands, problems, tile: [_, extent] } = *kernel;
+            (Self::gemm(problems, operands, extent), name)
         });
-        let sm90 = sm90::all().filter(move |_| on_sm90).map(|config| {
-            (Self::gemm(config.problems, config.operands(), config.tokens), config.name)
-        });
-        let sm100 = sm100::all().filter(move |_| on_sm100).map(|config| {
-            (Self::gemm(config.problems, config.operands(), config.columns), config.name)
-        });
-        let prepare = sm100::prepare::NAMES.iter().filter(move |_| on_sm100);
+        let prepare: &[_] = match tensor {
+            TensorFamily::MmaSync | TensorFamily::Wgmma => &[],
+            TensorFamily::Tcgen05 => &sm100::prepare::NAMES,
+        };
         core::iter::once((Self::Ceiling, ceiling::NAME))
             .chain(gemv)
             .chain(quantize)
@@ -239,10 +234,8 @@ impl Family {
             .chain(tokens)
             .chain(dequantize)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
-            .chain(prepare.map(|name| (Self::GemmPrepare, *name)))
-            .chain(sm80)
-            .chain(sm90)
-            .chain(sm100)
+            .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
+            .chain(gemm)
     }
 
     /// The family's kernels for `arch`; none where the architecture has no use for it.
@@ -296,6 +289,7 @@ impl FromStr for Family {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemm::{sm80, sm90};
 
     #[test]
     fn every_kernel_is_in_one_family() {

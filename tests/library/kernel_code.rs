@@ -1,7 +1,7 @@
 //! Instructions that the PTX of the kernels must not contain, whatever they compute.
 
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::{sm80, sm90, sm100};
+use fp4_formats::gemm::table::kernels;
 use fp4_formats::{Arch, Family};
 use nvfp4::kernels::KernelFiles;
 use nvfp4_tests::{kernels_dir, machine, mutation};
@@ -94,23 +94,14 @@ fn products_do_not_divide() {
     let mut products = 0;
     for (arch, _, text) in modules() {
         for (name, lines) in entries(&text) {
-            let is = match arch.tensor() {
-                TensorFamily::MmaSync => sm80::all().any(|config| config.name == name),
-                TensorFamily::Wgmma => sm90::all().any(|config| config.name == name),
-                TensorFamily::Tcgen05 => sm100::all().any(|config| config.name == name),
-            };
+            let is = kernels(arch.tensor()).iter().any(|kernel| kernel.name == name);
             let divisions = found(&lines, &["div.u", "div.s", "rem.u", "rem.s"]);
             assert!(!is || divisions.is_empty(), "{arch} {name}: {divisions:?}");
             products += usize::from(is);
         }
     }
-    let configured =
-        Arch::ALL.into_iter().chain(Arch::ON_REQUEST).map(|arch| match arch.tensor() {
-            TensorFamily::MmaSync => sm80::all().count(),
-            TensorFamily::Wgmma => sm90::all().count(),
-            TensorFamily::Tcgen05 => sm100::all().count(),
-        });
-    assert_eq!(products, configured.sum::<usize>());
+    let configured = Arch::ALL.into_iter().chain(Arch::ON_REQUEST);
+    assert_eq!(products, configured.map(|arch| kernels(arch.tensor()).len()).sum::<usize>());
 }
 
 /// Each line of the list of mutants that are no faults names one that there is.

@@ -71,6 +71,17 @@ pub struct Groups {
     pub runs: EvenRuns,
 }
 
+/// Parameter block of kernels of grouped products, whose other kernels take `P`; passed by value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub struct GroupedParams<P> {
+    /// The parameters that all kernels take. In the problem, M is the tokens of a matrix and L the number of
+    /// matrices. Factors and bias are the first problem's.
+    pub gemm: P,
+    /// The problems.
+    pub groups: Groups,
+}
+
 impl Groups {
     /// Offsets or counts in memory.
     #[inline(always)]

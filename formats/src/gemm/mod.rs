@@ -41,7 +41,7 @@ pub use epilogue::{
     Affine, Epilogue, OUT_MX_RECIPE, OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType,
     Sink,
 };
-pub use groups::{EvenRuns, Groups};
+pub use groups::{EvenRuns, GroupedParams, Groups};
 pub use mixed::Mixed;
 pub use next::NextWeights;
 pub use operands::Operands;

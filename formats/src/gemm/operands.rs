@@ -1,6 +1,6 @@
 //! The pairs of formats that products multiply.
 
-use super::{sm80, sm90, sm100};
+use super::table::kernels;
 use crate::arch::TensorFamily;
 use crate::quantize::Format;
 use crate::{HalfType, Operand};
@@ -43,11 +43,7 @@ impl Operands {
 
     /// Returns whether the table of kernels for these tensor cores has the pair.
     pub fn has_kernels(self, tensor: TensorFamily) -> bool {
-        match tensor {
-            TensorFamily::MmaSync => sm80::all().any(|config| config.operands() == self),
-            TensorFamily::Wgmma => sm90::all().any(|config| config.operands() == self),
-            TensorFamily::Tcgen05 => sm100::all().any(|config| config.operands() == self),
-        }
+        kernels(tensor).iter().any(|kernel| kernel.operands == self)
     }
 
     /// Returns `names`' name of the pair, which are those of `weights` beside blocks, f16, bf16 and e4m3.
@@ -97,16 +93,14 @@ mod tests {
 
     #[test]
     fn every_pair_has_kernels() {
-        let every = [TensorFamily::MmaSync, TensorFamily::Wgmma, TensorFamily::Tcgen05];
         for operands in Operands::ALL {
-            assert!(every.iter().any(|&tensor| operands.has_kernels(tensor)), "{operands:?}");
+            assert!(
+                TensorFamily::ALL.iter().any(|tensor| operands.has_kernels(*tensor)),
+                "{operands:?}"
+            );
         }
-        let tables = sm90::all().map(|config| config.operands());
-        for of_table in tables.chain(sm80::all().map(|config| config.operands())) {
-            assert!(Operands::ALL.contains(&of_table), "{of_table:?}");
-        }
-        for of_table in sm100::all().map(|config| config.operands()) {
-            assert!(Operands::ALL.contains(&of_table), "{of_table:?}");
+        for kernel in TensorFamily::ALL.iter().flat_map(|&tensor| kernels(tensor)) {
+            assert!(Operands::ALL.contains(&kernel.operands), "{kernel:?}");
         }
         // These multiply decoded activations alone.
         assert!(!Operands::NVFP4.has_kernels(TensorFamily::MmaSync));

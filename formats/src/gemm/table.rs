@@ -1,8 +1,34 @@
 //! The tables of kernels: each is tiles by pairs of types.
 //!
-//! `sm90a_gemm_configs!` and `sm100a_gemm_configs!` hold the tables. A row is a tile, what is decided for it,
-//! and which [`Problems`] it has kernels for; rows stand in blocks, each for some pairs of types. The table
-//! makes the configurations, the entry points in `kernels-gpu`, and their names.
+//! `sm80_gemm_configs!`, `sm90a_gemm_configs!` and `sm100a_gemm_configs!` hold the tables. A row is a tile, what is
+//! decided for it, and which [`Problems`] it has kernels for; rows stand in blocks, each for some pairs of types.
+//! The table makes the configurations, the entry points in `kernels-gpu`, and their names. [`kernels`] has what
+//! tables of all tensor cores say alike.
+
+use super::{Operands, sm80, sm90, sm100};
+use crate::arch::TensorFamily;
+
+/// A kernel, without the decisions that only kernels for its tensor cores have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernel {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Formats of weights and activations.
+    pub operands: Operands,
+    /// The sizes that the problems of a launch share.
+    pub problems: Problems,
+    /// Extents of a CTA's tile: rows of the weights and tokens; on sm_100a, rows of `X` and of `Y`.
+    pub tile: [u32; 2],
+}
+
+/// All kernels of products for these tensor cores: of dense, of grouped, then of mixed products.
+pub const fn kernels(tensor: TensorFamily) -> &'static [Kernel] {
+    match tensor {
+        TensorFamily::MmaSync => &sm80::config::KERNELS,
+        TensorFamily::Wgmma => &sm90::config::KERNELS,
+        TensorFamily::Tcgen05 => &sm100::config::KERNELS,
+    }
+}
 
 /// The sizes that the problems of a launch share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,14 +95,38 @@ macro_rules! problems {
 }
 pub(super) use problems;
 
-/// Defines the configurations of a table by their problems, of `KERNELS`: those of all kernels.
-macro_rules! by_problems {
-    ($Config:ty, $arch:literal) => {
+/// Defines the configurations of a table, all and by their problems: `$rows!` is the table, and `$config!` makes a
+/// configuration of a row. The first argument is a dollar sign, for the macros that this one defines.
+macro_rules! configurations {
+    ($d:tt $rows:ident, $config:ident, $Config:ident, $arch:literal) => {
+        /// All configurations, in the table's order.
+        const TABLE: [$Config; {
+            let mut kernels = 0;
+            macro_rules! count {
+                ($d($d kernel:tt)+) => {
+                    kernels += 1;
+                };
+            }
+            $rows!(count);
+            kernels
+        }] = {
+            let (mut found, mut at) = ([None; _], 0);
+            macro_rules! put {
+                ($d($d kernel:tt)+) => {
+                    found[at] = Some($config!($d($d kernel)+));
+                    at += 1;
+                };
+            }
+            $rows!(put);
+            assert!(at == found.len());
+            $crate::gemm::table::all_of(found)
+        };
+
         /// Counts the kernels for these problems.
         const fn count(problems: Problems) -> usize {
             let (mut found, mut i) = (0, 0);
-            while i < KERNELS.len() {
-                if KERNELS[i].problems.is(problems) {
+            while i < TABLE.len() {
+                if TABLE[i].problems.is(problems) {
                     found += 1;
                 }
                 i += 1;
@@ -86,17 +136,15 @@ macro_rules! by_problems {
 
         /// The configurations for these problems, `N` as [`count`] says.
         const fn select<const N: usize>(problems: Problems) -> [$Config; N] {
-            let mut selected = [KERNELS[0]; N];
-            let (mut found, mut i) = (0, 0);
-            while i < KERNELS.len() {
-                if KERNELS[i].problems.is(problems) {
-                    selected[found] = KERNELS[i];
+            let (mut selected, mut found, mut i) = ([None; N], 0, 0);
+            while i < TABLE.len() {
+                if TABLE[i].problems.is(problems) {
+                    selected[found] = Some(TABLE[i]);
                     found += 1;
                 }
                 i += 1;
             }
-            assert!(found == N);
-            selected
+            $crate::gemm::table::all_of(selected)
         }
 
         #[doc = concat!("All configurations of dense and batched products; the PTX of ", $arch, " has a kernel for each.")]
@@ -113,6 +161,27 @@ macro_rules! by_problems {
             CONFIGS.iter().chain(&GROUPED).chain(&MIXED)
         }
 
+        /// What the table says of each of [`all`].
+        pub(in crate::gemm) static KERNELS: [$crate::gemm::table::Kernel; TABLE.len()] = {
+            let tables: [&[$Config]; 3] = [&CONFIGS, &GROUPED, &MIXED];
+            let (mut kernels, mut at, mut table) = ([None; _], 0, 0);
+            while table < tables.len() {
+                let mut i = 0;
+                while i < tables[table].len() {
+                    let config = &tables[table][i];
+                    kernels[at] = Some($crate::gemm::table::Kernel {
+                        name: config.name,
+                        operands: config.operands(),
+                        problems: config.problems,
+                        tile: config.extents(),
+                    });
+                    (at, i) = (at + 1, i + 1);
+                }
+                table += 1;
+            }
+            $crate::gemm::table::all_of(kernels)
+        };
+
         #[doc = concat!("Returns the pairs of formats that ", $arch, " has kernels for.")]
         pub fn operands() -> impl Iterator<Item = Operands> {
             Operands::ALL.into_iter().filter(|operands| all().any(|c| c.operands() == *operands))
@@ -121,17 +190,46 @@ macro_rules! by_problems {
         /// Returns the configuration of a kernel. For constants: panics if there is none of this name.
         pub const fn named(name: &str) -> $Config {
             let mut i = 0;
-            while i < KERNELS.len() {
-                if $crate::gemm::table::same(KERNELS[i].name, name) {
-                    return KERNELS[i];
+            while i < TABLE.len() {
+                if $crate::gemm::table::same(TABLE[i].name, name) {
+                    return TABLE[i];
                 }
                 i += 1;
             }
             panic!("no kernel of this name")
         }
+
+        impl $Config {
+            /// Whether problems have token counts of their own.
+            #[inline(always)]
+            pub const fn is_grouped(&self) -> bool {
+                self.problems.have_own_tokens()
+            }
+
+            /// Bytes of the table of a grouped product's problems.
+            #[inline(always)]
+            pub const fn table_bytes(&self) -> u32 {
+                if self.is_grouped() { $crate::gemm::groups::TABLE_BYTES } else { 0 }
+            }
+        }
     };
 }
-pub(super) use by_problems;
+pub(super) use configurations;
+
+/// The values of an array that has one at each place.
+pub(super) const fn all_of<T: Copy, const N: usize>(found: [Option<T>; N]) -> [T; N] {
+    assert!(N > 0);
+    let Some(first) = found[0] else { panic!("no first value") };
+    let (mut all, mut at) = ([first; N], 1);
+    while at < N {
+        all[at] = match found[at] {
+            Some(value) => value,
+            None => panic!("a place without a value"),
+        };
+        at += 1;
+    }
+    all
+}
 
 /// Compares strings in a constant expression.
 pub(super) const fn same(a: &str, b: &str) -> bool {

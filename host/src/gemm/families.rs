@@ -1,9 +1,13 @@
 //! The families of tensor cores that there are kernels for.
 
+use std::marker::PhantomData;
+
+use fp4_formats::gemm::{sm80::Sm80Config, sm90::Sm90Config};
 use fp4_formats::{Arch, TensorFamily};
 
 use super::family::Family;
-use super::{sm80, sm90, sm100};
+use super::fragments::FragmentFamily;
+use super::sm100::Sm100;
 
 /// The family of a target.
 pub(super) fn family(arch: Arch) -> &'static dyn Family {
@@ -13,8 +17,8 @@ pub(super) fn family(arch: Arch) -> &'static dyn Family {
 /// The family of the targets with these tensor cores.
 pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
     match tensor {
-        TensorFamily::MmaSync => &sm80::Sm80,
-        TensorFamily::Wgmma => &sm90::Sm90,
-        TensorFamily::Tcgen05 => &sm100::Sm100,
+        TensorFamily::MmaSync => &FragmentFamily::<Sm80Config>(PhantomData),
+        TensorFamily::Wgmma => &FragmentFamily::<Sm90Config>(PhantomData),
+        TensorFamily::Tcgen05 => &Sm100,
     }
 }

@@ -7,6 +7,7 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `activations` | [`ActivationKind`], [`ActivationInput`]: activations without their values |
+//! | [`fragments`] | products whose kernels decode weights into fragments, and the choice among them |
 //! | [`sm80`] | products by `mma.sync`: cycles of each configuration, as measured on an H200 |
 //! | [`sm90`] | products on sm_90a: cycles of each configuration and schedule, as measured on an H200 |
 //! | [`sm100`] | products on sm_100a: clocks of each configuration, by published rates |
@@ -14,6 +15,7 @@
 //! | [`gemv`] | the kernels of a GEMV |
 
 mod activations;
+pub mod fragments;
 pub mod gemv;
 pub mod sm100;
 pub mod sm80;

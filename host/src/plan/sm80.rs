@@ -2,29 +2,11 @@
 
 use fp4_formats::WARP;
 use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MIXED, Sm80Config};
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MAX_BLOCKS, MIXED, Sm80Config, THREADS};
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
 use fp4_formats::quantize::Format;
 
-/// The estimated cost of a candidate in cycles of an SM: the comparator of [`candidates`]. A model
-/// for ranking, not a prediction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Estimate {
-    /// The configuration.
-    pub config: &'static Sm80Config,
-    /// The split of K.
-    pub split: Split,
-    /// CTAs of the launch.
-    pub ctas: u64,
-    /// Times that the machine is filled with them.
-    pub waves: u64,
-    /// The assignment of K steps and tiles to CTAs.
-    pub schedule: Schedule,
-    /// Cycles of the whole launch.
-    pub cycles: u64,
-    /// The limit of the main loop: `products` or `dram`.
-    pub bound: &'static str,
-}
+use super::fragments::{Configuration, Estimate, Tile};
 
 /// Returns the cycles of an SM for a step of a tile, decoded and multiplied. 0 for a tile that no
 /// configuration has.
@@ -56,7 +38,7 @@ const _: () = {
 
 /// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
 /// runs of a grouped product may be longer by as much if that spares the fix-up.
-pub const fn whole_tile_slack(config: &Sm80Config) -> u32 {
+const fn whole_tile_slack(config: &Sm80Config) -> u32 {
     let fix_up = 2 * (config.partial_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
     (fix_up / product_cycles(config) as u64) as u32 + 1
 }
@@ -81,13 +63,7 @@ const FIX_UP_BYTES: u64 = 30;
 
 /// Returns the schedule of a problem. `None` if there are fewer steps than CTAs, too many for a
 /// launch, or if the kernel cannot split K so.
-#[must_use]
-pub fn schedule(
-    config: &Sm80Config,
-    split: Split,
-    problem: &Problem,
-    sms: u32,
-) -> Option<Schedule> {
+fn schedule(config: &Sm80Config, split: Split, problem: &Problem, sms: u32) -> Option<Schedule> {
     if !config.takes(split) {
         return None;
     }
@@ -96,7 +72,7 @@ pub fn schedule(
 }
 
 /// Cycles in which a CTA stores the results of a tile.
-pub const fn store_cycles(config: &Sm80Config, result: ResultType) -> u64 {
+const fn store_cycles(config: &Sm80Config, result: ResultType) -> u64 {
     match result {
         ResultType::Floats(_) => config.partial_bytes() as u64 / STORE_BYTES,
         ResultType::Blocks(_) => {
@@ -108,13 +84,13 @@ pub const fn store_cycles(config: &Sm80Config, result: ResultType) -> u64 {
 
 /// The estimate for one candidate with a result of type `result`; that of floats does not depend
 /// on which. `None` where there is no such [`schedule`].
-pub fn estimate(
+fn estimate(
     config: &'static Sm80Config,
     split: Split,
     problem: &Problem,
     sms: u32,
     result: ResultType,
-) -> Option<Estimate> {
+) -> Option<Estimate<Sm80Config>> {
     let schedule = schedule(config, split, problem, sms)?;
     let tiles = config.tiles(problem).count();
     let ctas = schedule.ctas(tiles);
@@ -135,51 +111,81 @@ pub fn estimate(
         each += HANDOVER_CYCLES + (parts - 1) * (u64::from(config.partial_bytes()) / FIX_UP_BYTES);
     }
     let cycles = LAUNCH_CYCLES + waves * (body + each);
-    Some(Estimate { config, split, ctas, waves, schedule, cycles, bound })
+    let resident = resident as u32;
+    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
 }
 
-/// All candidates of `scheme` for the problem, in the table's order, whole tiles first.
-pub fn candidates(
-    scheme: Scheme,
-    problem: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> impl Iterator<Item = Estimate> {
-    CONFIGS.iter().filter(move |config| config.scheme == scheme).flat_map(move |config| {
-        Split::up_to(1).filter_map(move |split| estimate(config, split, problem, sms, result))
-    })
-}
+impl Configuration for Sm80Config {
+    const CONFIGS: &'static [Self] = &CONFIGS;
+    const GROUPED: &'static [Self] = &GROUPED;
+    const MIXED: &'static [Self] = &MIXED;
+    const MAX_BLOCKS: u32 = MAX_BLOCKS;
 
-/// Lists all candidates of `scheme` for a grouped product, in the table's order; `expected` are the
-/// number of problems that have tokens and the tokens of each. They cost as much as the same tiles
-/// in a batch of such problems; the CTAs are as many as are resident at a time.
-pub fn grouped(
-    scheme: Scheme,
-    expected: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> impl Iterator<Item = Estimate> {
-    let configs = GROUPED.iter().filter(move |config| config.scheme == scheme);
-    configs.filter_map(move |config| found_on_device(config, expected, sms, result))
-}
+    fn name(&self) -> &'static str {
+        self.name
+    }
 
-/// Estimates `scheme` for one of several mixed products, with all CTAs that are resident; they take
-/// whole tiles. `None` for sizes that no launch takes.
-pub fn mixed(scheme: Scheme, problem: &Problem, sms: u32, result: ResultType) -> Option<Estimate> {
-    let config = MIXED.iter().find(|config| config.scheme == scheme)?;
-    found_on_device(config, problem, sms, result)
-}
+    fn scheme(&self) -> Scheme {
+        self.scheme
+    }
 
-/// Estimates a configuration whose work list is made on the device: the cost of the same tiles in a
-/// batch.
-fn found_on_device(
-    config: &'static Sm80Config,
-    expected: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> Option<Estimate> {
-    let found = estimate(config, Split::None, expected, sms, result)?;
-    let ctas = u64::from(sms) * u64::from(config.min_blocks);
-    let schedule = Schedule::stream_k(1, expected.k.div_ceil(config.k_step()), 1)?;
-    Some(Estimate { config, ctas, waves: 1, schedule, ..found })
+    fn tile(&self) -> Tile {
+        Tile {
+            rows: self.rows,
+            tokens: self.tokens,
+            multicast: 1,
+            k_step: self.k_step(),
+            step_bytes: self.stage_bytes(),
+            partial_bytes: self.partial_bytes(),
+            min_blocks: self.min_blocks,
+            threads: THREADS,
+            stages: self.stages(),
+            tiling: self.tiling(),
+        }
+    }
+
+    fn tiles(&self, problem: &Problem) -> Tiles {
+        self.tiles(problem)
+    }
+
+    fn max_split(&self) -> u32 {
+        1
+    }
+
+    fn shared_bytes(&self, _: u32) -> u32 {
+        self.shared_bytes()
+    }
+
+    fn additions_in(&self, steps: u32) -> u32 {
+        self.additions_in(steps)
+    }
+
+    fn estimate(
+        &'static self,
+        split: Split,
+        problem: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>> {
+        estimate(self, split, problem, sms, result)
+    }
+
+    fn found_on_device(
+        &'static self,
+        expected: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>> {
+        let found = estimate(self, Split::None, expected, sms, result)?;
+        let ctas = u64::from(sms) * u64::from(self.min_blocks);
+        found.on_device(ctas, expected.k.div_ceil(self.k_step()))
+    }
+
+    fn store_cycles(&self, _: u32, result: ResultType) -> u64 {
+        store_cycles(self, result)
+    }
+
+    fn whole_tile_slack(&self) -> u32 {
+        whole_tile_slack(self)
+    }
 }

@@ -2,33 +2,14 @@
 
 use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::{
-    CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
+    CONFIGS, GROUPED, K_STEP, MAX_BLOCKS, MIXED, PARTITIONS, Sm90Config, THREADS, TRIMMED_TOKENS,
+    WIDE_NARROWEST,
 };
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, WARP};
 
-/// The estimated cost of a candidate in cycles of an SM: the comparator of [`candidates`]. A model
-/// for ranking, not a prediction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Estimate {
-    /// The configuration.
-    pub config: &'static Sm90Config,
-    /// The split of K.
-    pub split: Split,
-    /// CTAs of the launch.
-    pub ctas: u64,
-    /// Times that the machine is filled with them.
-    pub waves: u64,
-    /// CTAs that an SM has at a time.
-    pub resident: u32,
-    /// The assignment of K steps and tiles to CTAs.
-    pub schedule: Schedule,
-    /// Cycles of the whole launch.
-    pub cycles: u64,
-    /// The limit of the main loop: `products`, `l2` or `dram`.
-    pub bound: &'static str,
-}
+use super::fragments::{Configuration, Estimate, Tile};
 
 /// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
 /// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
@@ -69,7 +50,7 @@ const _: () = {
 
 /// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
 /// runs of a grouped product may be longer by as much if that spares the fix-up.
-pub const fn whole_tile_slack(config: &Sm90Config) -> u32 {
+const fn whole_tile_slack(config: &Sm90Config) -> u32 {
     let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
     (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1
 }
@@ -159,7 +140,7 @@ pub fn schedule(
 }
 
 /// Cycles in which a CTA stores the results of a tile that `parts` CTAs share.
-pub const fn store_cycles(config: &Sm90Config, parts: u32, result: ResultType) -> u64 {
+const fn store_cycles(config: &Sm90Config, parts: u32, result: ResultType) -> u64 {
     let parts = parts as u64;
     match result {
         ResultType::Floats(_) => {
@@ -175,13 +156,13 @@ pub const fn store_cycles(config: &Sm90Config, parts: u32, result: ResultType) -
 
 /// The estimate for one candidate with a result of type `result`; that of floats does not depend
 /// on which. `None` where there is no such [`schedule`].
-pub fn estimate(
+fn estimate(
     config: &'static Sm90Config,
     split: Split,
     problem: &Problem,
     sms: u32,
     result: ResultType,
-) -> Option<Estimate> {
+) -> Option<Estimate<Sm90Config>> {
     let schedule = schedule(config, split, problem, sms)?;
     let grid = config.tiles(problem);
     let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
@@ -212,7 +193,7 @@ pub fn estimate(
             result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
         }
     };
-    let activations = config.token_tiles(problem.m) as u64
+    let activations = grid.token_tiles() as u64
         * problem.k.div_ceil(K_STEP) as u64
         * config.activation_bytes() as u64
         * problem.l as u64;
@@ -223,7 +204,7 @@ pub fn estimate(
     if dram > body {
         (body, bound) = (dram, "dram");
     }
-    let loaded = weights * config.token_tiles(problem.m) as u64 + activations * row_tiles;
+    let loaded = weights * grid.token_tiles() as u64 + activations * row_tiles;
     if loaded / L2_BYTES > body {
         (body, bound) = (loaded / L2_BYTES, "l2");
     }
@@ -245,40 +226,6 @@ pub fn estimate(
     }
     let cycles = body + waves * fixed;
     Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
-}
-
-/// All candidates of `scheme` for the problem, in the table's order, stream-K first and the
-/// largest cluster last.
-pub fn candidates(
-    scheme: Scheme,
-    problem: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> impl Iterator<Item = Estimate> {
-    CONFIGS.iter().filter(move |config| config.scheme == scheme).flat_map(move |config| {
-        Split::up_to(config.max_split())
-            .filter_map(move |split| estimate(config, split, problem, sms, result))
-    })
-}
-
-/// Lists all candidates of `scheme` for a grouped product, in the table's order; `expected` are the
-/// number of problems that have tokens and the tokens of each. They cost as much as the same tiles
-/// in a batch of such problems; the CTAs are as many as are resident at a time.
-pub fn grouped(
-    scheme: Scheme,
-    expected: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> impl Iterator<Item = Estimate> {
-    let configs = GROUPED.iter().filter(move |config| config.scheme == scheme);
-    configs.filter_map(move |config| found_on_device(config, expected, sms, result))
-}
-
-/// Estimates `scheme` for one of several mixed products, with all CTAs that are resident; they take
-/// whole tiles. `None` for sizes that no launch takes.
-pub fn mixed(scheme: Scheme, problem: &Problem, sms: u32, result: ResultType) -> Option<Estimate> {
-    let config = MIXED.iter().find(|config| config.scheme == scheme)?;
-    found_on_device(config, problem, sms, result)
 }
 
 /// Returns the cycles of a grouped product in tiles of variable width, with token counts spread evenly from
@@ -333,7 +280,7 @@ fn found_on_device(
     expected: &Problem,
     sms: u32,
     result: ResultType,
-) -> Option<Estimate> {
+) -> Option<Estimate<Sm90Config>> {
     let mut found = estimate(config, Split::None, expected, sms, result)?;
     let resident = config.min_blocks;
     let clusters = clusters(sms, config.multicast, resident);
@@ -348,7 +295,7 @@ fn found_on_device(
         found.cycles = (narrow.cycles + own).saturating_sub(others);
     }
     let steps = expected.k.div_ceil(K_STEP);
-    if config.tokens == FEW_TOKENS && config.token_tiles(expected.m) == 1 {
+    if config.tokens == FEW_TOKENS && config.tiles(expected).token_tiles() == 1 {
         let of_twice =
             |other: &&Sm90Config| other.scheme == config.scheme && other.tokens == 2 * FEW_TOKENS;
         let twice = found_on_device(GROUPED.iter().find(of_twice)?, expected, sms, result)?;
@@ -356,13 +303,86 @@ fn found_on_device(
         let longer = rounds * u64::from(steps) * FEW_STEP_CYCLES;
         found.cycles = (twice.cycles + longer).saturating_sub(LESS_LAUNCH_CYCLES);
     }
-    let schedule = Schedule::stream_k(1, steps, 1)?;
-    Some(Estimate { config, ctas, waves: 1, resident, schedule, ..found })
+    found.on_device(ctas, steps)
+}
+
+impl Configuration for Sm90Config {
+    const CONFIGS: &'static [Self] = &CONFIGS;
+    const GROUPED: &'static [Self] = &GROUPED;
+    const MIXED: &'static [Self] = &MIXED;
+    const MAX_BLOCKS: u32 = MAX_BLOCKS;
+
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    fn tile(&self) -> Tile {
+        Tile {
+            rows: self.rows,
+            tokens: self.tokens,
+            multicast: self.multicast,
+            k_step: K_STEP,
+            step_bytes: self.multicast * self.weight_bytes() + self.activation_bytes(),
+            partial_bytes: self.partial_bytes(),
+            min_blocks: self.min_blocks,
+            threads: THREADS,
+            stages: self.stages(),
+            tiling: self.tiling(),
+        }
+    }
+
+    fn tiles(&self, problem: &Problem) -> Tiles {
+        self.tiles(problem)
+    }
+
+    fn max_split(&self) -> u32 {
+        self.max_split()
+    }
+
+    fn shared_bytes(&self, resident: u32) -> u32 {
+        self.launch_shared_bytes(resident)
+    }
+
+    fn additions_in(&self, steps: u32) -> u32 {
+        self.additions_in(steps)
+    }
+
+    fn estimate(
+        &'static self,
+        split: Split,
+        problem: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>> {
+        estimate(self, split, problem, sms, result)
+    }
+
+    fn found_on_device(
+        &'static self,
+        expected: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>> {
+        found_on_device(self, expected, sms, result)
+    }
+
+    fn store_cycles(&self, parts: u32, result: ResultType) -> u64 {
+        store_cycles(self, parts, result)
+    }
+
+    fn whole_tile_slack(&self) -> u32 {
+        whole_tile_slack(self)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::fragments::{candidates, grouped};
     use fp4_formats::FloatType;
     use fp4_formats::gemm::fragments::repack::CHUNK_ROWS;
     use fp4_formats::gemm::sm90;
@@ -399,13 +419,14 @@ mod tests {
         for scheme in sm90::operands().filter_map(Scheme::of) {
             let pick_of = |m, n, k, l| {
                 let expected = Problem { m, n, k, l };
-                let best = grouped(scheme, &expected, 132, result).min_by_key(|found| found.cycles);
+                let best = grouped::<Sm90Config>(scheme, &expected, 132, result)
+                    .min_by_key(|found| found.cycles);
                 best.unwrap().config.tokens
             };
             let pick = |m, l| pick_of(m, 4096, 7168, l);
             let count = GROUPED.iter().filter(|config| config.scheme == scheme).count();
             let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
-            assert_eq!(grouped(scheme, &expected, 132, result).count(), count);
+            assert_eq!(grouped::<Sm90Config>(scheme, &expected, 132, result).count(), count);
             let few = if scheme.operand.half().is_some() { [8, 16] } else { [32; 2] };
             let many = if scheme.operand.half().is_some() { 256 } else { 128 };
             assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few[0], few[1], many]);
@@ -432,7 +453,7 @@ mod tests {
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
             let result = ResultType::Floats(FloatType::F16);
-            candidates(Scheme::NVFP4_F16, &problem, sms, result)
+            candidates::<Sm90Config>(Scheme::NVFP4_F16, &problem, sms, result)
                 .min_by_key(|candidate| candidate.cycles)
                 .unwrap()
         };

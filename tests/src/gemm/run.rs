@@ -2,7 +2,7 @@
 
 use super::{ActivationType, Case, Expected, Inputs, OperandBuffer, Placement, ResidualAt};
 use fp4_formats::arch::TensorFamily;
-use fp4_formats::gemm::{sm80, sm90, sm100};
+use fp4_formats::gemm::table::kernels;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
@@ -22,15 +22,9 @@ use nvfp4::tune::ResultKind;
 /// # Panics
 /// If there is none.
 fn tensor_of(kernel: &str) -> TensorFamily {
-    if sm80::CONFIGS.iter().any(|config| config.name == kernel) {
-        return TensorFamily::MmaSync;
-    }
-    if sm90::CONFIGS.iter().any(|config| config.name == kernel) {
-        return TensorFamily::Wgmma;
-    }
-    let found = sm100::CONFIGS.iter().any(|config| config.name == kernel);
-    assert!(found, "there is no kernel `{kernel}`");
-    TensorFamily::Tcgen05
+    let has = |tensor: &TensorFamily| kernels(*tensor).iter().any(|found| found.name == kernel);
+    let found = TensorFamily::ALL.into_iter().find(has);
+    found.unwrap_or_else(|| panic!("there is no kernel `{kernel}`"))
 }
 
 /// Returns the plan's line about the operands' placement.

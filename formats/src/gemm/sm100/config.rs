@@ -3,9 +3,8 @@
 use super::store::BOX_BYTES;
 use crate::gemm::combine::GATE_ROWS;
 use crate::gemm::fold;
-use crate::gemm::groups::TABLE_BYTES;
 use crate::gemm::operands::operands;
-use crate::gemm::table::{by_problems, problems};
+use crate::gemm::table::{configurations, problems};
 use crate::gemm::{
     Dimension, Operands, Problem, Problems, ResultType, Split, TileOrder, TileShape, Tiles,
 };
@@ -204,10 +203,9 @@ impl Sm100Config {
         Operands { weights: self.format, activations: self.activations }
     }
 
-    /// Whether problems have token counts of their own.
-    #[inline(always)]
-    pub const fn is_grouped(&self) -> bool {
-        self.problems.have_own_tokens()
+    /// Rows of `X` and of `Y` of a tile.
+    pub const fn extents(&self) -> [u32; 2] {
+        [self.rows(), self.columns]
     }
 
     /// Parts of a cluster that split a tile's K; 1 if K is not split.
@@ -524,12 +522,6 @@ impl Sm100Config {
         self.stages_beside(self.boxes())
     }
 
-    /// Bytes of the table of a grouped product's problems: how many tiles there are, then for each
-    /// problem, how many token tiles precede it.
-    pub const fn table_bytes(&self) -> u32 {
-        if self.is_grouped() { TABLE_BYTES } else { 0 }
-    }
-
     /// Dynamic shared memory of a CTA, bytes: alignment, stages, boxes, exchange, control, scales of 1,
     /// table.
     pub const fn shared_bytes(&self) -> u32 {
@@ -753,41 +745,7 @@ macro_rules! config {
     };
 }
 
-/// All kernels, in the table's order.
-const KERNELS: [Sm100Config; {
-    let mut kernels = 0;
-    macro_rules! count {
-        ($($kernel:tt)+) => {
-            kernels += 1;
-        };
-    }
-    sm100a_gemm_configs!(count);
-    kernels
-}] = {
-    const FIRST: Sm100Config = {
-        let tile = [1, NARROW_COLUMNS, 1, 1];
-        Sm100Config::new(
-            "",
-            Operands::NVFP4,
-            Problems::Uniform,
-            tile,
-            Bringing::Copied,
-            Dividing::Tile,
-        )
-    };
-    let (mut kernels, mut at) = ([FIRST; _], 0);
-    macro_rules! put {
-        ($($kernel:tt)+) => {
-            kernels[at] = config!($($kernel)+);
-            at += 1;
-        };
-    }
-    sm100a_gemm_configs!(put);
-    assert!(at == kernels.len());
-    kernels
-};
-
-by_problems!(Sm100Config, "sm_100a");
+configurations!($ sm100a_gemm_configs, config, Sm100Config, "sm_100a");
 
 #[cfg(test)]
 mod tests {

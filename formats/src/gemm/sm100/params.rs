@@ -2,7 +2,7 @@
 
 use super::config::Products;
 use super::{Sm100Config, TokenBlocks};
-use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
+use crate::gemm::{Epilogue, GroupedParams, Problem, Schedule, Walk};
 use crate::layout::{TILE_BYTES, TILE_ROWS};
 use crate::params::blocks;
 use crate::swizzle::Swizzle;
@@ -65,18 +65,12 @@ pub struct Sm100Params {
     pub schedule: Schedule,
 }
 
-/// Parameter block of the sm_100a kernels of grouped products, passed by value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub struct Sm100GroupedParams {
-    /// The parameters that all kernels take. In the problem, M is the tokens of a matrix and L the number of
-    /// matrices; `dynamic`, `x_shared` and `y_shared` are 0, and walk and schedule are arbitrary. Factors
-    /// and bias are the first problem's. The scales of activations are one matrix of [`Groups::scale_tiles`]
-    /// row tiles.
-    pub gemm: Sm100Params,
-    /// The problems; of the runs only the CTAs count.
-    pub groups: Groups,
-}
+/// Parameter block of the sm_100a kernels of grouped products, passed by value. `dynamic`, `x_shared` and `y_shared`
+/// are 0, and walk and schedule are arbitrary. The scales of activations are one matrix of [`Groups::scale_tiles`]
+/// row tiles. Of the runs only the CTAs count.
+///
+/// [`Groups::scale_tiles`]: crate::gemm::Groups::scale_tiles
+pub type Sm100GroupedParams = GroupedParams<Sm100Params>;
 
 /// One of the two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

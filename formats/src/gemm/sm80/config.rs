@@ -5,13 +5,14 @@
 //! part.
 
 use crate::gemm::fragments::Scheme;
+use crate::gemm::fragments::config::fragment_config;
 use crate::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS, PRODUCT_K,
 };
-use crate::gemm::groups::{TABLE_BYTES, Tiling};
+use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
-use crate::gemm::table::{by_problems, problems};
-use crate::gemm::{Operands, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles};
+use crate::gemm::table::{configurations, problems};
+use crate::gemm::{Operands, Problems, Split, TileShape};
 use crate::{HalfType, Operand, WARP};
 
 /// Bytes of a token in a block of 64 columns: a row of the 128-byte swizzle.
@@ -42,9 +43,6 @@ pub const SHARED_BYTES: u32 = 48 * 1024;
 pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
 /// More stages than this are no faster.
 const MAX_STAGES: u32 = 8;
-/// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
-/// eight rows, access different banks.
-const SUM_PADDING: u32 = 4;
 
 /// The constants that one kernel was compiled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,18 +85,6 @@ impl Sm80Config {
         assert!(rows.is_multiple_of(row_warps * MMA_ROWS));
         assert!(tokens.is_multiple_of(config.token_warps() * MMA_TOKENS));
         config
-    }
-
-    /// Returns the formats of weights and activations.
-    pub const fn operands(&self) -> Operands {
-        let Scheme { format, operand } = self.scheme;
-        Operands { weights: format, activations: Some(operand) }
-    }
-
-    /// Whether problems have token counts of their own.
-    #[inline(always)]
-    pub const fn is_grouped(&self) -> bool {
-        self.problems.have_own_tokens()
     }
 
     /// Registers of a thread, with which [`min_blocks`](Self::min_blocks) CTAs fit.
@@ -170,12 +156,6 @@ impl Sm80Config {
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
-    /// Bytes of the table of a grouped product's problems.
-    #[inline(always)]
-    pub const fn table_bytes(&self) -> u32 {
-        if self.is_grouped() { TABLE_BYTES } else { 0 }
-    }
-
     /// Offset in shared memory of the weights of the stages; their activations are in front.
     #[inline(always)]
     pub const fn weights_offset(&self) -> u32 {
@@ -194,12 +174,6 @@ impl Sm80Config {
         self.table_offset() + self.table_bytes()
     }
 
-    /// f32 from one token's sums to the next's in shared memory.
-    #[inline(always)]
-    pub const fn sum_pitch(&self) -> u32 {
-        self.rows + SUM_PADDING
-    }
-
     /// Tokens whose sums are in shared memory at a time, over the stages: all, or the largest even part of
     /// them that has room.
     #[inline(always)]
@@ -213,33 +187,21 @@ impl Sm80Config {
         tokens
     }
 
-    /// Bytes of the partial sums of a tile that a contributor sends: a vector of four sums of
-    /// each thread, one after the other, then the next vector of each.
-    pub const fn partial_bytes(&self) -> u32 {
-        self.tokens * self.rows * size_of::<f32>() as u32
-    }
-
     /// Rows of `B` and tokens that a CTA computes at a time.
     pub const fn work_shape(&self) -> TileShape {
         TileShape { rows: self.rows, tokens: self.tokens }
     }
-
-    /// The tiles of a dense or batched problem.
-    pub const fn tiles(&self, problem: &Problem) -> Tiles {
-        Tiles::uniform(problem, self.work_shape(), Self::ORDER)
-    }
-
-    /// Order of a problem's tiles.
-    pub const ORDER: TileOrder = TileOrder::TOKENS_INNERMOST;
 
     /// Returns the division of a grouped product's tokens into tiles.
     pub const fn tiling(&self) -> Tiling {
         Tiling::of(self.tokens)
     }
 
-    /// Tiles along the tokens of a problem.
-    pub const fn token_tiles(&self, m: u32) -> u32 {
-        m.div_ceil(self.tokens)
+    /// f32 additions, one after the other, within `steps` K steps. An `mma.sync` adds eight products and the old
+    /// sum at once, twice, truncating instead of rounding, which counts twice. Its products are truncated each,
+    /// which counts if a sum has no others.
+    pub const fn additions_in(&self, steps: u32) -> u32 {
+        2 * steps * (self.k_step() / (MMA_K / 2)) + MMA_K
     }
 
     /// Whether the kernel can split K so. CTAs that share a tile's K meet in global memory.
@@ -249,25 +211,6 @@ impl Sm80Config {
             Split::Cluster(_) => false,
         }
     }
-}
-
-/// f32 additions, one after the other, that lead to a result. An `mma.sync` adds eight products and the old
-/// sum at once, twice, truncating instead of rounding, which counts twice.
-pub const fn additions(config: &Sm80Config, schedule: &Schedule) -> u32 {
-    in_steps(config, schedule.longest()) + schedule.parts()
-}
-
-/// Returns the additions within `steps` steps, one after the other. The products of an `mma.sync` are
-/// truncated each, which counts if a sum has no others.
-const fn in_steps(config: &Sm80Config, steps: u32) -> u32 {
-    2 * steps * (config.k_step() / (MMA_K / 2)) + MMA_K
-}
-
-/// Returns the [`additions`] of a grouped product in runs of at least `least` steps. The factors of a problem,
-/// which are multiplied on the device, count like additions.
-pub const fn grouped_additions(config: &Sm80Config, steps: u32, least: u32) -> u32 {
-    const FACTORS: u32 = 4;
-    in_steps(config, steps) + (steps / least + 2) + FACTORS
 }
 
 /// The table of the sm_80 kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
@@ -311,38 +254,15 @@ macro_rules! config {
     };
 }
 
-/// All kernels, in the table's order.
-const KERNELS: [Sm80Config; {
-    let mut kernels = 0;
-    macro_rules! count {
-        ($($kernel:tt)+) => {
-            kernels += 1;
-        };
-    }
-    sm80_gemm_configs!(count);
-    kernels
-}] = {
-    const FIRST: Sm80Config =
-        Sm80Config::new("", Operands::NVFP4_F16, Problems::Uniform, [CHUNK_ROWS, 8, 1, 8, 1]);
-    let (mut kernels, mut at) = ([FIRST; _], 0);
-    macro_rules! put {
-        ($($kernel:tt)+) => {
-            kernels[at] = config!($($kernel)+);
-            at += 1;
-        };
-    }
-    sm80_gemm_configs!(put);
-    assert!(at == kernels.len());
-    kernels
-};
-
-by_problems!(Sm80Config, "sm_80");
+fragment_config!(Sm80Config);
+configurations!($ sm80_gemm_configs, config, Sm80Config, "sm_80");
 
 const _: () = assert!(matches!(Operand::F16.half(), Some(half) if half.float().bytes() == 2));
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemm::fragments::config::no_bank_twice;
 
     /// Shared memory of an SM of compute capability 8.6 or 8.9, and what the system reserves per CTA.
     const SM_SHARED_BYTES: u32 = 100 * 1024;
@@ -368,15 +288,8 @@ mod tests {
         }
     }
 
-    /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
     #[test]
     fn sums_meet_no_bank_twice() {
-        for config in all() {
-            let mut banks = [false; 32];
-            for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
-                let bank = (2 * t * config.sum_pitch() + g) % 32;
-                assert!(!core::mem::replace(&mut banks[bank as usize], true), "{}", config.name);
-            }
-        }
+        all().for_each(|config| no_bank_twice(config.name, config.sum_pitch()));
     }
 }

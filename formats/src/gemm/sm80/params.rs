@@ -1,6 +1,6 @@
 //! The parameter block of the sm_80 kernels.
 
-use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
+use crate::gemm::{Epilogue, GroupedParams, Problem, Schedule, Walk};
 use crate::params::blocks;
 
 /// Parameter block of every sm_80 GEMM kernel, passed by value. Pointers are device addresses.
@@ -41,17 +41,9 @@ pub struct Sm80Params {
     pub walk: Walk,
 }
 
-/// Parameter block of the sm_80 kernels of grouped products, passed by value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub struct Sm80GroupedParams {
-    /// The parameters that all kernels take. Only the K steps of a tile count in the schedule, M is
-    /// the tokens of a matrix and L the number of matrices in the problem, and the walk is
-    /// arbitrary. Factors and bias are the first problem's.
-    pub gemm: Sm80Params,
-    /// The problems.
-    pub groups: Groups,
-}
+/// Parameter block of the sm_80 kernels of grouped products, passed by value. Only the K steps of a tile count in the schedule,
+/// and the walk is arbitrary.
+pub type Sm80GroupedParams = GroupedParams<Sm80Params>;
 
 blocks! {
     Sm80Params {

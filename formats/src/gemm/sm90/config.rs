@@ -6,15 +6,14 @@
 
 use super::message::{MORE_MESSAGES, Message};
 use crate::gemm::fragments::Scheme;
+use crate::gemm::fragments::config::fragment_config;
 use crate::gemm::fragments::repack::{
     BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, PRODUCT_K, WARPGROUP,
 };
-use crate::gemm::groups::{TABLE_BYTES, Tiling};
+use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
-use crate::gemm::table::{by_problems, problems};
-use crate::gemm::{
-    Epilogue, Operands, Problem, Problems, Schedule, Split, TileOrder, TileShape, Tiles,
-};
+use crate::gemm::table::{configurations, problems};
+use crate::gemm::{Epilogue, Operands, Problems, Split, TileShape};
 use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -53,9 +52,6 @@ const PRODUCER_REGISTERS: u32 = 40;
 const WIDTHS_REGISTERS: u32 = 72;
 /// More stages than this are no faster: the copies of eight cover the latency of memory.
 pub const MAX_STAGES: u32 = 8;
-/// Padding, in f32, after a token's row of sums: with it the lanes of a warp, four tokens times
-/// eight rows, access different banks.
-const SUM_PADDING: u32 = 4;
 /// Partial sums of a vector.
 pub const PARTIAL_VECTOR: u32 = 4;
 /// Vectors of partial sums that a thread loads together.
@@ -197,18 +193,6 @@ impl Sm90Config {
             Filling::Wide => assert!(config.boxes() == 2 && tokens >= 2 * NARROW_FLOOR),
         }
         config
-    }
-
-    /// Returns the formats of weights and activations.
-    pub const fn operands(&self) -> Operands {
-        let Scheme { format, operand } = self.scheme;
-        Operands { weights: format, activations: Some(operand) }
-    }
-
-    /// Whether problems have token counts of their own.
-    #[inline(always)]
-    pub const fn is_grouped(&self) -> bool {
-        self.problems.have_own_tokens()
     }
 
     /// Returns the registers of a thread at launch, with which [`min_blocks`](Self::min_blocks)
@@ -400,17 +384,6 @@ impl Sm90Config {
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
-    /// f32 from one token's sums to the next's in shared memory.
-    pub const fn sum_pitch(&self) -> u32 {
-        self.rows + SUM_PADDING
-    }
-
-    /// Bytes of the partial sums of a tile that a contributor sends: a vector of four sums of
-    /// each consumer thread, one after the other, then the next vector of each.
-    pub const fn partial_bytes(&self) -> u32 {
-        self.tokens * self.rows * size_of::<f32>() as u32
-    }
-
     /// Bytes of the vectors of partial sums that all threads load together.
     pub const fn partial_batch_bytes(&self) -> u32 {
         PARTIAL_BATCH * CONSUMER_THREADS * PARTIAL_VECTOR * size_of::<f32>() as u32
@@ -465,12 +438,6 @@ impl Sm90Config {
         } else {
             sums
         }
-    }
-
-    /// Bytes of the table of a grouped product's problems.
-    #[inline(always)]
-    pub const fn table_bytes(&self) -> u32 {
-        if self.is_grouped() { TABLE_BYTES } else { 0 }
     }
 
     /// Offset in shared memory of that table.
@@ -598,19 +565,6 @@ impl Sm90Config {
         TileShape { rows: self.rows * self.multicast, tokens: self.tokens }
     }
 
-    /// The tiles of a dense or batched problem. The tiles of a multicast count as one.
-    pub const fn tiles(&self, problem: &Problem) -> Tiles {
-        Tiles::uniform(problem, self.work_shape(), Self::ORDER)
-    }
-
-    /// Order of a problem's tiles.
-    pub const ORDER: TileOrder = TileOrder::TOKENS_INNERMOST;
-
-    /// Tiles along the tokens of a problem.
-    pub const fn token_tiles(&self, m: u32) -> u32 {
-        m.div_ceil(self.tokens)
-    }
-
     /// Returns the largest cluster that splits K: as many CTAs as find room for their sums over the
     /// stages. 1 if CTAs share activations.
     pub const fn max_split(&self) -> u32 {
@@ -624,40 +578,27 @@ impl Sm90Config {
         cluster
     }
 
+    /// f32 additions, one after the other, within `steps` K steps. A `wgmma` adds 16 products and the old sum at
+    /// once, truncating instead of rounding, which counts twice.
+    pub const fn additions_in(&self, steps: u32) -> u32 {
+        match self.scheme.operand {
+            // The products of a `wgmma` are truncated each, which counts if a sum has no others.
+            Operand::Half(_) => 2 * steps * (K_STEP / PRODUCT_K) + PRODUCT_K,
+            // Each step's products are summed from zero; the errors of steps are not one after another.
+            Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
+        }
+    }
+
     /// Whether the kernel can split K so.
     pub const fn takes(&self, split: Split) -> bool {
         split.cluster() <= self.max_split()
     }
 }
 
-/// f32 additions, one after the other, that lead to a result. A `wgmma` adds 16 products and
-/// the old sum at once, truncating instead of rounding, which counts twice.
-pub const fn additions(operand: Operand, schedule: &Schedule) -> u32 {
-    in_steps(operand, schedule.longest()) + schedule.parts()
-}
-
 /// The f32 additions whose roundings sum to the error of products of e4m3 within a step: `wgmma`
 /// aligns 32 products and the old sum to the largest of them, and drops all bits below 2^-13 of it.
 /// 2^-9 of the sum of magnitudes is more than four such products were seen to lose.
 pub const FOLDED_ADDITIONS: u32 = 1 << 14;
-
-/// Returns the additions within `steps` steps, one after the other.
-const fn in_steps(operand: Operand, steps: u32) -> u32 {
-    match operand {
-        // The products of a `wgmma` are truncated each, which counts if a sum has no others.
-        Operand::Half(_) => 2 * steps * (K_STEP / PRODUCT_K) + PRODUCT_K,
-        // Each step's products are summed from zero; the errors of steps are not one after another.
-        Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
-    }
-}
-
-/// Returns the [`additions`] of a grouped product in runs of at least
-/// `least` steps. The factors of a problem, which are multiplied on the device, count like
-/// additions.
-pub const fn grouped_additions(operand: Operand, steps: u32, least: u32) -> u32 {
-    const FACTORS: u32 = 4;
-    in_steps(operand, steps) + (steps / least + 2) + FACTORS
-}
 
 /// The table of the sm_90a kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
 ///
@@ -722,45 +663,13 @@ macro_rules! config {
     };
 }
 
-/// All kernels, in the table's order.
-const KERNELS: [Sm90Config; {
-    let mut kernels = 0;
-    macro_rules! count {
-        ($($kernel:tt)+) => {
-            kernels += 1;
-        };
-    }
-    sm90a_gemm_configs!(count);
-    kernels
-}] = {
-    const FIRST: Sm90Config = {
-        let tile = [CHUNK_ROWS, 8, 1, 1];
-        Sm90Config::new(
-            "",
-            Operands::NVFP4_F16,
-            Problems::Uniform,
-            tile,
-            Instruction::MmaSync,
-            Filling::Whole,
-        )
-    };
-    let (mut kernels, mut at) = ([FIRST; _], 0);
-    macro_rules! put {
-        ($($kernel:tt)+) => {
-            kernels[at] = config!($($kernel)+);
-            at += 1;
-        };
-    }
-    sm90a_gemm_configs!(put);
-    assert!(at == kernels.len());
-    kernels
-};
-
-by_problems!(Sm90Config, "sm_90a");
+fragment_config!(Sm90Config);
+configurations!($ sm90a_gemm_configs, config, Sm90Config, "sm_90a");
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gemm::fragments::config::no_bank_twice;
 
     #[test]
     fn tiles_fit_an_sm() {
@@ -800,15 +709,8 @@ mod tests {
         }
     }
 
-    /// Sums of a warp's lanes, tokens 2t and rows g, are in different banks.
     #[test]
     fn sums_meet_no_bank_twice() {
-        for config in all() {
-            let mut banks = [false; 32];
-            for (t, g) in (0..4).flat_map(|t| (0..8).map(move |g| (t, g))) {
-                let bank = (2 * t * config.sum_pitch() + g) % 32;
-                assert!(!core::mem::replace(&mut banks[bank as usize], true), "{}", config.name);
-            }
-        }
+        all().for_each(|config| no_bank_twice(config.name, config.sum_pitch()));
     }
 }

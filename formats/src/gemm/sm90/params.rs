@@ -1,7 +1,7 @@
 //! The parameter block of the sm_90a kernels.
 
 use super::Sm90Config;
-use crate::gemm::{Epilogue, Groups, Problem, Schedule, Walk};
+use crate::gemm::{Epilogue, GroupedParams, Problem, Schedule, Walk};
 use crate::params::blocks;
 use crate::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use crate::{Operand, Swizzle};
@@ -48,17 +48,9 @@ pub struct Sm90Params {
     pub walk: Walk,
 }
 
-/// Parameter block of the sm_90a kernels of grouped products, passed by value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[repr(C)]
-pub struct Sm90GroupedParams {
-    /// The parameters that all kernels take. Only the K steps of a tile count in the schedule, M is
-    /// the tokens of a matrix and L the number of matrices in the problem, and the walk is
-    /// arbitrary. Factors and bias are the first problem's.
-    pub gemm: Sm90Params,
-    /// The problems.
-    pub groups: Groups,
-}
+/// Parameter block of the sm_90a kernels of grouped products, passed by value. Only the K steps of a tile count in the schedule,
+/// and the walk is arbitrary.
+pub type Sm90GroupedParams = GroupedParams<Sm90Params>;
 
 /// Makes the map of `[L, M, K]` activations, matrices at distances of `stride` bytes; 0 if all are
 /// one. One copy brings a box: a row of the swizzle of a CTA's part of the tokens.

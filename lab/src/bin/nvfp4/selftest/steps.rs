@@ -1,7 +1,8 @@
 //! The steps of `selftest`, in the order in which hardware that nobody has seen should meet it: from
 //! the steps that need least of the machine to those that need most.
 
-use fp4_formats::gemm::{Problems, Split, sm80, sm90, sm100};
+use fp4_formats::gemm::table::{Kernel, kernels};
+use fp4_formats::gemm::{Operands, Problems, Split, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{
     Arch, FloatType, HalfType, Operand, ScaleLayout, TensorFamily, gemv as contract,
@@ -71,52 +72,43 @@ fn activations(operand: Operand) -> ActivationInput {
     }
 }
 
-fn configs(arch: Arch) -> Vec<Config> {
-    match arch.tensor() {
-        TensorFamily::MmaSync => {
-            let of = |config: &'static sm80::config::Sm80Config| Config {
-                name: config.name,
-                format: config.scheme.format,
-                activations: activations(config.scheme.operand),
-                splits: match config.problems {
-                    Problems::Grouped | Problems::Mixed => vec![Split::StreamK],
-                    Problems::Uniform => vec![Split::None, Split::StreamK],
-                },
-                tile: [config.rows as usize, config.tokens as usize],
-                problems: config.problems,
-            };
-            sm80::all().map(of).collect()
+/// The splits of K that a kernel is tried with.
+fn splits(tensor: TensorFamily, kernel: &Kernel) -> Vec<Split> {
+    match (tensor, kernel.problems) {
+        (TensorFamily::Tcgen05, _) => sm100::config::named(kernel.name).splits().collect(),
+        (TensorFamily::MmaSync | TensorFamily::Wgmma, Problems::Grouped | Problems::Mixed) => {
+            vec![Split::StreamK]
         }
-        TensorFamily::Wgmma => {
-            let of = |config: &'static sm90::config::Sm90Config| Config {
-                name: config.name,
-                format: config.scheme.format,
-                activations: activations(config.scheme.operand),
-                splits: match (config.problems, config.multicast) {
-                    (Problems::Grouped | Problems::Mixed, _) => vec![Split::StreamK],
-                    (Problems::Uniform, 1) => vec![Split::None, Split::Cluster(2), Split::StreamK],
-                    (Problems::Uniform, _) => vec![Split::None, Split::StreamK],
-                },
-                tile: [config.rows as usize, config.tokens as usize],
-                problems: config.problems,
-            };
-            sm90::all().map(of).collect()
+        (TensorFamily::Wgmma, Problems::Uniform)
+            if sm90::config::named(kernel.name).max_split() > 1 =>
+        {
+            vec![Split::None, Split::Cluster(2), Split::StreamK]
         }
-        TensorFamily::Tcgen05 => {
-            let of = |config: &'static sm100::Sm100Config| Config {
-                name: config.name,
-                format: config.format,
-                activations: config.activations.map_or(ActivationInput::Fp4, activations),
-                splits: config.splits().collect(),
-                tile: [128 * config.cta_group as usize, config.columns as usize],
-                problems: config.problems,
-            };
-            // A pair of CTAs and clusters come after single ones.
-            let mut all: Vec<Config> = sm100::all().map(of).collect();
-            all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
-            all
+        (TensorFamily::MmaSync | TensorFamily::Wgmma, Problems::Uniform) => {
+            vec![Split::None, Split::StreamK]
         }
     }
+}
+
+fn configs(arch: Arch) -> Vec<Config> {
+    let tensor = arch.tensor();
+    let of = |kernel: &Kernel| {
+        let Kernel { name, operands: Operands { weights, activations: operand }, .. } = *kernel;
+        Config {
+            name,
+            format: weights,
+            activations: operand.map_or(ActivationInput::Fp4, activations),
+            splits: splits(tensor, kernel),
+            tile: kernel.tile.map(|extent| extent as usize),
+            problems: kernel.problems,
+        }
+    };
+    let mut all: Vec<Config> = kernels(tensor).iter().map(of).collect();
+    if tensor == TensorFamily::Tcgen05 {
+        // A pair of CTAs and clusters come after single ones.
+        all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
+    }
+    all
 }
 
 impl Config {

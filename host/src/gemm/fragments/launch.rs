@@ -1,29 +1,45 @@
-//! Launching on sm_90a: block-scaled activations are decoded first, and floats that become e4m3 are
+//! The launches of a product: block-scaled activations are decoded first, and floats that become e4m3 are
 //! quantised.
 
 use fp4_formats::Divisor;
-use fp4_formats::gemm::sm90::{Sm90GroupedParams, Sm90Params, activations_map};
-use fp4_formats::gemm::{EvenRuns, Groups, NextWeights};
+use fp4_formats::gemm::{Epilogue, EvenRuns, GroupedParams, Groups, NextWeights};
 use fp4_formats::params::bytes;
 
-use super::kernel::Sm90Kernel;
+use super::{FragmentKernel, Fragments, order};
 use crate::device::{LaunchSpec, Queue};
 use crate::error::Result;
 use crate::gemm::buffers::CheckedActivations;
+use crate::gemm::decoded;
 use crate::gemm::family::{Kernel, Launch, LaunchShape};
 use crate::gemm::fp8::{self, PlacedBytes, matrix_bytes};
 use crate::gemm::groups::GroupedRuns;
-use crate::gemm::parts::WorkspaceParts;
-use crate::gemm::{decoded, fragments};
-use crate::plan::sm90 as estimate;
 
-impl Sm90Kernel {
+/// The operands and results of a launch, as its parameters state them.
+pub(in crate::gemm) struct Placed {
+    /// Address of the activations that are multiplied.
+    pub activations: u64,
+    /// Bytes from one batch entry's activations to the next; 0 where all share them.
+    pub activation_stride: u64,
+    /// Address of the repacked weights.
+    pub weights: u64,
+    /// Bytes from one batch entry's weights to the next; 0 where all share them.
+    pub weight_stride: u64,
+    /// Address of the partial sums of tiles that several CTAs compute.
+    pub partials: u64,
+    /// Address of the CTAs' flags.
+    pub flags: u64,
+    /// The epilogue. Tokens' scales of activations in e4m3 are in the place of row factors.
+    pub epilogue: Epilogue,
+    /// Scales from one batch entry's tokens to the next's; 0 without scales, and where all share them.
+    pub scale_stride: u32,
+}
+
+impl<C: Fragments> FragmentKernel<C> {
     /// Gives the launches of a product to a queue.
     ///
     /// # Errors
     /// The errors of the device.
     pub fn give<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
-        let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let LaunchShape { ctas, cluster, threads, dynamic_shared, .. } = self.shape();
         // The plan has checked that a launch has so many.
         let ctas = ctas as u32;
@@ -31,22 +47,9 @@ impl Sm90Kernel {
         self.make_before(launch, queue)?;
         let grouped;
         let params: &[u8] = match (launch.groups, self.groups) {
-            (Some(groups), Some(GroupedRuns { least, .. })) => {
-                // CTAs of a multicast have a run together.
-                let runs = Divisor::nearest(ctas / config.multicast);
-                let tile = Divisor::nearest(schedule.steps());
-                let weight = config.tiling().most_weight();
-                let slack = estimate::whole_tile_slack(config) * weight;
-                let least = least * weight;
-                let runs = EvenRuns { ctas: runs, tile, least, slack };
-                let row_tiles = Divisor::nearest(self.problem.n.div_ceil(config.work_shape().rows));
-                // The kernel numbers the next product's tiles as its own.
-                let next = groups.next.row_tiles.value();
-                let tiles = groups.most_token_tiles(config.tokens).saturating_mul(next.into());
-                let numbered = tiles + u64::from(runs.ctas.value()) < Divisor::DIVIDENDS.into();
-                let next = if numbered { groups.next } else { NextWeights::NONE };
-                let groups = Groups { row_tiles, runs, next, ..groups };
-                grouped = Sm90GroupedParams { gemm: params, groups };
+            (Some(groups), Some(runs)) => {
+                let groups = self.runs(groups, runs);
+                grouped = C::GroupedParams::from(GroupedParams { gemm: params, groups });
                 bytes(&grouped)
             }
             (Some(_), None) | (None, _) => bytes(&params),
@@ -66,17 +69,30 @@ impl Sm90Kernel {
         unsafe { queue.launch(launch.kernels, launch.kernel, &spec) }
     }
 
-    /// Offsets in a workspace that is large enough.
-    ///
-    /// # Errors
-    /// [`Error::Overflow`](crate::error::Error::Overflow), which planning would have met.
-    fn parts(&self, launch: &Launch<'_>) -> Result<WorkspaceParts> {
-        self.workspace(launch.kind)
+    /// The groups with their row tiles and runs.
+    fn runs(&self, groups: Groups, GroupedRuns { least, .. }: GroupedRuns) -> Groups {
+        let (config, schedule) = (self.estimate.config, self.estimate.schedule);
+        let tile = config.tile();
+        let weight = tile.tiling.most_weight();
+        let runs = EvenRuns {
+            // CTAs of a multicast have a run together.
+            ctas: Divisor::nearest(self.estimate.ctas as u32 / tile.multicast),
+            tile: Divisor::nearest(schedule.steps()),
+            least: least * weight,
+            slack: config.whole_tile_slack() * weight,
+        };
+        let row_tiles = Divisor::nearest(self.problem.n.div_ceil(tile.rows * tile.multicast));
+        // The kernel numbers the next product's tiles as its own.
+        let next = groups.next.row_tiles.value();
+        let tiles = groups.most_token_tiles(tile.tokens).saturating_mul(next.into());
+        let numbered = tiles + u64::from(runs.ctas.value()) < Divisor::DIVIDENDS.into();
+        let next = if numbered { groups.next } else { NextWeights::NONE };
+        Groups { row_tiles, runs, next, ..groups }
     }
 
     /// Addresses of decoded or quantised activations, and of their tokens' scales.
     fn made(&self, launch: &Launch<'_>) -> Result<[u64; 2]> {
-        let parts = self.parts(launch)?;
+        let parts = self.workspace(launch.kind)?;
         Ok([parts.activations, parts.scales].map(|at| launch.workspace + at as u64))
     }
 
@@ -85,44 +101,37 @@ impl Sm90Kernel {
     /// # Errors
     /// The errors of the device; [`Error::Shape`](crate::error::Error::Shape) for row factors beside
     /// tokens' scales.
-    pub fn params(&self, launch: &Launch<'_>) -> Result<Sm90Params> {
+    pub fn params(&self, launch: &Launch<'_>) -> Result<C::Params> {
         let &Launch { weights, mut epilogue, workspace, .. } = launch;
-        let (parts, made) = (self.parts(launch)?, self.made(launch)?);
-        let (config, schedule) = (self.estimate.config, self.estimate.schedule);
-        let device = launch.kernels.device();
+        let (parts, made) = (self.workspace(launch.kind)?, self.made(launch)?);
         let spacing = launch.strides.activations;
-        let mut row_factor_stride = 0;
+        let mut scale_stride = 0;
         let mut scaled = |bytes: PlacedBytes| {
             epilogue = bytes.scaling(epilogue);
-            row_factor_stride = bytes.scale_stride;
+            scale_stride = bytes.scale_stride;
             (bytes.elements, bytes.stride)
         };
-        let (activations, stride) = match launch.activations {
+        let (activations, activation_stride) = match launch.activations {
             CheckedActivations::Halves(address) => (address, spacing.stride as u64),
             CheckedActivations::Blocks { .. } => {
-                let matrix = matrix_bytes(&self.problem, config.scheme.operand);
+                let matrix = matrix_bytes(&self.problem, self.estimate.config.scheme().operand);
                 (made[0], if spacing.stride == 0 { 0 } else { matrix })
             }
             CheckedActivations::ToFp8(_) => scaled(PlacedBytes::made(launch, &self.problem, made)),
             CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?),
         };
-        let map = activations_map(config, &self.problem, stride);
-        let matrix = fragments::layout(&weights.form).bytes().unwrap_or(0);
-        Ok(Sm90Params {
-            activations: device.tensor_map(&map, activations)?,
+        let matrix = order::layout(&weights.form).bytes().unwrap_or(0);
+        let placed = Placed {
+            activations,
+            activation_stride,
             weights: weights.address,
             weight_stride: if weights.batch == 1 { 0 } else { matrix },
             partials: workspace + parts.partials as u64,
             flags: workspace,
             epilogue,
-            problem: self.problem,
-            schedule,
-            row_factor_stride,
-            from_registers: u32::from(!self.mixed && config.stores_from_registers(&epilogue)),
-            plain: u32::from(epilogue.is_plain()),
-            one: 1,
-            walk: config.tiles(&self.problem).counts.walk,
-        })
+            scale_stride,
+        };
+        C::params(self, placed, launch.kernels.device())
     }
 
     /// Gives a queue decoding block-scaled activations, or quantising floats to e4m3, to the workspace; nothing

@@ -1,25 +1,22 @@
-//! A kernel of sm_90a with a schedule for one problem.
+//! A kernel with a schedule for one problem.
 
-use fp4_formats::TensorFamily;
-use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::sm90::config::{self, K_STEP, MAX_BLOCKS, THREADS};
-use fp4_formats::gemm::{Problem, ResultType};
+use fp4_formats::gemm::{Problem, ResultType, Tiles};
 use fp4_formats::params::bytes;
 
+use super::{Fragments, order};
 use crate::device::Queue;
 use crate::error::Result;
 use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored};
-use crate::gemm::fp8;
 use crate::gemm::groups::GroupedRuns;
 use crate::gemm::parts::WorkspaceParts;
 use crate::gemm::strides::Entries;
-use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm, decoded};
-use crate::plan::sm90::{self as estimate, Estimate};
+use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm, decoded, fp8};
+use crate::plan::fragments::{Estimate, Tile};
 use crate::quantize::device::PlannedKernel;
 
-/// A kernel of sm_90a with a schedule for one problem.
+/// A kernel with a schedule for one problem.
 #[derive(Debug)]
-pub(super) struct Sm90Kernel {
+pub(in crate::gemm) struct FragmentKernel<C: Fragments> {
     /// Sizes; of a grouped product, those of its matrices.
     pub problem: Problem,
     /// The runs of a grouped product.
@@ -28,17 +25,17 @@ pub(super) struct Sm90Kernel {
     pub mixed: bool,
     /// Streaming multiprocessors that the estimate was made for.
     pub sms: u32,
-    pub estimate: Estimate,
+    pub estimate: Estimate<C>,
 }
 
-impl Sm90Kernel {
+impl<C: Fragments> FragmentKernel<C> {
     /// Returns the layout of the workspace.
     ///
     /// # Errors
     /// [`Error::Overflow`](crate::error::Error::Overflow).
     pub fn workspace(&self, kind: ActivationKind) -> Result<WorkspaceParts> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
-        let flags = self.sms as usize * MAX_BLOCKS as usize * size_of::<u32>();
+        let flags = self.sms as usize * C::MAX_BLOCKS as usize * size_of::<u32>();
         let made = match kind {
             ActivationKind::Blocks { .. } => {
                 decoded::bytes_of_all(&self.problem, kind.operand()).map(|bytes| [bytes, 0])
@@ -47,7 +44,7 @@ impl Sm90Kernel {
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
         };
         let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
-        let sums = if has_fix_up { *ctas * u64::from(config.partial_bytes()) } else { 0 };
+        let sums = if has_fix_up { *ctas * u64::from(config.tile().partial_bytes) } else { 0 };
         WorkspaceParts::new(&self.problem, flags, made, sums)
     }
 
@@ -58,12 +55,17 @@ impl Sm90Kernel {
             None => self.problem,
         }
     }
+
+    /// The tiles of the problem; those of a multicast count as one.
+    pub fn tiles(&self) -> Tiles {
+        self.estimate.config.tiles(&self.problem)
+    }
 }
 
-impl Kernel for Sm90Kernel {
+impl<C: Fragments> Kernel for FragmentKernel<C> {
     fn candidate(&self) -> Candidate {
         let Estimate { config, split, ctas, waves, cycles, bound, .. } = self.estimate;
-        Candidate { kernel: config.name, split, ctas, waves, cycles, bound }
+        Candidate { kernel: config.name(), split, ctas, waves, cycles, bound }
     }
 
     fn problem(&self) -> &Problem {
@@ -72,51 +74,38 @@ impl Kernel for Sm90Kernel {
 
     fn shape(&self) -> LaunchShape {
         let Estimate { config, schedule, ctas, resident, .. } = self.estimate;
+        let Tile { rows, tokens, multicast, threads, stages, .. } = config.tile();
         LaunchShape {
             ctas,
-            cluster: schedule.cluster().value() * config.multicast,
-            threads: THREADS,
-            dynamic_shared: config.launch_shared_bytes(resident),
-            stages: config.stages(),
-            tile: [config.rows, config.tokens],
+            cluster: schedule.cluster().value() * multicast,
+            threads,
+            dynamic_shared: config.shared_bytes(resident),
+            stages,
+            tile: [rows, tokens],
         }
     }
 
-    /// Counts 16-bit or decoded activations and repacked weights, for the steps of all tiles.
+    /// Counts 16-bit, quantised or decoded activations and repacked weights, for the steps of all tiles.
     fn reads(&self) -> Reads {
         let (config, problem) = (self.estimate.config, &self.expected());
-        let tiles = config.tiles(problem);
-        let steps = tiles.count() * u64::from(problem.k.div_ceil(K_STEP));
+        let (tile, tiles) = (config.tile(), config.tiles(problem));
         Reads {
             activation_passes: tiles.row_tiles().into(),
-            weight_passes: config.token_tiles(problem.m).into(),
-            bytes: steps
-                * u64::from(config.multicast * config.weight_bytes() + config.activation_bytes()),
+            weight_passes: tiles.token_tiles().into(),
+            bytes: tiles.count() * u64::from(tile.steps(problem)) * u64::from(tile.step_bytes),
         }
     }
 
     fn additions(&self) -> u32 {
-        let Estimate { config, schedule, .. } = &self.estimate;
-        let operand = config.scheme.operand;
         match self.groups {
-            Some(GroupedRuns { least, .. }) => {
-                config::grouped_additions(operand, schedule.steps(), least)
-            }
-            None => config::additions(operand, schedule),
+            Some(GroupedRuns { least, .. }) => self.estimate.grouped_additions(least),
+            None => self.estimate.additions(),
         }
     }
 
     fn weight_form(&self) -> WeightForm {
-        let Scheme { format, operand } = self.estimate.config.scheme;
-        let (activations, Problem { n, k, .. }) = (Some(operand), self.problem);
-        WeightForm {
-            tensor: TensorFamily::Wgmma,
-            format,
-            activations,
-            rows: n,
-            columns: k,
-            gated: None,
-        }
+        let Problem { n, k, .. } = self.problem;
+        order::form::<C>(self.estimate.config.scheme(), [n, k])
     }
 
     fn decoded_scale(&self, kind: ActivationKind) -> f32 {
@@ -139,57 +128,50 @@ impl Kernel for Sm90Kernel {
 
     fn store_cycles(&self, result: ResultType) -> u64 {
         let Estimate { config, schedule, .. } = &self.estimate;
-        estimate::store_cycles(config, schedule.cluster().value(), result)
+        config.store_cycles(schedule.cluster().value(), result)
     }
 
     fn why(&self, chosen: &str, kind: ActivationKind) -> Vec<String> {
         let Estimate { config, schedule, ctas, waves, bound, .. } = &self.estimate;
+        let (tile, sms) = (config.tile(), self.sms);
+        let (steps, k_step) = (schedule.steps(), tile.k_step);
+        let mut why = Vec::new();
         if let Some(GroupedRuns { expected: [groups, tokens], least }) = self.groups {
-            let mut why = vec![format!(
-                "{chosen} for {tokens} tokens of each of {groups} groups: tiles of {} steps of K = \
-                 {K_STEP} in even runs of {least} or more for {ctas} CTAs on {} SMs; the kernel \
-                 finds out how many tiles there are",
-                schedule.steps(),
-                self.sms,
-            )];
-            why.extend(made(kind));
-            return why;
-        }
-        if self.mixed {
-            let mut why = vec![format!(
-                "{} tiles of {} steps of K = {K_STEP} beside those of other products: {ctas} CTAs \
-                 or fewer on {} SMs take whole tiles in turn, the longest first",
-                self.tiles(),
-                schedule.steps(),
-                self.sms,
-            )];
-            why.extend(made(kind));
-            return why;
-        }
-        let mut why = vec![format!(
-            "{chosen}: {} {} of {} steps of K = {K_STEP}, at most {} steps per CTA, {ctas} CTAs in \
-             {waves} waves on {} SMs, the main loop bound by {bound}",
-            config.tiles(&self.problem).count(),
-            if config.multicast > 1 { "pairs of tiles" } else { "tiles" },
-            schedule.steps(),
-            schedule.most(),
-            self.sms,
-        )];
-        if schedule.parts() > 1 {
-            let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };
             why.push(format!(
-                "up to {} CTAs split the K of a tile; their partial sums meet in {place}",
-                schedule.parts()
+                "{chosen} for {tokens} tokens of each of {groups} groups: tiles of {steps} steps of K = \
+                 {k_step} in even runs of {least} or more for {ctas} CTAs on {sms} SMs; the kernel \
+                 finds out how many tiles there are"
             ));
-        }
-        if config.multicast > 1 {
+        } else if self.mixed {
             why.push(format!(
-                "{} CTAs of a cluster compute tiles of neighbouring rows; each copies {} of the {} \
-                 tokens to all by multicast",
-                config.multicast,
-                config.box_tokens(),
-                config.tokens
+                "{} tiles of {steps} steps of K = {k_step} beside those of other products: {ctas} CTAs \
+                 or fewer on {sms} SMs take whole tiles in turn, the longest first",
+                self.tiles().count(),
             ));
+        } else {
+            why.push(format!(
+                "{chosen}: {} {} of {steps} steps of K = {k_step}, at most {} steps per CTA, {ctas} CTAs \
+                 in {waves} waves on {sms} SMs, the main loop bound by {bound}",
+                self.tiles().count(),
+                if tile.multicast > 1 { "pairs of tiles" } else { "tiles" },
+                schedule.most(),
+            ));
+            if schedule.parts() > 1 {
+                let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };
+                why.push(format!(
+                    "up to {} CTAs split the K of a tile; their partial sums meet in {place}",
+                    schedule.parts()
+                ));
+            }
+            if tile.multicast > 1 {
+                why.push(format!(
+                    "{} CTAs of a cluster compute tiles of neighbouring rows; each copies {} of the {} \
+                     tokens to all by multicast",
+                    tile.multicast,
+                    tile.tokens / tile.multicast,
+                    tile.tokens
+                ));
+            }
         }
         why.extend(made(kind));
         why
@@ -200,7 +182,7 @@ impl Kernel for Sm90Kernel {
     }
 
     fn tiles(&self) -> u64 {
-        self.estimate.config.tiles(&self.problem).count()
+        self.tiles().count()
     }
 
     fn launch<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {

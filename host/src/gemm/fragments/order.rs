@@ -1,4 +1,4 @@
-//! Weights in the order of the A fragments of 16-bit products, for `mma.sync` and `wgmma`.
+//! Weights in the order of the A fragments of 16-bit products, and of e4m3.
 
 use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::fragments::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
@@ -6,8 +6,16 @@ use fp4_formats::gemm::fragments::{Scheme, WeightLayout};
 use fp4_formats::pack;
 use rayon::prelude::*;
 
-use super::WeightForm;
-use super::form::BlockRows;
+use super::Fragments;
+use crate::gemm::WeightForm;
+use crate::gemm::form::BlockRows;
+
+/// The weights of `rows` by `columns` that the kernels of `C` take for a scheme.
+pub(super) fn form<C: Fragments>(scheme: Scheme, [rows, columns]: [u32; 2]) -> WeightForm {
+    let Scheme { format, operand } = scheme;
+    let (tensor, activations) = (C::TENSOR, Some(operand));
+    WeightForm { tensor, format, activations, rows, columns, gated: None }
+}
 
 /// The layout of a matrix in an order of fragments.
 pub(super) fn layout(form: &WeightForm) -> WeightLayout {

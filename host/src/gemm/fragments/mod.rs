@@ -1,0 +1,213 @@
+//! GEMM on tensor cores that take weights from registers: the kernel decodes weights to fragments; a launch before
+//! it decodes block-scaled activations, or quantises floats to e4m3.
+//!
+//! | file | topic |
+//! | --- | --- |
+//! | [`kernel`] | a kernel with a schedule for one problem |
+//! | [`launch`] | its launches |
+//! | [`order`] | repacking weights |
+//!
+//! Tensor cores differ in what [`Fragments`] asks for.
+
+mod kernel;
+mod launch;
+mod order;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::fragments::Scheme;
+use fp4_formats::gemm::{GroupedParams, NextWeights, Operands, Problem, Split};
+use fp4_formats::params::Block;
+use fp4_formats::quantize::Format;
+use fp4_formats::{Divisor, TensorFamily};
+
+use super::candidate::Request;
+use super::check::{check_unsplit, operands};
+use super::family::{Family, Kernel};
+use super::form::{BlockRows, PlacedWeights};
+use super::groups::{GroupRequest, GroupedRuns};
+use super::{ActivationKind, WeightForm};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::plan::fragments::{self as estimate, Configuration, Estimate};
+pub(super) use kernel::FragmentKernel;
+pub(super) use launch::Placed;
+
+/// Tensor cores that take weights from registers, by the configurations of their kernels.
+pub(super) trait Fragments: Configuration {
+    /// The tensor cores.
+    const TENSOR: TensorFamily;
+    /// Chunks of weights at the beginning of each row tile that a launch before a product brings to L2; 0 where
+    /// launches do not overlap.
+    const NEXT_CHUNKS: u32;
+    /// The parameter block that all kernels take.
+    type Params: Block;
+    /// The block that kernels of grouped products take.
+    type GroupedParams: Block + From<GroupedParams<Self::Params>>;
+
+    /// The parameters of a launch with these operands.
+    ///
+    /// # Errors
+    /// The errors of the device.
+    fn params(
+        kernel: &FragmentKernel<Self>,
+        placed: Placed,
+        device: &Device,
+    ) -> Result<Self::Params>;
+}
+
+/// The family of tensor cores with the configurations `C`.
+pub(super) struct FragmentFamily<C>(pub PhantomData<C>);
+
+/// Checks that there are kernels for the formats, and returns the scheme of the weights.
+///
+/// # Errors
+/// [`Error::Shape`].
+fn scheme<C: Fragments>(format: Format, kind: ActivationKind) -> Result<Scheme> {
+    let Operands { weights, .. } = operands(C::TENSOR, format, kind)?;
+    Ok(Scheme { format: weights, operand: kind.operand() })
+}
+
+/// The names of a scheme's kernels in `table`.
+fn names<C: Fragments>(table: &'static [C], scheme: Scheme) -> impl Iterator<Item = &'static str> {
+    estimate::of(table, scheme).map(C::name)
+}
+
+/// The kernels with these estimates, the cheapest first.
+fn cheapest_first<C: Fragments>(
+    mut found: Vec<Estimate<C>>,
+    kernel: impl Fn(Estimate<C>) -> FragmentKernel<C>,
+) -> Vec<Arc<dyn Kernel>> {
+    found.sort_by_key(|found| found.cycles);
+    found.into_iter().map(|found| Arc::new(kernel(found)) as Arc<dyn Kernel>).collect()
+}
+
+impl<C: Fragments> Family for FragmentFamily<C> {
+    fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
+        let Request { problem, asked, machine, overrides } = request;
+        let scheme = scheme::<C>(asked.format, asked.activations)?;
+        request.check_kernel(names(C::CONFIGS, scheme))?;
+        let may_be = |config: &C| request.may_be(config.name());
+        let splits = estimate::of(C::CONFIGS, scheme).filter(|config| may_be(config));
+        let splits = splits.map(|config| config.max_split().min(config.tile().steps(problem)));
+        let most = splits.max().unwrap_or(1);
+        if let Some(split @ Split::Cluster(ctas)) = overrides.split
+            && !(2..=most).contains(&ctas)
+        {
+            let required = match most {
+                1 => "none or stream-k".into(),
+                most => format!("none, stream-k, or cluster:N with N of at most {most}"),
+            };
+            return Err(Error::shape("split of K", required, split));
+        }
+        let sms = machine.sms.max(1);
+        let found = estimate::candidates(scheme, problem, sms, asked.output.planned())
+            .filter(|found| may_be(found.config))
+            .filter(|found| overrides.split.is_none_or(|split| split == found.split))
+            .collect();
+        let problem = *problem;
+        Ok(cheapest_first(found, |estimate| FragmentKernel {
+            problem,
+            groups: None,
+            mixed: false,
+            sms,
+            estimate,
+        }))
+    }
+
+    fn grouped(
+        &self,
+        request: &Request<'_>,
+        groups: &GroupRequest,
+    ) -> Result<Vec<Arc<dyn Kernel>>> {
+        let &Request { problem, asked, machine, overrides } = request;
+        let scheme = scheme::<C>(asked.format, asked.activations)?;
+        request.check_kernel(names(C::GROUPED, scheme))?;
+        if let Some(split) = overrides.split
+            && split != Split::StreamK
+        {
+            return Err(Error::shape("split of K", "stream-k, for a grouped product", split));
+        }
+        let sms = machine.sms.max(1);
+        let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..problem };
+        let found: Vec<_> = estimate::grouped::<C>(scheme, &expected, sms, asked.output.planned())
+            .filter(|found| request.may_be(found.config.name()))
+            .map(|found| Estimate { split: Split::StreamK, ..found })
+            .collect();
+        for Estimate { config, ctas, .. } in &found {
+            let tile = config.tile();
+            let row_tiles = u64::from(problem.n.div_ceil(tile.rows));
+            let tiles = groups.most_token_tiles(&problem, tile.tokens) * row_tiles;
+            let most = u64::from(Divisor::DIVIDENDS) - ctas;
+            let weight = u64::from(tile.tiling.most_weight());
+            let work = tiles.saturating_mul(u64::from(tile.steps(&problem)) * weight);
+            if work >= most {
+                let required = format!("less than {most}");
+                return Err(Error::shape("work of all tiles", required, work));
+            }
+        }
+        Ok(cheapest_first(found, |estimate| {
+            let steps = estimate.config.tile().steps(&problem);
+            let least = steps.div_ceil(GroupedRuns::MOST_PARTS);
+            let groups = Some(GroupedRuns { expected: groups.expected, least });
+            FragmentKernel { problem, groups, mixed: false, sms, estimate }
+        }))
+    }
+
+    fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
+        let kernel = |request: &Request<'_>| {
+            let &Request { problem, asked, machine, overrides } = request;
+            let scheme = scheme::<C>(asked.format, asked.activations)?;
+            request.check_kernel(names(C::MIXED, scheme))?;
+            check_unsplit(overrides)?;
+            let sms = machine.sms.max(1);
+            let found = estimate::mixed::<C>(scheme, &problem, sms, asked.output.planned());
+            let estimate = found.ok_or_else(|| {
+                Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
+            })?;
+            let kernel = FragmentKernel { problem, groups: None, mixed: true, sms, estimate };
+            Ok(Arc::new(kernel) as Arc<dyn Kernel>)
+        };
+        requests.iter().map(kernel).collect()
+    }
+
+    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
+        let scheme = Scheme { format, operand: kind.operand() };
+        estimate::of(C::CONFIGS, scheme).map(|config| config.tile().tokens as usize).collect()
+    }
+
+    fn weight_form(
+        &self,
+        format: Format,
+        kind: ActivationKind,
+        sizes: [u32; 2],
+    ) -> Result<WeightForm> {
+        Ok(order::form::<C>(scheme::<C>(format, kind)?, sizes))
+    }
+
+    fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
+        order::bytes(form, batch)
+    }
+
+    fn next_weights(&self, weights: PlacedWeights) -> NextWeights {
+        if C::NEXT_CHUNKS == 0 {
+            return NextWeights::NONE;
+        }
+        let layout = order::layout(&weights.form);
+        let most = C::NEXT_CHUNKS * layout.scheme.chunk_bytes();
+        let bytes = layout.row_bytes().min(u64::from(most));
+        NextWeights {
+            weights: weights.address,
+            problem_stride: layout.bytes().unwrap_or(0),
+            row_stride: layout.row_bytes(),
+            bytes: bytes as u32,
+            row_tiles: Divisor::nearest(layout.row_chunks()),
+        }
+    }
+
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost> {
+        Ok(order::repack(form, weights, bytes))
+    }
+}

@@ -1,0 +1,43 @@
+//! GEMM by `mma.sync`.
+
+use fp4_formats::TensorFamily;
+use fp4_formats::gemm::sm80::{Sm80Config, Sm80GroupedParams, Sm80Params};
+
+use super::fragments::{FragmentKernel, Fragments, Placed};
+use crate::device::Device;
+use crate::error::Result;
+
+impl Fragments for Sm80Config {
+    const TENSOR: TensorFamily = TensorFamily::MmaSync;
+    const NEXT_CHUNKS: u32 = 0;
+    type Params = Sm80Params;
+    type GroupedParams = Sm80GroupedParams;
+
+    fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm80Params> {
+        // No kernel takes e4m3, whose tokens alone have scales.
+        let Placed {
+            activations,
+            activation_stride,
+            weights,
+            weight_stride,
+            partials,
+            flags,
+            epilogue,
+            scale_stride: _,
+        } = placed;
+        Ok(Sm80Params {
+            activations,
+            activation_stride,
+            weights,
+            weight_stride,
+            partials,
+            flags,
+            epilogue,
+            problem: kernel.problem,
+            schedule: kernel.estimate.schedule,
+            plain: u32::from(epilogue.is_plain()),
+            one: 1,
+            walk: kernel.tiles().counts.walk,
+        })
+    }
+}
