@@ -1,77 +1,11 @@
-//! The choice among configurations whose kernels decode weights into fragments. Tensor cores differ in the tables
-//! and in the model of the costs, which each brings as a [`Configuration`].
+//! The choice among configurations whose kernels decode weights into fragments. Tensor cores differ in their tables
+//! and in the model of the costs.
 
-use std::fmt::Debug;
+use fp4_formats::gemm::fragments::{FragmentConfig, Scheme};
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 
-use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::groups::Tiling;
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
-
-/// The sizes of a configuration, as far as a launch and its plan depend on them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tile {
-    /// Rows of the weights in a CTA's tile.
-    pub rows: u32,
-    /// Tokens of the tile.
-    pub tokens: u32,
-    /// CTAs of a cluster that compute tiles of neighbouring rows and share the tokens' copies; 1 for none.
-    pub multicast: u32,
-    /// Columns of K of a step.
-    pub k_step: u32,
-    /// Bytes that the copies of a step bring, to all CTAs of a multicast.
-    pub step_bytes: u32,
-    /// Bytes of the partial sums of a tile.
-    pub partial_bytes: u32,
-    /// CTAs that an SM may have at a time.
-    pub min_blocks: u32,
-    /// Threads of a CTA.
-    pub threads: u32,
-    /// Stages of the pipeline.
-    pub stages: u32,
-    /// The division of a grouped product's tokens into tiles.
-    pub tiling: Tiling,
-}
-
-impl Tile {
-    /// The K steps of a tile.
-    #[must_use]
-    pub const fn steps(&self, problem: &Problem) -> u32 {
-        problem.k.div_ceil(self.k_step)
-    }
-}
-
-/// A kernel's row of a table.
-pub trait Configuration: Copy + Debug + Eq + Send + Sync + 'static {
-    /// The configurations of dense and batched products.
-    const CONFIGS: &'static [Self];
-    /// The configurations of grouped products.
-    const GROUPED: &'static [Self];
-    /// The configurations of mixed products.
-    const MIXED: &'static [Self];
-    /// The most CTAs that a configuration may want on an SM.
-    const MAX_BLOCKS: u32;
-
-    /// The kernel's name.
-    fn name(&self) -> &'static str;
-
-    /// The types of the weights and of what they are decoded to.
-    fn scheme(&self) -> Scheme;
-
-    /// Its sizes.
-    fn tile(&self) -> Tile;
-
-    /// The tiles of a dense or batched problem; those of a multicast count as one.
-    fn tiles(&self, problem: &Problem) -> Tiles;
-
-    /// The most CTAs of a cluster that split the K of a tile; 1 for none.
-    fn max_split(&self) -> u32;
-
-    /// Bytes of shared memory of a launch that `resident` CTAs have an SM of at a time.
-    fn shared_bytes(&self, resident: u32) -> u32;
-
-    /// f32 additions, one after the other, within `steps` K steps.
-    fn additions_in(&self, steps: u32) -> u32;
-
+/// The cost model of a table's configurations.
+pub trait Costs: FragmentConfig {
     /// The estimate for a split of K and a result of type `result`; that of floats does not depend on which. `None`
     /// where no schedule divides the problem so.
     fn estimate(
@@ -120,7 +54,7 @@ pub struct Estimate<C: 'static> {
     pub bound: &'static str,
 }
 
-impl<C: Configuration> Estimate<C> {
+impl<C: Costs> Estimate<C> {
     /// The same cost for a launch of `ctas` CTAs, all of them resident, that find out on the device which parts of
     /// tiles of `steps` steps they compute.
     #[must_use]
@@ -147,7 +81,7 @@ impl<C: Configuration> Estimate<C> {
 
 /// All candidates of `scheme` for the problem, in the table's order, stream-K first and the
 /// largest cluster last.
-pub fn candidates<C: Configuration>(
+pub fn candidates<C: Costs>(
     scheme: Scheme,
     problem: &Problem,
     sms: u32,
@@ -162,7 +96,7 @@ pub fn candidates<C: Configuration>(
 /// Lists all candidates of `scheme` for a grouped product, in the table's order; `expected` are the
 /// number of problems that have tokens and the tokens of each. They cost as much as the same tiles
 /// in a batch of such problems; the CTAs are as many as are resident at a time.
-pub fn grouped<C: Configuration>(
+pub fn grouped<C: Costs>(
     scheme: Scheme,
     expected: &Problem,
     sms: u32,
@@ -174,7 +108,7 @@ pub fn grouped<C: Configuration>(
 
 /// Estimates `scheme` for one of several mixed products, with all CTAs that are resident; they take
 /// whole tiles. `None` for sizes that no launch takes.
-pub fn mixed<C: Configuration>(
+pub fn mixed<C: Costs>(
     scheme: Scheme,
     problem: &Problem,
     sms: u32,
@@ -184,9 +118,6 @@ pub fn mixed<C: Configuration>(
 }
 
 /// The kernels of `table` for a scheme.
-pub fn of<C: Configuration>(
-    table: &'static [C],
-    scheme: Scheme,
-) -> impl Iterator<Item = &'static C> {
+pub fn of<C: Costs>(table: &'static [C], scheme: Scheme) -> impl Iterator<Item = &'static C> {
     table.iter().filter(move |config| config.scheme() == scheme)
 }

@@ -1,12 +1,11 @@
 //! The cost model of sm_80's configurations and schedules, and the choice by it.
 
 use fp4_formats::WARP;
-use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MAX_BLOCKS, MIXED, Sm80Config, THREADS};
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
+use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MIXED, Sm80Config};
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 
-use super::fragments::{Configuration, Estimate, Tile};
+use super::fragments::{Costs, Estimate};
 
 /// Returns the cycles of an SM for a step of a tile, decoded and multiplied. 0 for a tile that no
 /// configuration has.
@@ -36,13 +35,6 @@ const _: () = {
     }
 };
 
-/// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
-/// runs of a grouped product may be longer by as much if that spares the fix-up.
-const fn whole_tile_slack(config: &Sm80Config) -> u32 {
-    let fix_up = 2 * (config.partial_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
-    (fix_up / product_cycles(config) as u64) as u32 + 1
-}
-
 /// Bytes per cycle from memory to an SM of an H200. GPUs with less choose the same where memory is the limit.
 const DRAM_BYTES: u64 = 16;
 /// Cycles of a launch of CTAs that compute whole tiles, without the stores.
@@ -71,95 +63,7 @@ fn schedule(config: &Sm80Config, split: Split, problem: &Problem, sms: u32) -> O
     Schedule::new(split, config.tiles(problem).count(), problem.k.div_ceil(config.k_step()), fit)
 }
 
-/// Cycles in which a CTA stores the results of a tile.
-const fn store_cycles(config: &Sm80Config, result: ResultType) -> u64 {
-    match result {
-        ResultType::Floats(_) => config.partial_bytes() as u64 / STORE_BYTES,
-        ResultType::Blocks(_) => {
-            let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
-            blocks.div_ceil((WARP * PARTITIONS) as u64) * BLOCK_CYCLES
-        }
-    }
-}
-
-/// The estimate for one candidate with a result of type `result`; that of floats does not depend
-/// on which. `None` where there is no such [`schedule`].
-fn estimate(
-    config: &'static Sm80Config,
-    split: Split,
-    problem: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> Option<Estimate<Sm80Config>> {
-    let schedule = schedule(config, split, problem, sms)?;
-    let tiles = config.tiles(problem).count();
-    let ctas = schedule.ctas(tiles);
-    let fit = u64::from(sms) * u64::from(config.min_blocks);
-    // An SM has so many CTAs at a time, whose products take turns.
-    let resident = ctas.div_ceil(u64::from(sms)).min(config.min_blocks.into());
-    let waves = ctas.div_ceil(fit);
-    let steps = u64::from(schedule.most());
-    let products = steps * u64::from(product_cycles(config)) * resident;
-    let bytes = u64::from(config.weight_bytes() + config.activation_bytes());
-    let dram = steps * u64::from(config.weight_bytes()) * resident / DRAM_BYTES
-        + steps * bytes * resident / (4 * DRAM_BYTES);
-    let (body, bound) = if dram > products { (dram, "dram") } else { (products, "products") };
-    let items = tiles.div_ceil(ctas) + u64::from(schedule.has_fix_up());
-    let mut each = items * (ITEM_CYCLES + store_cycles(config, result));
-    if schedule.has_fix_up() {
-        let parts = u64::from(schedule.parts());
-        each += HANDOVER_CYCLES + (parts - 1) * (u64::from(config.partial_bytes()) / FIX_UP_BYTES);
-    }
-    let cycles = LAUNCH_CYCLES + waves * (body + each);
-    let resident = resident as u32;
-    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
-}
-
-impl Configuration for Sm80Config {
-    const CONFIGS: &'static [Self] = &CONFIGS;
-    const GROUPED: &'static [Self] = &GROUPED;
-    const MIXED: &'static [Self] = &MIXED;
-    const MAX_BLOCKS: u32 = MAX_BLOCKS;
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn scheme(&self) -> Scheme {
-        self.scheme
-    }
-
-    fn tile(&self) -> Tile {
-        Tile {
-            rows: self.rows,
-            tokens: self.tokens,
-            multicast: 1,
-            k_step: self.k_step(),
-            step_bytes: self.stage_bytes(),
-            partial_bytes: self.partial_bytes(),
-            min_blocks: self.min_blocks,
-            threads: THREADS,
-            stages: self.stages(),
-            tiling: self.tiling(),
-        }
-    }
-
-    fn tiles(&self, problem: &Problem) -> Tiles {
-        self.tiles(problem)
-    }
-
-    fn max_split(&self) -> u32 {
-        1
-    }
-
-    fn shared_bytes(&self, _: u32) -> u32 {
-        self.shared_bytes()
-    }
-
-    fn additions_in(&self, steps: u32) -> u32 {
-        self.additions_in(steps)
-    }
-
+impl Costs for Sm80Config {
     fn estimate(
         &'static self,
         split: Split,
@@ -167,7 +71,29 @@ impl Configuration for Sm80Config {
         sms: u32,
         result: ResultType,
     ) -> Option<Estimate<Self>> {
-        estimate(self, split, problem, sms, result)
+        let schedule = schedule(self, split, problem, sms)?;
+        let tiles = self.tiles(problem).count();
+        let ctas = schedule.ctas(tiles);
+        let fit = u64::from(sms) * u64::from(self.min_blocks);
+        // An SM has so many CTAs at a time, whose products take turns.
+        let resident = ctas.div_ceil(u64::from(sms)).min(self.min_blocks.into());
+        let waves = ctas.div_ceil(fit);
+        let steps = u64::from(schedule.most());
+        let products = steps * u64::from(product_cycles(self)) * resident;
+        let bytes = u64::from(self.weight_bytes() + self.activation_bytes());
+        let dram = steps * u64::from(self.weight_bytes()) * resident / DRAM_BYTES
+            + steps * bytes * resident / (4 * DRAM_BYTES);
+        let (body, bound) = if dram > products { (dram, "dram") } else { (products, "products") };
+        let items = tiles.div_ceil(ctas) + u64::from(schedule.has_fix_up());
+        let mut each = items * (ITEM_CYCLES + self.store_cycles(1, result));
+        if schedule.has_fix_up() {
+            let parts = u64::from(schedule.parts());
+            each +=
+                HANDOVER_CYCLES + (parts - 1) * (u64::from(self.partial_bytes()) / FIX_UP_BYTES);
+        }
+        let cycles = LAUNCH_CYCLES + waves * (body + each);
+        let resident = resident as u32;
+        Some(Estimate { config: self, split, ctas, waves, resident, schedule, cycles, bound })
     }
 
     fn found_on_device(
@@ -176,16 +102,23 @@ impl Configuration for Sm80Config {
         sms: u32,
         result: ResultType,
     ) -> Option<Estimate<Self>> {
-        let found = estimate(self, Split::None, expected, sms, result)?;
+        let found = self.estimate(Split::None, expected, sms, result)?;
         let ctas = u64::from(sms) * u64::from(self.min_blocks);
         found.on_device(ctas, expected.k.div_ceil(self.k_step()))
     }
 
     fn store_cycles(&self, _: u32, result: ResultType) -> u64 {
-        store_cycles(self, result)
+        match result {
+            ResultType::Floats(_) => self.partial_bytes() as u64 / STORE_BYTES,
+            ResultType::Blocks(_) => {
+                let blocks = (self.rows * self.tokens / Format::Nvfp4.block()) as u64;
+                blocks.div_ceil((WARP * PARTITIONS) as u64) * BLOCK_CYCLES
+            }
+        }
     }
 
     fn whole_tile_slack(&self) -> u32 {
-        whole_tile_slack(self)
+        let fix_up = 2 * (self.partial_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
+        (fix_up / product_cycles(self) as u64) as u32 + 1
     }
 }

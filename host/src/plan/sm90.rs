@@ -1,15 +1,13 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
-use fp4_formats::gemm::fragments::Scheme;
 use fp4_formats::gemm::sm90::config::{
-    CONFIGS, GROUPED, K_STEP, MAX_BLOCKS, MIXED, PARTITIONS, Sm90Config, THREADS, TRIMMED_TOKENS,
-    WIDE_NARROWEST,
+    CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
+use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, WARP};
 
-use super::fragments::{Configuration, Estimate, Tile};
+use super::fragments::{Costs, Estimate};
 
 /// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
 /// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
@@ -47,13 +45,6 @@ const _: () = {
         }
     }
 };
-
-/// Returns the steps that take as long as sending partial sums, waiting for them and adding them:
-/// runs of a grouped product may be longer by as much if that spares the fix-up.
-const fn whole_tile_slack(config: &Sm90Config) -> u32 {
-    let fix_up = 2 * (config.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
-    (fix_up / product_cycles(config, config.tokens) as u64) as u32 + 1
-}
 
 /// Bytes per cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2075;
@@ -139,95 +130,6 @@ pub fn schedule(
     Some(schedule.keeping(kept_steps(config), tiles))
 }
 
-/// Cycles in which a CTA stores the results of a tile that `parts` CTAs share.
-const fn store_cycles(config: &Sm90Config, parts: u32, result: ResultType) -> u64 {
-    let parts = parts as u64;
-    match result {
-        ResultType::Floats(_) => {
-            let staged = config.stages_results() && parts == 1;
-            config.sum_bytes() as u64 / parts / if staged { STAGED_BYTES } else { STORE_BYTES }
-        }
-        ResultType::Blocks(_) => {
-            let blocks = (config.rows * config.tokens / Format::Nvfp4.block()) as u64;
-            blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
-        }
-    }
-}
-
-/// The estimate for one candidate with a result of type `result`; that of floats does not depend
-/// on which. `None` where there is no such [`schedule`].
-fn estimate(
-    config: &'static Sm90Config,
-    split: Split,
-    problem: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> Option<Estimate<Sm90Config>> {
-    let schedule = schedule(config, split, problem, sms)?;
-    let grid = config.tiles(problem);
-    let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
-    let runs = schedule.ctas(tiles);
-    let ctas = runs * config.multicast as u64;
-    let groups = runs / schedule.cluster().value() as u64;
-    let cluster = schedule.cluster().value() * config.multicast;
-    let mut resident = 1;
-    while resident < config.min_blocks && clusters(sms, cluster, resident) < groups {
-        resident += 1;
-    }
-    let waves = groups.div_ceil(clusters(sms, cluster, resident));
-    let tiling = config.tiling();
-    let step = product_cycles(config, problem.m) * tiling.weight(tiling.width(problem.m))
-        / tiling.most_weight();
-    let (step, mut bound) = (step * resident, "products");
-    let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
-    let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
-    let weights = problem.n.div_ceil(config.rows) as u64
-        * problem.k.div_ceil(K_STEP) as u64
-        * config.weight_bytes() as u64
-        * problem.l as u64;
-    // The first stages of a launch fill while the one before ends.
-    let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
-    let stored = match result {
-        ResultType::Floats(_) => 0,
-        ResultType::Blocks(_) => {
-            result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
-        }
-    };
-    let activations = grid.token_tiles() as u64
-        * problem.k.div_ceil(K_STEP) as u64
-        * config.activation_bytes() as u64
-        * problem.l as u64;
-    // Fewer CTAs than SMs have fewer bytes in flight.
-    let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
-    let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
-        + activations * row_tiles / ACTIVATION_BYTES;
-    if dram > body {
-        (body, bound) = (dram, "dram");
-    }
-    let loaded = weights * grid.token_tiles() as u64 + activations * row_tiles;
-    if loaded / L2_BYTES > body {
-        (body, bound) = (loaded / L2_BYTES, "l2");
-    }
-    let (sums, parts) = (config.sum_bytes() as u64, schedule.parts() as u64);
-    let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
-    if config.multicast > 1 {
-        fixed += MEETING_CYCLES;
-    }
-    if schedule.is_split() {
-        let store = store_cycles(config, schedule.cluster().value(), result);
-        let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
-        fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
-    } else {
-        fixed += tiles.div_ceil(runs) * store_cycles(config, 1, result);
-        if schedule.has_fix_up() {
-            let bytes = if config.copies_partials() { COPIED_BYTES } else { FIX_UP_BYTES };
-            fixed += (parts - 1) * (sums / bytes);
-        }
-    }
-    let cycles = body + waves * fixed;
-    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
-}
-
 /// Returns the cycles of a grouped product in tiles of variable width, with token counts spread evenly from
 /// none to twice the expected ones, without the costs that all such configurations have.
 fn spread_cycles(config: &Sm90Config, expected: &Problem, runs: u64) -> u64 {
@@ -273,84 +175,7 @@ const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
     }
 }
 
-/// Estimates a configuration whose work list is made on the device: the cost of the same tiles in a
-/// batch.
-fn found_on_device(
-    config: &'static Sm90Config,
-    expected: &Problem,
-    sms: u32,
-    result: ResultType,
-) -> Option<Estimate<Sm90Config>> {
-    let mut found = estimate(config, Split::None, expected, sms, result)?;
-    let resident = config.min_blocks;
-    let clusters = clusters(sms, config.multicast, resident);
-    let ctas = clusters * config.multicast as u64;
-    if config.is_wide() {
-        let sibling = GROUPED
-            .iter()
-            .find(|other| other.scheme == config.scheme && other.narrows() && !other.is_wide())?;
-        let narrow = found_on_device(sibling, expected, sms, result)?;
-        let [own, others] = [(config, clusters), (sibling, narrow.ctas)]
-            .map(|(config, runs)| spread_cycles(config, expected, runs));
-        found.cycles = (narrow.cycles + own).saturating_sub(others);
-    }
-    let steps = expected.k.div_ceil(K_STEP);
-    if config.tokens == FEW_TOKENS && config.tiles(expected).token_tiles() == 1 {
-        let of_twice =
-            |other: &&Sm90Config| other.scheme == config.scheme && other.tokens == 2 * FEW_TOKENS;
-        let twice = found_on_device(GROUPED.iter().find(of_twice)?, expected, sms, result)?;
-        let rounds = config.tiles(expected).count().div_ceil(ctas);
-        let longer = rounds * u64::from(steps) * FEW_STEP_CYCLES;
-        found.cycles = (twice.cycles + longer).saturating_sub(LESS_LAUNCH_CYCLES);
-    }
-    found.on_device(ctas, steps)
-}
-
-impl Configuration for Sm90Config {
-    const CONFIGS: &'static [Self] = &CONFIGS;
-    const GROUPED: &'static [Self] = &GROUPED;
-    const MIXED: &'static [Self] = &MIXED;
-    const MAX_BLOCKS: u32 = MAX_BLOCKS;
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn scheme(&self) -> Scheme {
-        self.scheme
-    }
-
-    fn tile(&self) -> Tile {
-        Tile {
-            rows: self.rows,
-            tokens: self.tokens,
-            multicast: self.multicast,
-            k_step: K_STEP,
-            step_bytes: self.multicast * self.weight_bytes() + self.activation_bytes(),
-            partial_bytes: self.partial_bytes(),
-            min_blocks: self.min_blocks,
-            threads: THREADS,
-            stages: self.stages(),
-            tiling: self.tiling(),
-        }
-    }
-
-    fn tiles(&self, problem: &Problem) -> Tiles {
-        self.tiles(problem)
-    }
-
-    fn max_split(&self) -> u32 {
-        self.max_split()
-    }
-
-    fn shared_bytes(&self, resident: u32) -> u32 {
-        self.launch_shared_bytes(resident)
-    }
-
-    fn additions_in(&self, steps: u32) -> u32 {
-        self.additions_in(steps)
-    }
-
+impl Costs for Sm90Config {
     fn estimate(
         &'static self,
         split: Split,
@@ -358,7 +183,69 @@ impl Configuration for Sm90Config {
         sms: u32,
         result: ResultType,
     ) -> Option<Estimate<Self>> {
-        estimate(self, split, problem, sms, result)
+        let schedule = schedule(self, split, problem, sms)?;
+        let grid = self.tiles(problem);
+        let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
+        let runs = schedule.ctas(tiles);
+        let ctas = runs * self.multicast as u64;
+        let groups = runs / schedule.cluster().value() as u64;
+        let cluster = schedule.cluster().value() * self.multicast;
+        let mut resident = 1;
+        while resident < self.min_blocks && clusters(sms, cluster, resident) < groups {
+            resident += 1;
+        }
+        let waves = groups.div_ceil(clusters(sms, cluster, resident));
+        let tiling = self.tiling();
+        let step = product_cycles(self, problem.m) * tiling.weight(tiling.width(problem.m))
+            / tiling.most_weight();
+        let (step, mut bound) = (step * resident, "products");
+        let wait = if self.multicast > 1 { SHARE_CYCLES } else { 0 };
+        let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
+        let weights = problem.n.div_ceil(self.rows) as u64
+            * problem.k.div_ceil(K_STEP) as u64
+            * self.weight_bytes() as u64
+            * problem.l as u64;
+        // The first stages of a launch fill while the one before ends.
+        let early = ctas * self.stages() as u64 * self.weight_bytes() as u64;
+        let stored = match result {
+            ResultType::Floats(_) => 0,
+            ResultType::Blocks(_) => {
+                result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
+            }
+        };
+        let activations = grid.token_tiles() as u64
+            * problem.k.div_ceil(K_STEP) as u64
+            * self.activation_bytes() as u64
+            * problem.l as u64;
+        // Fewer CTAs than SMs have fewer bytes in flight.
+        let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
+        let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
+            + activations * row_tiles / ACTIVATION_BYTES;
+        if dram > body {
+            (body, bound) = (dram, "dram");
+        }
+        let loaded = weights * grid.token_tiles() as u64 + activations * row_tiles;
+        if loaded / L2_BYTES > body {
+            (body, bound) = (loaded / L2_BYTES, "l2");
+        }
+        let (sums, parts) = (self.sum_bytes() as u64, schedule.parts() as u64);
+        let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
+        if self.multicast > 1 {
+            fixed += MEETING_CYCLES;
+        }
+        if schedule.is_split() {
+            let store = self.store_cycles(schedule.cluster().value(), result);
+            let sent = if self.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
+            fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
+        } else {
+            fixed += tiles.div_ceil(runs) * self.store_cycles(1, result);
+            if schedule.has_fix_up() {
+                let bytes = if self.copies_partials() { COPIED_BYTES } else { FIX_UP_BYTES };
+                fixed += (parts - 1) * (sums / bytes);
+            }
+        }
+        let cycles = body + waves * fixed;
+        Some(Estimate { config: self, split, ctas, waves, resident, schedule, cycles, bound })
     }
 
     fn found_on_device(
@@ -367,15 +254,48 @@ impl Configuration for Sm90Config {
         sms: u32,
         result: ResultType,
     ) -> Option<Estimate<Self>> {
-        found_on_device(self, expected, sms, result)
+        let mut found = self.estimate(Split::None, expected, sms, result)?;
+        let resident = self.min_blocks;
+        let clusters = clusters(sms, self.multicast, resident);
+        let ctas = clusters * self.multicast as u64;
+        if self.is_wide() {
+            let sibling = GROUPED
+                .iter()
+                .find(|other| other.scheme == self.scheme && other.narrows() && !other.is_wide())?;
+            let narrow = sibling.found_on_device(expected, sms, result)?;
+            let [own, others] = [(self, clusters), (sibling, narrow.ctas)]
+                .map(|(config, runs)| spread_cycles(config, expected, runs));
+            found.cycles = (narrow.cycles + own).saturating_sub(others);
+        }
+        let steps = expected.k.div_ceil(K_STEP);
+        if self.tokens == FEW_TOKENS && self.tiles(expected).token_tiles() == 1 {
+            let of_twice =
+                |other: &&Sm90Config| other.scheme == self.scheme && other.tokens == 2 * FEW_TOKENS;
+            let twice = GROUPED.iter().find(of_twice)?.found_on_device(expected, sms, result)?;
+            let rounds = self.tiles(expected).count().div_ceil(ctas);
+            let longer = rounds * u64::from(steps) * FEW_STEP_CYCLES;
+            found.cycles = (twice.cycles + longer).saturating_sub(LESS_LAUNCH_CYCLES);
+        }
+        found.on_device(ctas, steps)
     }
 
     fn store_cycles(&self, parts: u32, result: ResultType) -> u64 {
-        store_cycles(self, parts, result)
+        let parts = parts as u64;
+        match result {
+            ResultType::Floats(_) => {
+                let staged = self.stages_results() && parts == 1;
+                self.sum_bytes() as u64 / parts / if staged { STAGED_BYTES } else { STORE_BYTES }
+            }
+            ResultType::Blocks(_) => {
+                let blocks = (self.rows * self.tokens / Format::Nvfp4.block()) as u64;
+                blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
+            }
+        }
     }
 
     fn whole_tile_slack(&self) -> u32 {
-        whole_tile_slack(self)
+        let fix_up = 2 * (self.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
+        (fix_up / product_cycles(self, self.tokens) as u64) as u32 + 1
     }
 }
 
@@ -384,6 +304,7 @@ mod tests {
     use super::*;
     use crate::plan::fragments::{candidates, grouped};
     use fp4_formats::FloatType;
+    use fp4_formats::gemm::fragments::Scheme;
     use fp4_formats::gemm::fragments::repack::CHUNK_ROWS;
     use fp4_formats::gemm::sm90;
     use fp4_formats::gemm::sm90::config::MAX_SPLIT;
@@ -398,13 +319,13 @@ mod tests {
         for config in &CONFIGS {
             for split in Split::up_to(config.max_split()) {
                 let cycles = |result| {
-                    estimate(config, split, &problem, sms, result).map(|found| found.cycles)
+                    config.estimate(split, &problem, sms, result).map(|found| found.cycles)
                 };
                 let [one, others @ ..] = [F16, Bf16, F32].map(|t| cycles(ResultType::Floats(t)));
                 assert_eq!(others, [one; 2], "{} {split}", config.name);
                 assert!(cycles(ResultType::Blocks(Format::Nvfp4)) > one, "{} {split}", config.name);
             }
-            let store = |parts| store_cycles(config, parts, ResultType::Blocks(Format::Nvfp4));
+            let store = |parts| config.store_cycles(parts, ResultType::Blocks(Format::Nvfp4));
             let blocks = u64::from(config.tokens.div_ceil(16) * (config.rows / CHUNK_ROWS));
             assert_eq!(store(1), blocks * BLOCK_CYCLES);
             let most = blocks.div_ceil(MAX_SPLIT.into());

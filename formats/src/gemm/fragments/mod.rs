@@ -9,12 +9,13 @@
 //! | [`scheme`] | the types of weights and of what they are decoded to |
 //! | [`word`] | eight codes in the bits from which a thread decodes them |
 //! | [`repack`] | the order of codes and scales in memory |
-//! | [`config`] | sizes that follow alike from configurations of `mma.sync` and of `wgmma` |
+//! | [`config`] | what configurations for all tensor cores have alike |
 
 pub mod config;
 pub mod repack;
 pub mod scheme;
 pub mod word;
 
+pub use config::{FragmentConfig, Tile};
 pub use repack::WeightLayout;
 pub use scheme::Scheme;

@@ -4,15 +4,15 @@
 //! All warps copy, decode and multiply. The [work list](crate::gemm::work) says which CTA computes which
 //! part.
 
-use crate::gemm::fragments::Scheme;
 use crate::gemm::fragments::config::fragment_config;
 use crate::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS, PRODUCT_K,
 };
+use crate::gemm::fragments::{Scheme, Tile};
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
-use crate::gemm::{Operands, Problems, Split, TileShape};
+use crate::gemm::{Operands, Problems, TileShape};
 use crate::{HalfType, Operand, WARP};
 
 /// Bytes of a token in a block of 64 columns: a row of the 128-byte swizzle.
@@ -174,6 +174,11 @@ impl Sm80Config {
         self.table_offset() + self.table_bytes()
     }
 
+    /// Returns [`shared_bytes`](Self::shared_bytes), however many CTAs an SM has.
+    pub const fn launch_shared_bytes(&self, _resident: u32) -> u32 {
+        self.shared_bytes()
+    }
+
     /// Tokens whose sums are in shared memory at a time, over the stages: all, or the largest even part of
     /// them that has room.
     #[inline(always)]
@@ -204,11 +209,24 @@ impl Sm80Config {
         2 * steps * (self.k_step() / (MMA_K / 2)) + MMA_K
     }
 
-    /// Whether the kernel can split K so. CTAs that share a tile's K meet in global memory.
-    pub const fn takes(&self, split: Split) -> bool {
-        match split {
-            Split::None | Split::StreamK => true,
-            Split::Cluster(_) => false,
+    /// The largest cluster that splits K: none does. CTAs that share a tile's K meet in global memory.
+    pub const fn max_split(&self) -> u32 {
+        1
+    }
+
+    /// The sizes that a launch depends on.
+    pub const fn tile(&self) -> Tile {
+        Tile {
+            rows: self.rows,
+            tokens: self.tokens,
+            multicast: 1,
+            k_step: self.k_step(),
+            step_bytes: self.stage_bytes(),
+            partial_bytes: self.partial_bytes(),
+            min_blocks: self.min_blocks,
+            threads: THREADS,
+            stages: self.stages(),
+            tiling: self.tiling(),
         }
     }
 }

@@ -5,15 +5,15 @@
 //! [work list](crate::gemm::work) says which CTA computes which part.
 
 use super::message::{MORE_MESSAGES, Message};
-use crate::gemm::fragments::Scheme;
 use crate::gemm::fragments::config::fragment_config;
 use crate::gemm::fragments::repack::{
     BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, PRODUCT_K, WARPGROUP,
 };
+use crate::gemm::fragments::{Scheme, Tile};
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
-use crate::gemm::{Epilogue, Operands, Problems, Split, TileShape};
+use crate::gemm::{Epilogue, Operands, Problems, TileShape};
 use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -589,9 +589,20 @@ impl Sm90Config {
         }
     }
 
-    /// Whether the kernel can split K so.
-    pub const fn takes(&self, split: Split) -> bool {
-        split.cluster() <= self.max_split()
+    /// The sizes that a launch depends on.
+    pub const fn tile(&self) -> Tile {
+        Tile {
+            rows: self.rows,
+            tokens: self.tokens,
+            multicast: self.multicast,
+            k_step: K_STEP,
+            step_bytes: self.multicast * self.weight_bytes() + self.activation_bytes(),
+            partial_bytes: self.partial_bytes(),
+            min_blocks: self.min_blocks,
+            threads: THREADS,
+            stages: self.stages(),
+            tiling: self.tiling(),
+        }
     }
 }
 

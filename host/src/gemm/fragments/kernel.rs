@@ -1,5 +1,6 @@
 //! A kernel with a schedule for one problem.
 
+use fp4_formats::gemm::fragments::Tile;
 use fp4_formats::gemm::{Problem, ResultType, Tiles};
 use fp4_formats::params::bytes;
 
@@ -11,7 +12,7 @@ use crate::gemm::groups::GroupedRuns;
 use crate::gemm::parts::WorkspaceParts;
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm, decoded, fp8};
-use crate::plan::fragments::{Estimate, Tile};
+use crate::plan::fragments::Estimate;
 use crate::quantize::device::PlannedKernel;
 
 /// A kernel with a schedule for one problem.
@@ -79,7 +80,7 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
             ctas,
             cluster: schedule.cluster().value() * multicast,
             threads,
-            dynamic_shared: config.shared_bytes(resident),
+            dynamic_shared: config.launch_shared_bytes(resident),
             stages,
             tile: [rows, tokens],
         }

@@ -31,12 +31,12 @@ use super::groups::{GroupRequest, GroupedRuns};
 use super::{ActivationKind, WeightForm};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::plan::fragments::{self as estimate, Configuration, Estimate};
+use crate::plan::fragments::{self as estimate, Costs, Estimate};
 pub(super) use kernel::FragmentKernel;
 pub(super) use launch::Placed;
 
 /// Tensor cores that take weights from registers, by the configurations of their kernels.
-pub(super) trait Fragments: Configuration {
+pub(super) trait Fragments: Costs {
     /// The tensor cores.
     const TENSOR: TensorFamily;
     /// Chunks of weights at the beginning of each row tile that a launch before a product brings to L2; 0 where
