@@ -120,6 +120,8 @@ pub struct DeviceProperties {
     pub clusters: ResidentClusters,
     /// Bytes of L2 cache.
     pub l2_bytes: u64,
+    /// The most bytes of shared memory that a CTA can ask for.
+    pub shared_per_block: u32,
 }
 
 /// The machine that runs the kernels.
@@ -313,6 +315,7 @@ impl Device {
                     sms: info.sms,
                     clusters: device.clusters(),
                     l2_bytes: info.l2_bytes,
+                    shared_per_block: info.shared_per_block,
                 }
             }
             #[cfg(feature = "emulator")]

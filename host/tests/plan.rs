@@ -1,15 +1,26 @@
 //! Plans over the shape tables: every shape has a kernel that takes it, and errors say why not.
 
+use std::collections::BTreeSet;
+
+use fp4_formats::gemm::{Operands, sm80};
 use fp4_formats::gemv::{CONFIGS, MAX_WARPS};
-use fp4_formats::{Arch, ScaleLayout, WARP};
+use fp4_formats::{Arch, HalfType, ScaleLayout, WARP};
 use nvfp4::device::{DeviceProperties, ResidentClusters};
+use nvfp4::gemm::{self, ActivationKind, GemmOverrides};
 use nvfp4::gemv::{self, GemvOverrides, GemvPlan};
 use nvfp4::plan::gemv::MAX_ROWS;
+use nvfp4::quantize::Format;
+use nvfp4::shape::GemmShape;
 use nvfp4_lab::shape::{GEMV_CONTEST, GEMV_CORRECTNESS, GemvShape, gemv_ragged};
 use proptest::prelude::*;
 
-const H200: DeviceProperties =
-    DeviceProperties { sms: 132, clusters: ResidentClusters::of_sms(132), l2_bytes: 50 << 20 };
+const H200: DeviceProperties = DeviceProperties {
+    sms: 132,
+    clusters: ResidentClusters::of_sms(132),
+    l2_bytes: 50 << 20,
+    shared_per_block: 227 << 10,
+};
+
 fn plan(shape: GemvShape, layout: ScaleLayout, arch: Arch) -> GemvPlan {
     let plan = gemv::plan(shape, layout, arch, H200, &GemvOverrides::default());
     plan.unwrap_or_else(|error| panic!("{shape} {layout} {arch}: {error}"))
@@ -121,5 +132,65 @@ proptest! {
     fn every_valid_shape_has_a_plan(m in 1usize..1 << 20, blocks in 1usize..1 << 12, l in 1usize..100, blocked: bool) {
         let layout = if blocked { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
         Arch::ALL.into_iter().for_each(|arch| check(GemvShape { m, k: blocks * 16, l }, layout, arch));
+    }
+}
+
+/// A GPU of compute capability 8.x: its SMs, and the most shared memory of a CTA in KiB.
+fn ampere(sms: u32, shared: u32) -> DeviceProperties {
+    let clusters = ResidentClusters::of_sms(sms);
+    DeviceProperties { sms, clusters, l2_bytes: 6 << 20, shared_per_block: shared << 10 }
+}
+
+/// The A100 has 163 KiB, GPUs of 8.6 and 8.9 as the RTX 3090 and 4090 have 99, and a CTA without a request 48: all of
+/// them have a plan for every shape, whose CTAs are resident at a time, and no candidate that does not fit.
+#[test]
+fn sm80_plans_fit_every_gpu() {
+    let kinds = [
+        (Format::Nvfp4, ActivationKind::Halves(HalfType::F16)),
+        (Format::Nvfp4, ActivationKind::Halves(HalfType::Bf16)),
+        (Format::Mxfp4, ActivationKind::Halves(HalfType::Bf16)),
+    ];
+    let [a100, rtx3090, rtx4090] = [ampere(108, 163), ampere(82, 99), ampere(128, 99)];
+    let others = [20, 28, 46, 58, 72, 142, 188]
+        .into_iter()
+        .flat_map(|sms| [48, 99].map(|shared| ampere(sms, shared)));
+    for machine in [a100, rtx3090, rtx4090].into_iter().chain(others) {
+        let most = machine.shared_per_block;
+        for (format, kind) in kinds {
+            let (mut kernels, mut left_out) = (BTreeSet::new(), BTreeSet::new());
+            for config in &sm80::CONFIGS {
+                let Operands { weights, activations } = config.operands();
+                if (weights, activations) == (format, Some(kind.operand())) {
+                    let set =
+                        if config.shared_bytes() <= most { &mut kernels } else { &mut left_out };
+                    set.insert(config.name);
+                }
+            }
+            for [m, n, k] in [[1, 7168, 16384], [16, 4096, 7168], [64, 7168, 2048], [5, 200, 96]]
+                .into_iter()
+                .chain([[300, 512, 7184], [4096, 4096, 4096]])
+            {
+                let plan = |overrides: &GemmOverrides| {
+                    let shape = GemmShape::of(m, n, k);
+                    gemm::plan(shape, format, kind, Arch::Sm80, machine, overrides)
+                };
+                let found = plan(&GemmOverrides::default()).expect("every GPU has a plan");
+                let what = format!("{m} x {n} x {k} on {machine:?}: {found}");
+                assert!(found.dynamic_shared <= most, "{what}");
+                let config = sm80::config::named(found.kernel);
+                assert!(found.grid[0] <= machine.sms * config.min_blocks, "{what}");
+                let candidates: BTreeSet<_> = found.candidates.iter().map(|c| c.kernel).collect();
+                // Whole tiles take every problem.
+                assert_eq!(candidates, kernels, "{what}");
+                for name in &left_out {
+                    let asked = GemmOverrides::new().kernel((*name).to_owned());
+                    let error = plan(&asked).expect_err("does not fit").to_string();
+                    assert!(error.contains("shared memory of a CTA"), "{error}");
+                    assert!(error.contains(&most.to_string()), "{error}");
+                }
+            }
+            // What one CTA of an SM takes does not fit without a request.
+            assert_eq!(left_out.is_empty(), most >= sm80::config::MAX_SHARED_BYTES, "{machine:?}");
+        }
     }
 }

@@ -40,6 +40,7 @@ impl Emulator {
                 ResidentClusters::SIZES.map(|size| gpu.resident_clusters(size, 1)),
             ),
             l2_bytes: gpu.l2_bytes,
+            shared_per_block: gpu.shared_per_cta,
         }
     }
 

@@ -182,7 +182,8 @@ impl fmt::Display for GemmPlan {
 ///
 /// # fn main() -> nvfp4::error::Result<()> {
 /// let clusters = ResidentClusters::of_sms(132);
-/// let h200 = DeviceProperties { sms: 132, clusters, l2_bytes: 50 << 20 };
+/// let h200 =
+///     DeviceProperties { sms: 132, clusters, l2_bytes: 50 << 20, shared_per_block: 227 << 10 };
 /// let (shape, kind) = (GemmShape::of(128, 7168, 2048), ActivationKind::Halves(HalfType::Bf16));
 /// let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm90a, h200, &GemmOverrides::default())?;
 /// println!("{plan}\n{}", plan.explain());

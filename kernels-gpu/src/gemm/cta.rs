@@ -1,7 +1,8 @@
 //! The context of a kernel's roles: which configuration it is, what it was launched with, and where the
 //! CTA's shared memory is.
 
-use fp4_formats::gemm::groups::{Groups, Tiling};
+use cuda_std::thread;
+use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::work::Walk;
 use fp4_formats::gemm::{Epilogue, Problem, Schedule, TileOrder, TileShape};
 
@@ -14,8 +15,6 @@ pub trait Target: Copy {
     type Config: Copy + 'static;
     /// Its parameter block.
     type Params: Copy + 'static;
-    /// Parameter block of its grouped products.
-    type GroupedParams: 'static;
     /// The map of a CTA's shared memory.
     type Memory: Copy;
 
@@ -33,14 +32,14 @@ pub trait Target: Copy {
     /// The members of a parameter block that say which tiles there are and what their results are.
     fn head(params: &Self::Params) -> Head<'_>;
 
-    /// The members of a grouped product's parameter block.
-    fn grouped(params: &Self::GroupedParams) -> (&Self::Params, &Groups);
-
     /// Shared address of the table of a grouped or mixed product.
     fn table(config: &Self::Config) -> u32;
 
     /// Whether the table of groups [sorts](super::groups::GroupTable::sorts) them.
-    fn sorts(config: &Self::Config) -> bool;
+    #[inline(always)]
+    fn sorts(_: &Self::Config) -> bool {
+        false
+    }
 
     /// Shape and order of the tiles, of which those of a cluster count as one.
     fn tiles(config: &Self::Config, params: &Self::Params) -> (TileShape, TileOrder);
@@ -48,21 +47,34 @@ pub trait Target: Copy {
     /// The division of a grouped product's tokens into tiles.
     fn tiling(config: &Self::Config, params: &Self::Params) -> Tiling;
 
-    /// The number of this CTA's run; CTAs of a cluster that compute tiles together have the same.
-    fn run_index(config: &Self::Config) -> u32;
+    /// The number of this CTA's run; CTAs of a cluster that compute tiles together have the same. Without clusters,
+    /// its own number.
+    #[inline(always)]
+    fn run_index(_: &Self::Config) -> u32 {
+        thread::block_idx_x()
+    }
 
-    /// The CTA of run `run` with the same rank as this one.
-    fn cta_of<L>(cta: &Cta<'_, Self, L>, run: u32) -> u32;
+    /// The CTA of run `run` with the same rank as this one. Without clusters, the one of that number.
+    #[inline(always)]
+    fn cta_of<L>(_: &Cta<'_, Self, L>, run: u32) -> u32 {
+        run
+    }
 
     /// Bytes of a CTA's partial sums.
     fn partial_bytes(config: &Self::Config) -> u32;
 
     /// The number of the CTA, or of its cluster, and this thread's among the threads that store there,
     /// with their number. [`WorkList::refuse`] divides the result among all of them.
-    fn storing_thread<L>(cta: &Cta<'_, Self, L>) -> (u32, [u32; 2]);
+    #[inline(always)]
+    fn storing_thread<L>(_: &Cta<'_, Self, L>) -> (u32, [u32; 2]) {
+        (thread::block_idx_x(), [thread::thread_idx_x(), Self::THREADS])
+    }
 
     /// Whether CTAs bring the first weights of the next launch to L2.
-    fn prefetches_next(config: &Self::Config) -> bool;
+    #[inline(always)]
+    fn prefetches_next(_: &Self::Config) -> bool {
+        false
+    }
 }
 
 /// The members of a parameter block that say which tiles there are and what their results are.

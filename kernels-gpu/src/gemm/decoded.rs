@@ -55,6 +55,20 @@ pub trait Decoded: Weights {
     unsafe fn multiply_mma_sync(sums: &mut [f32; 4], a: [u32; 4], b: [u32; 2]);
 }
 
+/// The decoder of a scheme with 16-bit operands.
+macro_rules! decoder {
+    (nvfp4_f16) => {
+        $crate::gemm::decoded::Nvfp4F16
+    };
+    (nvfp4_bf16) => {
+        $crate::gemm::decoded::Nvfp4Bf16
+    };
+    (mxfp4_bf16) => {
+        $crate::gemm::decoded::Mxfp4Bf16
+    };
+}
+pub(super) use decoder;
+
 /// NVFP4 as f16.
 pub struct Nvfp4F16;
 /// NVFP4 as bf16.

@@ -1,7 +1,7 @@
 //! The parameters of entry points, and the arguments that they give to an architecture's kernel body.
-//! The entry points are in `sm90::entries` and `sm100::entries`.
+//! The entry points are in `sm80::entries`, `sm90::entries` and `sm100::entries`.
 
-use fp4_formats::gemm::Mixed;
+use fp4_formats::gemm::{GroupedParams, Mixed};
 
 use super::cta::Target;
 use super::groups::GroupTable;
@@ -14,7 +14,7 @@ macro_rules! parameters {
         <$target as $crate::gemm::cta::Target>::Params
     };
     ($target:ty, grouped) => {
-        <$target as $crate::gemm::cta::Target>::GroupedParams
+        fp4_formats::gemm::GroupedParams<<$target as $crate::gemm::cta::Target>::Params>
     };
     ($target:ty, mixed) => {
         fp4_formats::gemm::Mixed
@@ -53,10 +53,10 @@ pub fn scaled<'a, T: Target>(_: &T::Config, params: &'a T::Params) -> (&'a T::Pa
 #[inline(always)]
 pub fn grouped<'a, T: Target>(
     config: &T::Config,
-    params: &'a T::GroupedParams,
+    params: &'a GroupedParams<T::Params>,
 ) -> (&'a T::Params, GroupTable<'a>) {
-    let (params, groups) = T::grouped(params);
-    (params, GroupTable { groups, table: T::table(config), sorts: T::sorts(config) })
+    let GroupedParams { gemm, groups } = params;
+    (gemm, GroupTable { groups, table: T::table(config), sorts: T::sorts(config) })
 }
 
 /// The arguments for mixed products. Parameters of a launch, as opposed to a product's, are those of the

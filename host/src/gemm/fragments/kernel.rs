@@ -157,8 +157,12 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
                 if tile.multicast > 1 { "pairs of tiles" } else { "tiles" },
                 schedule.most(),
             ));
-            if schedule.parts() > 1 {
-                let place = if schedule.has_fix_up() { "the workspace" } else { "shared memory" };
+            let place = match (schedule.has_fix_up(), schedule.is_split()) {
+                (true, _) => Some("the workspace"),
+                (false, true) => Some("shared memory"),
+                (false, false) => None,
+            };
+            if let Some(place) = place {
                 why.push(format!(
                     "up to {} CTAs split the K of a tile; their partial sums meet in {place}",
                     schedule.parts()

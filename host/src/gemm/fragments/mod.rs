@@ -29,7 +29,7 @@ use super::family::{Family, Kernel};
 use super::form::{BlockRows, PlacedWeights};
 use super::groups::{GroupRequest, GroupedRuns};
 use super::{ActivationKind, WeightForm};
-use crate::device::Device;
+use crate::device::{Device, DeviceProperties};
 use crate::error::{Error, Result};
 use crate::plan::fragments::{self as estimate, Costs, Estimate};
 pub(super) use kernel::FragmentKernel;
@@ -75,6 +75,25 @@ fn names<C: Fragments>(table: &'static [C], scheme: Scheme) -> impl Iterator<Ite
     estimate::of(table, scheme).map(C::name)
 }
 
+/// Leaves the estimates whose CTAs get their shared memory on a machine.
+///
+/// # Errors
+/// [`Error::Shape`] if there were some, and none of them fits.
+fn fitting<C: Fragments>(
+    mut found: Vec<Estimate<C>>,
+    machine: DeviceProperties,
+) -> Result<Vec<Estimate<C>>> {
+    let shared = |found: &Estimate<C>| found.config.launch_shared_bytes(found.resident);
+    let Some(least) = found.iter().map(shared).min() else { return Ok(found) };
+    let most = machine.shared_per_block;
+    if least > most {
+        let required = format!("at most {most} bytes, which this device has");
+        return Err(Error::shape("shared memory of a CTA", required, least));
+    }
+    found.retain(|found| shared(found) <= most);
+    Ok(found)
+}
+
 /// The kernels with these estimates, the cheapest first.
 fn cheapest_first<C: Fragments>(
     mut found: Vec<Estimate<C>>,
@@ -107,7 +126,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             .filter(|found| may_be(found.config))
             .filter(|found| overrides.split.is_none_or(|split| split == found.split))
             .collect();
-        let problem = *problem;
+        let (found, problem) = (fitting(found, *machine)?, *problem);
         Ok(cheapest_first(found, |estimate| FragmentKernel {
             problem,
             groups: None,
@@ -136,6 +155,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             .filter(|found| request.may_be(found.config.name()))
             .map(|found| Estimate { split: Split::StreamK, ..found })
             .collect();
+        let found = fitting(found, machine)?;
         for Estimate { config, ctas, .. } in &found {
             let tile = config.tile();
             let row_tiles = u64::from(problem.n.div_ceil(tile.rows));
@@ -164,7 +184,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             check_unsplit(overrides)?;
             let sms = machine.sms.max(1);
             let found = estimate::mixed::<C>(scheme, &problem, sms, asked.output.planned());
-            let estimate = found.ok_or_else(|| {
+            let estimate = fitting(Vec::from_iter(found), machine)?.pop().ok_or_else(|| {
                 Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
             })?;
             let kernel = FragmentKernel { problem, groups: None, mixed: true, sms, estimate };

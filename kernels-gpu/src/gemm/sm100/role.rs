@@ -6,9 +6,9 @@ use super::memory::Memory;
 use crate::gemm::cta::{self, Head, Target};
 use crate::gemm::work::WorkList;
 use cuda_std::{shared, thread, warp};
-use fp4_formats::gemm::groups::{Groups, Tiling};
+use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::sm100::config::{CTA_ROWS, STORE_WARPS};
-use fp4_formats::gemm::sm100::{Sm100Config, Sm100GroupedParams, Sm100Params};
+use fp4_formats::gemm::sm100::{Sm100Config, Sm100Params};
 use fp4_formats::gemm::work::Tile;
 use fp4_formats::gemm::{Item, Problem, TileOrder, TileShape};
 use fp4_formats::quantize::Format;
@@ -24,7 +24,6 @@ pub type Cta<'a, L> = cta::Cta<'a, Sm100, L>;
 impl Target for Sm100 {
     type Config = Sm100Config;
     type Params = Sm100Params;
-    type GroupedParams = Sm100GroupedParams;
     type Memory = Memory;
 
     const THREADS: u32 = STORE_WARPS * warp::LANES;
@@ -55,19 +54,8 @@ impl Target for Sm100 {
     }
 
     #[inline(always)]
-    fn grouped(params: &Sm100GroupedParams) -> (&Sm100Params, &Groups) {
-        let Sm100GroupedParams { gemm, groups } = params;
-        (gemm, groups)
-    }
-
-    #[inline(always)]
     fn table(config: &Sm100Config) -> u32 {
         Memory::new(config, shared::dynamic::<1024>()).table()
-    }
-
-    #[inline(always)]
-    fn sorts(_: &Sm100Config) -> bool {
-        false
     }
 
     #[inline(always)]
@@ -95,16 +83,6 @@ impl Target for Sm100 {
     #[inline(always)]
     fn partial_bytes(config: &Sm100Config) -> u32 {
         config.partial_bytes()
-    }
-
-    #[inline(always)]
-    fn storing_thread<L>(_: &Cta<'_, L>) -> (u32, [u32; 2]) {
-        (thread::block_idx_x(), [thread::thread_idx_x(), Self::THREADS])
-    }
-
-    #[inline(always)]
-    fn prefetches_next(_: &Sm100Config) -> bool {
-        false
     }
 }
 

@@ -4,21 +4,8 @@ use cuda_std::kernel;
 use fp4_formats::gemm::sm80::config::{MMA_K, Sm80Config, THREADS, named};
 
 use super::{Kernel, Sm80, gemm};
-use crate::gemm::decoded::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
+use crate::gemm::decoded::decoder;
 use crate::gemm::entries::{arguments, parameters};
-
-/// The decoder of a scheme.
-macro_rules! decoder {
-    (nvfp4_f16) => {
-        Nvfp4F16
-    };
-    (nvfp4_bf16) => {
-        Nvfp4Bf16
-    };
-    (mxfp4_bf16) => {
-        Mxfp4Bf16
-    };
-}
 
 /// The entry point of a kernel of the table.
 macro_rules! entry {

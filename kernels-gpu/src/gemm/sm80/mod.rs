@@ -45,6 +45,7 @@
 //! 16-bit operands are exact (see [`decoded`](super::decoded)), and `mma.sync` adds in f32. The
 //! parts of a tile are added in the order of their CTAs, so that results do not depend on timing.
 //!
+//! [`Sm80GroupedParams`]: fp4_formats::gemm::sm80::Sm80GroupedParams
 //! [`Schedule`]: fp4_formats::gemm::Schedule
 //! [`Mixed`]: fp4_formats::gemm::Mixed
 
@@ -56,9 +57,9 @@ mod memory;
 mod tile;
 
 use cuda_std::{shared, thread, warp};
-use fp4_formats::gemm::groups::{Groups, Tiling};
+use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::sm80::config::{MMA_K, Sm80Config, THREADS};
-use fp4_formats::gemm::sm80::params::{Sm80GroupedParams, Sm80Params};
+use fp4_formats::gemm::sm80::params::Sm80Params;
 use fp4_formats::gemm::work::CtaTile;
 use fp4_formats::gemm::{TileOrder, TileShape};
 
@@ -77,7 +78,6 @@ pub enum Sm80 {}
 impl Target for Sm80 {
     type Config = Sm80Config;
     type Params = Sm80Params;
-    type GroupedParams = Sm80GroupedParams;
     type Memory = Memory;
 
     const THREADS: u32 = THREADS;
@@ -99,19 +99,8 @@ impl Target for Sm80 {
     }
 
     #[inline(always)]
-    fn grouped(params: &Sm80GroupedParams) -> (&Sm80Params, &Groups) {
-        let Sm80GroupedParams { gemm, groups } = params;
-        (gemm, groups)
-    }
-
-    #[inline(always)]
     fn table(config: &Sm80Config) -> u32 {
         shared::dynamic::<128>() + config.table_offset()
-    }
-
-    #[inline(always)]
-    fn sorts(_: &Sm80Config) -> bool {
-        false
     }
 
     #[inline(always)]
@@ -125,28 +114,8 @@ impl Target for Sm80 {
     }
 
     #[inline(always)]
-    fn run_index(_: &Sm80Config) -> u32 {
-        thread::block_idx_x()
-    }
-
-    #[inline(always)]
-    fn cta_of<L>(_: &Cta<'_, L>, run: u32) -> u32 {
-        run
-    }
-
-    #[inline(always)]
     fn partial_bytes(config: &Sm80Config) -> u32 {
         config.partial_bytes()
-    }
-
-    #[inline(always)]
-    fn storing_thread<L>(_: &Cta<'_, L>) -> (u32, [u32; 2]) {
-        (thread::block_idx_x(), [thread::thread_idx_x(), THREADS])
-    }
-
-    #[inline(always)]
-    fn prefetches_next(_: &Sm80Config) -> bool {
-        false
     }
 }
 

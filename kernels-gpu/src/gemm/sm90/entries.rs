@@ -5,26 +5,20 @@ use cuda_std::ptx::registers;
 use fp4_formats::gemm::sm90::config::{Sm90Config, THREADS, named};
 
 use super::folded_rows::{Mxfp4E4m3, Nvfp4E4m3};
-use super::operands::{Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16};
 use super::{Kernel, Sm90, gemm};
+use crate::gemm::decoded::decoder;
 use crate::gemm::entries::{arguments, parameters};
 
-/// The decoder of a scheme.
-macro_rules! decoder {
-    (nvfp4_f16) => {
-        Nvfp4F16
-    };
-    (nvfp4_bf16) => {
-        Nvfp4Bf16
-    };
-    (mxfp4_bf16) => {
-        Mxfp4Bf16
-    };
+/// The weights of a scheme.
+macro_rules! weights {
     (nvfp4_e4m3) => {
         Nvfp4E4m3
     };
     (mxfp4_e4m3) => {
         Mxfp4E4m3
+    };
+    ($scheme:ident) => {
+        decoder!($scheme)
     };
 }
 
@@ -38,7 +32,7 @@ macro_rules! entry {
 
             impl Kernel for Entry {
                 const CONFIG: Sm90Config = CONFIG;
-                type Weights = decoder!($scheme);
+                type Weights = weights!($scheme);
 
                 #[inline(always)]
                 unsafe fn take_registers() {

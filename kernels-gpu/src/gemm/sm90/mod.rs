@@ -78,6 +78,7 @@
 //! 16-bit operands are exact (see [`operands`]), and `wgmma` adds in f32; of e4m3 see [`folded`]. The
 //! parts of a tile are added in the order of their CTAs, so that results do not depend on timing.
 //!
+//! [`Sm90GroupedParams`]: fp4_formats::gemm::sm90::Sm90GroupedParams
 //! [`Schedule`]: fp4_formats::gemm::Schedule
 //! [`Mixed`]: fp4_formats::gemm::Mixed
 
@@ -106,9 +107,9 @@ use super::walk::{OwnRun, Walk};
 use super::work::WorkList;
 use cuda_std::ptx::{barrier, cluster as clusters, fence, grid, marker, mbarrier, tensor_copy};
 use cuda_std::{shared, thread, warp};
-use fp4_formats::gemm::groups::{Groups, Tiling};
+use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::sm90::config::{CONSUMER_THREADS, Sm90Config};
-use fp4_formats::gemm::sm90::params::{Sm90GroupedParams, Sm90Params};
+use fp4_formats::gemm::sm90::params::Sm90Params;
 use fp4_formats::gemm::{TileOrder, TileShape};
 use main_loop::MainLoop;
 use memory::Memory;
@@ -125,7 +126,6 @@ pub enum Sm90 {}
 impl Target for Sm90 {
     type Config = Sm90Config;
     type Params = Sm90Params;
-    type GroupedParams = Sm90GroupedParams;
     type Memory = Memory;
 
     const THREADS: u32 = CONSUMER_THREADS;
@@ -154,12 +154,6 @@ impl Target for Sm90 {
             flags: *flags,
             row_factor_stride: *row_factor_stride,
         }
-    }
-
-    #[inline(always)]
-    fn grouped(params: &Sm90GroupedParams) -> (&Sm90Params, &Groups) {
-        let Sm90GroupedParams { gemm, groups } = params;
-        (gemm, groups)
     }
 
     #[inline(always)]
