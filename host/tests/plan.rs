@@ -189,7 +189,7 @@ fn sm80_plans_fit_every_gpu() {
                     assert!(error.contains(&most.to_string()), "{error}");
                 }
             }
-            // What one CTA of an SM takes does not fit without a request.
+            // Tiles of which an SM has one CTA do not fit without a request.
             assert_eq!(left_out.is_empty(), most >= sm80::config::MAX_SHARED_BYTES, "{machine:?}");
         }
     }

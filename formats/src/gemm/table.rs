@@ -161,7 +161,7 @@ macro_rules! configurations {
             CONFIGS.iter().chain(&GROUPED).chain(&MIXED)
         }
 
-        /// What the table says of each of [`all`].
+        /// The kernels of [`all`], in that order.
         pub(in crate::gemm) static KERNELS: [$crate::gemm::table::Kernel; TABLE.len()] = {
             let tables: [&[$Config]; 3] = [&CONFIGS, &GROUPED, &MIXED];
             let (mut kernels, mut at, mut table) = ([None; _], 0, 0);

@@ -1,4 +1,4 @@
-//! What configurations of all kernels that decode weights to fragments have alike.
+//! Sizes and methods that configurations of all kernels with weights decoded to fragments have alike.
 
 use core::fmt::Debug;
 

@@ -67,7 +67,7 @@ pub struct Sm100Params {
 
 /// Parameter block of the sm_100a kernels of grouped products, passed by value. `dynamic`, `x_shared` and `y_shared`
 /// are 0, and walk and schedule are arbitrary. The scales of activations are one matrix of [`Groups::scale_tiles`]
-/// row tiles. Of the runs only the CTAs count.
+/// row tiles. Only the CTAs of the runs count.
 ///
 /// [`Groups::scale_tiles`]: crate::gemm::Groups::scale_tiles
 pub type Sm100GroupedParams = GroupedParams<Sm100Params>;
