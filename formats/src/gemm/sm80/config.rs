@@ -111,6 +111,13 @@ impl Sm80Config {
         self.tokens / self.token_warps() / MMA_TOKENS
     }
 
+    /// Tokens of a warp, over those of one product, whose operands are loaded at a time.
+    #[inline(always)]
+    pub const fn part_tokens(&self) -> u32 {
+        let most = if self.min_blocks > 1 { 4 } else { 8 };
+        if self.warp_tokens() < most { self.warp_tokens() } else { most }
+    }
+
     /// Columns of K that a stage of the pipeline holds.
     #[inline(always)]
     pub const fn k_step(&self) -> u32 {
@@ -147,13 +154,19 @@ impl Sm80Config {
         self.weight_bytes() + self.activation_bytes()
     }
 
-    /// Stages of the pipeline: as many as fit what a CTA has without a request if two CTAs have an SM,
+    /// Stages of activations: as many as fit what a CTA has without a request if two CTAs have an SM,
     /// otherwise as many as fit the most.
     #[inline(always)]
     pub const fn stages(&self) -> u32 {
         let budget = if self.min_blocks > 1 { SHARED_BYTES } else { MAX_SHARED_BYTES };
-        let fit = (budget - self.table_bytes()) / self.stage_bytes();
+        let fit = (budget - self.table_bytes() - self.weight_bytes()) / self.stage_bytes();
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
+    }
+
+    /// Stages of weights: they arrive a step before activations.
+    #[inline(always)]
+    pub const fn weight_stages(&self) -> u32 {
+        self.stages() + 1
     }
 
     /// Offset in shared memory of the weights of the stages; their activations are in front.
@@ -165,7 +178,7 @@ impl Sm80Config {
     /// Offset in shared memory of that table, behind the stages.
     #[inline(always)]
     pub const fn table_offset(&self) -> u32 {
-        self.stages() * self.stage_bytes()
+        self.weights_offset() + self.weight_stages() * self.weight_bytes()
     }
 
     /// Dynamic shared memory of a CTA, bytes.
@@ -253,7 +266,8 @@ macro_rules! sm80_gemm_configs {
                 (128 x 32) (2 per SM, 8 along rows, stages of 1) uniform grouped;
                 (128 x 64) (2 per SM, 4 along rows, stages of 1) uniform grouped mixed;
                 (128 x 128) (1 per SM, 4 along rows, stages of 1) uniform grouped;
-                (256 x 128) (1 per SM, 4 along rows, stages of 1) uniform;
+                (256 x 64) (1 per SM, 8 along rows, stages of 1) uniform grouped;
+                (256 x 128) (1 per SM, 8 along rows, stages of 1) uniform grouped;
             }
         }
     };

@@ -48,8 +48,8 @@ pub struct Sources {
     tokens: [u32; MOST_ROUNDS],
     /// Columns of the matrices behind the thread's first.
     columns: i32,
-    /// The step, and the one after the item's last.
-    step: u32,
+    /// The step whose weights are next, one ahead of the activations', and the one after the item's last.
+    weight_step: u32,
     end: u32,
     /// Offset of the thread's first piece of activations in a stage.
     place: u32,
@@ -106,33 +106,54 @@ impl Sources {
             activations,
             tokens,
             columns: k as i32 - (piece * PIECE_COLUMNS + item.first * config.k_step()) as i32,
-            step: item.first,
+            weight_step: item.first,
             end: item.end,
             place: (block * config.tokens + token) * TOKEN_BYTES
                 + (of_block ^ (token % PIECES)) * PIECE_BYTES,
         }
     }
 
-    /// Starts the step's copies to stage `stage`, and goes on to the next step. Behind the item's last step, the
-    /// stage becomes zeros.
+    /// Starts the copies of the next step's weights to a stage, and goes on to those of the step behind it. Behind
+    /// the item's last step, the stage becomes zeros.
     ///
     /// # Safety
     /// All threads have loaded what they need of the stage.
     #[inline(always)]
-    pub unsafe fn copy(&mut self, stage: u32) {
+    pub unsafe fn copy_weights(&mut self, stage: u32) {
         let config = self.memory.config;
-        let bytes = if self.step < self.end { PIECE_BYTES } else { 0 };
+        let bytes = if self.weight_step < self.end { PIECE_BYTES } else { 0 };
         let to = self.memory.weights(stage) + thread::thread_idx_x() * PIECE_BYTES;
+        let chunk_bytes = config.scheme.chunk_bytes();
         // SAFETY: the caller's.
         unsafe {
             if config.blocks == CHUNK_BLOCKS {
                 self.copy_chunk(to, bytes);
+                self.weights += u64::from(chunk_bytes);
             } else {
                 self.copy_halves(to, bytes);
+                // From the first half of a chunk to its second, or to the next chunk.
+                let is_second = !self.weight_step.is_multiple_of(CHUNK_BLOCKS);
+                let to_next = |half: u32| if is_second { chunk_bytes - half } else { half };
+                self.weights += u64::from(to_next(BLOCK_CODE_BYTES));
+                self.scales += u64::from(to_next(config.scheme.block_scale_bytes()));
             }
         }
+        self.weight_step = marker::pin(self.weight_step + 1);
+    }
+
+    /// Starts the copies of a step's activations to stage `stage`, and of the weights of the step behind it to
+    /// their stage, and goes on to the next step. Behind the item's last step, the stages become zeros.
+    ///
+    /// # Safety
+    /// All threads have loaded what they need of the stages.
+    #[inline(always)]
+    pub unsafe fn copy(&mut self, stage: u32, weights: u32) {
+        let config = self.memory.config;
+        let bytes = if self.weight_step <= self.end { PIECE_BYTES } else { 0 };
         let to = self.memory.activations(stage) + self.place;
         let bytes = if self.columns > 0 { bytes } else { 0 };
+        // SAFETY: the caller's.
+        unsafe { self.copy_weights(weights) };
         let at_once = tokens_at_once(config);
         for round in 0..config.tokens.div_ceil(at_once) {
             let before = round * at_once;
@@ -148,26 +169,8 @@ impl Sources {
                 }
             }
         }
-        self.advance();
-    }
-
-    /// Goes on to the next step.
-    #[inline(always)]
-    fn advance(&mut self) {
-        let config = self.memory.config;
-        let chunk_bytes = config.scheme.chunk_bytes();
-        if config.blocks == CHUNK_BLOCKS {
-            self.weights += u64::from(chunk_bytes);
-        } else {
-            // From the first half of a chunk to its second, or to the next chunk.
-            let is_second = !self.step.is_multiple_of(CHUNK_BLOCKS);
-            let to_next = |half: u32| if is_second { chunk_bytes - half } else { half };
-            self.weights += u64::from(to_next(BLOCK_CODE_BYTES));
-            self.scales += u64::from(to_next(config.scheme.block_scale_bytes()));
-        }
         self.activations += u64::from(config.blocks * TOKEN_BYTES);
         self.columns -= config.k_step() as i32;
-        self.step = marker::pin(self.step + 1);
     }
 
     /// Copies `bytes` of each piece of a chunk of weights, all or none.
@@ -176,19 +179,32 @@ impl Sources {
     /// As [`copy`](Self::copy); `to` is the thread's place.
     #[inline(always)]
     unsafe fn copy_chunk(&self, to: u32, bytes: u32) {
+        // Not a loop, which the compiler would keep.
+        // SAFETY: the caller's.
+        unsafe {
+            self.copy_of_chunk(0, to, bytes);
+            self.copy_of_chunk(1, to, bytes);
+            self.copy_of_chunk(2, to, bytes);
+        }
+    }
+
+    /// Copies the pieces of a chunk that all threads bring at a time, number `round`, if there are so many.
+    ///
+    /// # Safety
+    /// As [`copy_chunk`](Self::copy_chunk).
+    #[inline(always)]
+    unsafe fn copy_of_chunk(&self, round: u32, to: u32, bytes: u32) {
         let pieces = self.memory.config.scheme.chunk_bytes() / PIECE_BYTES;
-        for round in 0..pieces.div_ceil(THREADS) {
-            let before = round * THREADS;
-            let to = to + before * PIECE_BYTES;
-            let from = self.weights + u64::from(before * PIECE_BYTES);
-            // SAFETY: inside the chunk and the stage.
-            unsafe {
-                if before + THREADS <= pieces {
-                    cp_async::cp_async_cg_shared_global_16_zfill(to, from, bytes);
-                } else {
-                    let copy = thread::thread_idx_x() < pieces - before;
-                    cp_async::cp_async_cg_shared_global_16_zfill_if(copy, to, from, bytes);
-                }
+        let before = round * THREADS;
+        let to = to + before * PIECE_BYTES;
+        let from = self.weights + u64::from(before * PIECE_BYTES);
+        // SAFETY: inside the chunk and the stage.
+        unsafe {
+            if before + THREADS <= pieces {
+                cp_async::cp_async_cg_shared_global_16_zfill(to, from, bytes);
+            } else if before < pieces {
+                let copy = thread::thread_idx_x() < pieces - before;
+                cp_async::cp_async_cg_shared_global_16_zfill_if(copy, to, from, bytes);
             }
         }
     }

@@ -34,6 +34,7 @@ macro_rules! entry {
                         _,
                         { CONFIG.warp_rows() as usize },
                         { CONFIG.warp_tokens() as usize },
+                        { CONFIG.part_tokens() as usize },
                         { (CONFIG.k_step() / MMA_K) as usize },
                         { CONFIG.stages() - 2 },
                     >(params, list)

@@ -24,7 +24,7 @@
 //! copy      |     |  x  |     |            |        to the stage before
 //! ```
 
-use cuda_std::ptx::{cp_async, marker, memory, mma};
+use cuda_std::ptx::{barrier, cp_async, marker, memory, mma};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Item;
 use fp4_formats::gemm::fragments::repack::{BLOCK_CODE_BYTES, BLOCK_ROWS, THREAD_BYTES};
@@ -57,6 +57,7 @@ pub unsafe fn sum_item<
     L: WorkList,
     const ROWS: usize,
     const TOKENS: usize,
+    const PART: usize,
     const UNITS: usize,
     const AHEAD: u32,
 >(
@@ -65,12 +66,14 @@ pub unsafe fn sum_item<
     item: &Item,
 ) -> Sums<ROWS, TOKENS> {
     let mut sources = Sources::new(cta, tile, item);
+    // SAFETY: the stages are free.
+    unsafe { sources.copy_weights(0) };
     for stage in 0..=AHEAD {
-        // SAFETY: the stage is free.
-        unsafe { sources.copy(stage) };
+        // SAFETY: the stages are free.
+        unsafe { sources.copy(stage, stage + 1) };
         cp_async::cp_async_commit_group();
     }
-    let mut consumer = Consumer::<K, ROWS, TOKENS, UNITS> {
+    let mut consumer = Consumer::<K, ROWS, TOKENS, PART, UNITS> {
         memory: cta.memory,
         places: Places::new::<K>(),
         by: K::Weights::HALF.multipliers(cta.params.one).map(marker::pin),
@@ -80,38 +83,63 @@ pub unsafe fn sum_item<
         words: [[0; _]; _],
         scales: [K::Weights::NONE; _],
     };
-    // SAFETY: all threads are here. Behind the barrier, the copies of all threads to the stage have arrived.
+    // SAFETY: all threads are here. Behind the barrier, the copies of all threads to the stages have arrived.
     unsafe {
         cp_async::cp_async_wait_group::<AHEAD>();
         meet();
-        consumer.load(0, 0);
+        consumer.load_weights(0, 0);
+        consumer.load_tokens(consumer.tokens_at(0), Unit { number: 0, part: 0 });
         for m in 0..ROWS {
             consumer.decode(0, m);
         }
     }
-    let mut stage = 0;
-    // The stage of the step before.
-    let mut free = AHEAD + 1;
+    let mut at = Stages::<AHEAD> { read: 0, free: AHEAD + 1, weights: 0, free_weights: AHEAD + 2 };
     let mut left = item.count();
     while left > 1 {
-        let following = if stage == AHEAD + 1 { 0 } else { stage + 1 };
-        // SAFETY: all threads are here. Behind the barrier, the copies of all threads to the following stage
-        // have arrived: of the later groups there are `AHEAD`. All have loaded the operands of this stage.
-        unsafe {
-            consumer
-                .multiply::<AHEAD>(stage, Some(Next { following, free, sources: &mut sources }));
-        }
-        (free, stage) = (stage, following);
+        // SAFETY: all threads are here, and the stages are full.
+        unsafe { consumer.multiply(&at, Some(&mut sources)) };
+        at.advance();
         left -= 1;
     }
     // SAFETY: all threads are here, and the last stage is full. Behind the barrier all copies have arrived, and
     // all have read all stages.
     unsafe {
-        consumer.multiply::<AHEAD>(stage, None);
+        consumer.multiply(&at, None);
         cp_async::cp_async_wait_group::<0>();
         meet();
     }
     consumer.total()
+}
+
+/// The stages of a step. There are `AHEAD` beside the one that is multiplied and the following one.
+struct Stages<const AHEAD: u32> {
+    /// The stages of its activations and weights.
+    read: u32,
+    weights: u32,
+    /// The stages of the step before, to which copies go.
+    free: u32,
+    free_weights: u32,
+}
+
+impl<const AHEAD: u32> Stages<AHEAD> {
+    /// The stage of the next step's activations.
+    #[inline(always)]
+    fn next(&self) -> u32 {
+        if self.read == AHEAD + 1 { 0 } else { self.read + 1 }
+    }
+
+    /// The stage of the next step's weights.
+    #[inline(always)]
+    fn next_weights(&self) -> u32 {
+        if self.weights == AHEAD + 2 { 0 } else { self.weights + 1 }
+    }
+
+    /// Goes on to the next step.
+    #[inline(always)]
+    fn advance(&mut self) {
+        (self.free, self.read) = (self.read, self.next());
+        (self.free_weights, self.weights) = (self.weights, self.next_weights());
+    }
 }
 
 /// Waits for all threads of the CTA.
@@ -127,18 +155,34 @@ unsafe fn meet() {
     }
 }
 
-/// The step behind the one that is multiplied.
-struct Next<'a> {
-    /// Its stage.
-    following: u32,
-    /// The stage of the step before, which the copies of a later one fill.
-    free: u32,
-    /// Their sources.
-    sources: &'a mut Sources,
+/// Waits for all threads of the CTA. Returns 0, which the compiler does not know.
+///
+/// # Safety
+/// All of them reach such a call.
+#[inline(always)]
+unsafe fn meet_none() -> u32 {
+    // SAFETY: the caller's.
+    unsafe {
+        warp::sync();
+        barrier::bar_red_popc_u32::<0>(marker::pin(0) != 0)
+    }
+}
+
+/// A part of the tokens of a unit of 16 columns of a stage.
+#[derive(Clone, Copy)]
+struct Unit {
+    number: usize,
+    part: usize,
 }
 
 /// A thread's operands and sums.
-struct Consumer<K: Kernel, const ROWS: usize, const TOKENS: usize, const UNITS: usize> {
+struct Consumer<
+    K: Kernel,
+    const ROWS: usize,
+    const TOKENS: usize,
+    const PART: usize,
+    const UNITS: usize,
+> {
     memory: Memory,
     places: Places,
     by: Multipliers,
@@ -146,94 +190,142 @@ struct Consumer<K: Kernel, const ROWS: usize, const TOKENS: usize, const UNITS: 
     sums: [Sums<ROWS, TOKENS>; 2],
     /// Weights of the unit that is multiplied and of the next one, in turn.
     a: [[[u32; 4]; ROWS]; 2],
-    /// Their tokens.
-    b: [[[u32; 2]; TOKENS]; 2],
+    /// Tokens of the part that is multiplied and of the next one, in turn.
+    b: [[[u32; 2]; PART]; 2],
     /// Codes of a block of columns, and their scales.
     words: [[u32; STEPS]; ROWS],
     scales: [<K::Weights as Decoded>::Scales; ROWS],
 }
 
-impl<K: Kernel, const ROWS: usize, const TOKENS: usize, const UNITS: usize>
-    Consumer<K, ROWS, TOKENS, UNITS>
+impl<
+    K: Kernel,
+    const ROWS: usize,
+    const TOKENS: usize,
+    const PART: usize,
+    const UNITS: usize,
+> Consumer<K, ROWS, TOKENS, PART, UNITS>
 {
-    /// Adds the products of a stage, whose first unit's operands are there. If there is a next step, loads the
-    /// operands of its first unit, and starts the copies to the free stage.
+    /// Parts of a warp's tokens.
+    const PARTS: usize = TOKENS / PART;
+
+    /// Adds the products of a stage, whose first part's operands are there. If there is a next step, loads the
+    /// operands of its first part, and starts the copies to the free stage.
     ///
     /// # Safety
     /// All threads of the CTA reach this same call; the stage is full.
     #[inline(always)]
-    unsafe fn multiply<const AHEAD: u32>(&mut self, stage: u32, mut next: Option<Next<'_>>) {
-        for unit in 0..UNITS {
-            let (a, b) = (self.a[unit % 2], self.b[unit % 2]);
-            let set = if ROWS * TOKENS <= FEW { unit % 2 } else { 0 };
+    unsafe fn multiply<const AHEAD: u32>(
+        &mut self,
+        stages: &Stages<AHEAD>,
+        mut next: Option<&mut Sources>,
+    ) {
+        let parts = UNITS * Self::PARTS;
+        // Their addresses are there when the barrier is passed.
+        let tokens = self.tokens_at(stages.read);
+        let next_tokens = marker::pin(self.tokens_at(stages.next()));
+        for at in 0..parts {
+            let Unit { number, part } = Self::unit(at);
+            let (mut a, b) = (self.a[number % 2], self.b[at % 2]);
+            let set = if ROWS * TOKENS <= FEW { number % 2 } else { 0 };
+            let mut following = None;
             // SAFETY: the stages are full; all threads of the warp are here.
             unsafe {
-                let mut following = None;
-                if unit + 1 < UNITS {
-                    following = Some((stage, unit + 1));
-                } else if let Some(next) = &next {
-                    cp_async::cp_async_wait_group::<AHEAD>();
-                    meet();
-                    following = Some((next.following, 0));
+                if part == 0 && (number + 1).is_multiple_of(STEPS) {
+                    if number + 1 < UNITS {
+                        self.load_weights(stages.weights, (number + 1) / STEPS);
+                    } else if next.is_some() {
+                        self.load_weights(stages.next_weights(), 0);
+                    }
                 }
-                if let Some((stage, unit)) = following {
-                    self.load(stage, unit);
+                if at + 1 < parts {
+                    following = Some(Self::unit(at + 1));
+                    self.load_tokens(tokens, Self::unit(at + 1));
+                } else if next.is_some() {
+                    cp_async::cp_async_wait_group::<AHEAD>();
+                    // Products that use it stay behind the barrier, where they overlap loads.
+                    let nothing = meet_none();
+                    for a in &mut a {
+                        a[0] ^= nothing;
+                    }
+                    following = Some(Self::unit(0));
+                    self.load_tokens(next_tokens, Self::unit(0));
                 }
                 for m in 0..ROWS {
-                    if let Some((_, unit)) = following {
-                        self.decode(unit, m);
+                    if ROWS == 1 && let Some(Unit { number, part: 0 }) = following {
+                        self.decode(number, m);
                     }
-                    for n in 0..TOKENS {
-                        K::Weights::multiply_mma_sync(&mut self.sums[set][m][n], a[m], b[n]);
+                    for n in 0..PART {
+                        let sums = &mut self.sums[set][m][part * PART + n];
+                        K::Weights::multiply_mma_sync(sums, a[m], b[n]);
+                    }
+                    if ROWS > 1 && let Some(Unit { number, part: 0 }) = following {
+                        self.decode(number, m);
                     }
                 }
-                if let Some(Next { free, sources, .. }) = &mut next
-                    && unit == COPIES
+                if let Some(sources) = &mut next
+                    && at == COPIES * Self::PARTS
                 {
-                    sources.copy(*free);
+                    sources.copy(stages.free, stages.free_weights);
                     cp_async::cp_async_commit_group();
                 }
             }
         }
     }
 
-    /// Loads the tokens of a unit, and the codes and scales of the block of columns that begins with it.
+    /// The unit and part that stand `at` parts behind a stage's first.
+    #[inline(always)]
+    const fn unit(at: usize) -> Unit {
+        Unit { number: at / Self::PARTS, part: at % Self::PARTS }
+    }
+
+    /// Loads the codes and scales of a block of columns.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    unsafe fn load_weights(&mut self, stage: u32, block: usize) {
+        let weights = self.memory.weights(stage);
+        for m in 0..ROWS {
+            let at = Rows { group: m as u32, block: block as u32 };
+            // SAFETY: inside the stage.
+            unsafe {
+                let words = weights + self.places.words + at.words();
+                self.words[m] = memory::ld_shared_v4_b32(words);
+                let scales = weights + self.places.scales + at.scales::<K>();
+                self.scales[m] = K::Weights::scales(scales);
+            }
+        }
+    }
+
+    /// Address of the lane's row of a matrix of the warp's first tokens and columns in a stage.
+    #[inline(always)]
+    fn tokens_at(&self, stage: u32) -> u32 {
+        self.memory.activations(stage) + self.places.tokens
+    }
+
+    /// Loads a part of the tokens of a unit; `tokens` is [their address](Self::tokens_at) in a stage.
     ///
     /// # Safety
     /// All threads of the warp reach this same call; the stage is full.
     #[inline(always)]
-    unsafe fn load(&mut self, stage: u32, unit: usize) {
-        let (block, of_block) = (unit / STEPS, (unit % STEPS) as u32);
-        if of_block == 0 {
-            let weights = self.memory.weights(stage);
-            for m in 0..ROWS {
-                let at = Rows { group: m as u32, block: block as u32 };
-                // SAFETY: inside the stage.
-                unsafe {
-                    let words = weights + self.places.words + at.words();
-                    self.words[m] = memory::ld_shared_v4_b32(words);
-                    let scales = weights + self.places.scales + at.scales::<K>();
-                    self.scales[m] = K::Weights::scales(scales);
-                }
-            }
-        }
-        let activations = self.memory.activations(stage) + self.places.tokens;
-        let block = block as u32 * K::CONFIG.tokens * TOKEN_BYTES;
+    unsafe fn load_tokens(&mut self, tokens: u32, unit: Unit) {
+        let Unit { number, part } = unit;
+        let (block, of_block) = (number / STEPS, (number % STEPS) as u32);
+        let at = (tokens ^ (of_block * 2 * PIECE_BYTES))
+            + block as u32 * K::CONFIG.tokens * TOKEN_BYTES;
         // SAFETY: inside the stage; all threads of the warp are here.
         unsafe {
             if TOKENS == 1 {
-                if unit.is_multiple_of(2) {
-                    let at = (activations ^ (of_block * 2 * PIECE_BYTES)) + block;
+                if number.is_multiple_of(2) {
                     let [a, b, c, d] = mma::ldmatrix_m8n8_x4_shared_b16(at);
                     (self.b[0][0], self.b[1][0]) = ([a, b], [c, d]);
                 }
             } else {
-                let at = (activations ^ (of_block * 2 * PIECE_BYTES)) + block;
-                for n in (0..TOKENS).step_by(2) {
-                    let at = at + n as u32 * MMA_TOKENS * TOKEN_BYTES;
-                    let [a, b, c, d] = mma::ldmatrix_m8n8_x4_shared_b16(at);
-                    self.b[unit % 2][n] = [a, b];
-                    self.b[unit % 2][n + 1] = [c, d];
+                let b = &mut self.b[(number * Self::PARTS + part) % 2];
+                for n in (0..PART).step_by(2) {
+                    let at = at + (part * PART + n) as u32 * MMA_TOKENS * TOKEN_BYTES;
+                    let [first, second, third, fourth] = mma::ldmatrix_m8n8_x4_shared_b16(at);
+                    (b[n], b[n + 1]) = ([first, second], [third, fourth]);
                 }
             }
         }

@@ -166,6 +166,7 @@ unsafe fn gemm<
     L: WorkList,
     const ROWS: usize,
     const TOKENS: usize,
+    const PART: usize,
     const UNITS: usize,
     const AHEAD: u32,
 >(
@@ -175,6 +176,7 @@ unsafe fn gemm<
     let config: &'static Sm80Config = const {
         let config = &K::CONFIG;
         assert!(config.warp_rows() as usize == ROWS && config.warp_tokens() as usize == TOKENS);
+        assert!(config.part_tokens() as usize == PART);
         assert!(config.k_step() == UNITS as u32 * MMA_K);
         assert!(config.stages() == AHEAD + 2 && config.is_grouped() == L::GROUPED);
         assert!(config.scheme.is(K::Weights::SCHEME));
@@ -206,7 +208,7 @@ unsafe fn gemm<
         };
         // SAFETY: all threads are here; the stages are free, and the item has a step.
         let mut sums: Sums<ROWS, TOKENS> =
-            unsafe { main_loop::sum_item::<K, L, ROWS, TOKENS, UNITS, AHEAD>(own, &tile, &item) };
+            unsafe { main_loop::sum_item::<K, L, ROWS, TOKENS, PART, UNITS, AHEAD>(own, &tile, &item) };
         let owned = L::owned(cta, &item);
         // SAFETY: all threads are here. An owner's contributors send their sums of this tile.
         unsafe {
