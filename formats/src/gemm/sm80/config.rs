@@ -41,6 +41,8 @@ pub const MAX_BLOCKS: u32 = 2;
 pub const SHARED_BYTES: u32 = 48 * 1024;
 /// The most shared memory of a CTA on compute capabilities 8.6 and 8.9.
 pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
+/// Most tokens, over those of one product, whose operands a warp loads at a time, if a CTA has an SM alone.
+const MAX_PART: u32 = 8;
 /// More stages than this are no faster.
 const MAX_STAGES: u32 = 8;
 
@@ -84,6 +86,7 @@ impl Sm80Config {
         assert!(rows.is_multiple_of(CHUNK_ROWS) && WARPS.is_multiple_of(row_warps));
         assert!(rows.is_multiple_of(row_warps * MMA_ROWS));
         assert!(tokens.is_multiple_of(config.token_warps() * MMA_TOKENS));
+        assert!(config.warp_tokens().is_multiple_of(config.part_tokens()));
         config
     }
 
@@ -111,11 +114,12 @@ impl Sm80Config {
         self.tokens / self.token_warps() / MMA_TOKENS
     }
 
-    /// Tokens of a warp, over those of one product, whose operands are loaded at a time.
+    /// Tokens of a warp, over those of one product, whose operands are loaded at a time: more take registers that
+    /// the sums do not leave.
     #[inline(always)]
     pub const fn part_tokens(&self) -> u32 {
-        let most = if self.min_blocks > 1 { 4 } else { 8 };
-        if self.warp_tokens() < most { self.warp_tokens() } else { most }
+        let (all, most) = (self.warp_tokens(), MAX_PART / self.min_blocks);
+        if all < most { all } else { most }
     }
 
     /// Columns of K that a stage of the pipeline holds.
@@ -252,9 +256,10 @@ impl Sm80Config {
 /// | tiles | for |
 /// |---|---|
 /// | 128 x 8, 128 x 16, 128 x 32 | decoding: each warp decodes its rows once for all tokens; two CTAs per SM copy while the other stores |
-/// | 128 x 64 | some tens of tokens: warps of 32 rows, so that activations are loaded from shared memory half as often |
-/// | 128 x 128 | prompts of some hundred tokens |
-/// | 256 x 128 | many tokens: weights are decoded for 64 tokens at a time, activations loaded for 64 rows |
+/// | 128 x 64 | some tens of tokens: each warp decodes its rows once for all tokens |
+/// | 256 x 64 | some tens of tokens and much K: warps of 32 rows decode each row once, for all tokens |
+/// | 128 x 128 | prompts of some hundred tokens, where larger tiles would be too few |
+/// | 256 x 128 | many tokens: each row is decoded once for 128 tokens |
 #[macro_export]
 macro_rules! sm80_gemm_configs {
     ($with:ident) => {
@@ -264,7 +269,7 @@ macro_rules! sm80_gemm_configs {
                 (128 x 8) (2 per SM, 8 along rows, stages of 2) uniform grouped;
                 (128 x 16) (2 per SM, 8 along rows, stages of 2) uniform grouped;
                 (128 x 32) (2 per SM, 8 along rows, stages of 1) uniform grouped;
-                (128 x 64) (2 per SM, 4 along rows, stages of 1) uniform grouped mixed;
+                (128 x 64) (2 per SM, 8 along rows, stages of 1) uniform mixed;
                 (128 x 128) (1 per SM, 4 along rows, stages of 1) uniform grouped;
                 (256 x 64) (1 per SM, 8 along rows, stages of 1) uniform grouped;
                 (256 x 128) (1 per SM, 8 along rows, stages of 1) uniform grouped;

@@ -9,31 +9,37 @@
 //!
 //! # Multiply
 //! An `ldmatrix` loads 16 tokens by 16 columns, the B fragments of two products of a unit; with eight tokens
-//! those of two units. The products of a unit are independent of each other. If they are few, units of even
-//! and odd number add to separate sums, because a product takes longer than decoding the next one's operand.
+//! those of two units. Of more than 64 tokens, a part is loaded at a time. The products of a unit are
+//! independent of each other. If they are few, units of even and odd number add to separate sums, because a
+//! product takes longer than decoding the next one's operand.
 //!
 //! # Overlap
-//! While a unit is multiplied, the operands of the next one are loaded and decoded. Before the last unit of a
-//! stage, the next stage is waited for. All warps have then loaded the operands of the stage, so that copies
-//! to it start in the next step:
+//! While a part of a unit is multiplied, the tokens of the next part are loaded; beside a unit's last part, the
+//! weights of the next unit are decoded. Weights arrive a step before the activations that they are multiplied
+//! with, so that their codes are loaded in front of the barrier. Before the last part of a stage, the next
+//! stage of activations is waited for. All warps have then loaded the operands of this stage, so that copies to
+//! it start in the next step. The last part's products are tied to the barrier's result: ptxas would move
+//! them in front of it, and nothing would overlap the loads behind it.
 //!
 //! ```text
-//! unit      |  0  |  1  |  2  |     3      |  0  ...
-//! multiply  |  0  |  1  |  2  |     3      |
-//! decode    |  1  |  2  |  3  | wait, 0    |        of the next stage
-//! copy      |     |  x  |     |            |        to the stage before
+//! unit         |  0  |  1  |  2  |     3      |  0  ...
+//! multiply     |  0  |  1  |  2  |     3      |
+//! load tokens  |  1  |  2  |  3  | wait, 0    |        of the next stage
+//! load weights |     |     |     | all        |        of the next stage
+//! decode       |  1  |  2  |  3  |     0      |        of the next stage
+//! copy         |     |  x  |     |            |        to the stage before
 //! ```
 
 use cuda_std::ptx::{barrier, cp_async, marker, memory, mma};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Item;
-use fp4_formats::gemm::fragments::repack::{BLOCK_CODE_BYTES, BLOCK_ROWS, THREAD_BYTES};
 use fp4_formats::gemm::fragments::word::Multipliers;
-use fp4_formats::gemm::sm80::config::{MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, TOKEN_BYTES};
+use fp4_formats::gemm::sm80::config::{MMA_SUMS, MMA_TOKENS, PIECE_BYTES, TOKEN_BYTES};
 use fp4_formats::gemm::work::CtaTile;
 
 use super::copy::Sources;
-use super::memory::{Memory, Warp};
+use super::memory::Memory;
+use super::places::{Places, Rows};
 use super::{Cta, Kernel};
 use crate::gemm::decoded::{Decoded, STEPS};
 use crate::gemm::work::WorkList;
@@ -155,7 +161,7 @@ unsafe fn meet() {
     }
 }
 
-/// Waits for all threads of the CTA. Returns 0, which the compiler does not know.
+/// Waits for all threads of the CTA. Returns 0, as the barrier's result: what uses it stays behind the barrier.
 ///
 /// # Safety
 /// All of them reach such a call.
@@ -197,13 +203,8 @@ struct Consumer<
     scales: [<K::Weights as Decoded>::Scales; ROWS],
 }
 
-impl<
-    K: Kernel,
-    const ROWS: usize,
-    const TOKENS: usize,
-    const PART: usize,
-    const UNITS: usize,
-> Consumer<K, ROWS, TOKENS, PART, UNITS>
+impl<K: Kernel, const ROWS: usize, const TOKENS: usize, const PART: usize, const UNITS: usize>
+    Consumer<K, ROWS, TOKENS, PART, UNITS>
 {
     /// Parts of a warp's tokens.
     const PARTS: usize = TOKENS / PART;
@@ -251,15 +252,12 @@ impl<
                     self.load_tokens(next_tokens, Self::unit(0));
                 }
                 for m in 0..ROWS {
-                    if ROWS == 1 && let Some(Unit { number, part: 0 }) = following {
+                    if let Some(Unit { number, part: 0 }) = following {
                         self.decode(number, m);
                     }
                     for n in 0..PART {
                         let sums = &mut self.sums[set][m][part * PART + n];
                         K::Weights::multiply_mma_sync(sums, a[m], b[n]);
-                    }
-                    if ROWS > 1 && let Some(Unit { number, part: 0 }) = following {
-                        self.decode(number, m);
                     }
                 }
                 if let Some(sources) = &mut next
@@ -311,8 +309,8 @@ impl<
     unsafe fn load_tokens(&mut self, tokens: u32, unit: Unit) {
         let Unit { number, part } = unit;
         let (block, of_block) = (number / STEPS, (number % STEPS) as u32);
-        let at = (tokens ^ (of_block * 2 * PIECE_BYTES))
-            + block as u32 * K::CONFIG.tokens * TOKEN_BYTES;
+        let at =
+            (tokens ^ (of_block * 2 * PIECE_BYTES)) + block as u32 * K::CONFIG.tokens * TOKEN_BYTES;
         // SAFETY: inside the stage; all threads of the warp are here.
         unsafe {
             if TOKENS == 1 {
@@ -354,72 +352,4 @@ impl<
         }
         sums
     }
-}
-
-/// Offsets of a thread's operands in a stage.
-#[derive(Clone, Copy)]
-struct Places {
-    /// Bytes to the codes of the warp's first 16 rows, and to their scales.
-    words: u32,
-    scales: u32,
-    /// Bytes to the lane's row of a matrix of the warp's first tokens, of the first unit: the piece of another
-    /// unit is at the exclusive or with its first piece.
-    tokens: u32,
-}
-
-impl Places {
-    #[inline(always)]
-    fn new<K: Kernel>() -> Self {
-        let config = &K::CONFIG;
-        let Warp { row, token } = Warp::own(config);
-        let (lane, block) = (warp::lane_id(), row / BLOCK_ROWS);
-        let group = row % BLOCK_ROWS / MMA_ROWS;
-        let words =
-            block * config.blocks * BLOCK_CODE_BYTES + (group * warp::LANES + lane) * THREAD_BYTES;
-        let scales = block * config.blocks * config.scheme.block_scale_bytes()
-            + (group * (MMA_ROWS / 2) + lane / 4) * row_scale_bytes::<K>();
-        // Matrices are the halves of a unit, of eight tokens and then of the next eight; or, if there are no
-        // others, of the next unit.
-        let (matrix, row) = (lane / 8, lane % 8);
-        let (eight, piece) =
-            if config.warp_tokens() == 1 { (0, matrix) } else { (matrix / 2, matrix % 2) };
-        let tokens = (token + eight * MMA_TOKENS + row) * TOKEN_BYTES + (piece ^ row) * PIECE_BYTES;
-        Self {
-            words: marker::pin(words),
-            scales: marker::pin(config.code_bytes() + scales),
-            tokens: marker::pin(tokens),
-        }
-    }
-}
-
-/// A block of columns of 16 of a warp's rows, in a stage.
-#[derive(Clone, Copy)]
-struct Rows {
-    /// The number of these 16 among the warp's rows.
-    group: u32,
-    /// The number of the block of columns in the stage.
-    block: u32,
-}
-
-impl Rows {
-    /// Bytes from the codes of the warp's first rows and columns.
-    #[inline(always)]
-    fn words(self) -> u32 {
-        let Self { group, block } = self;
-        block * BLOCK_CODE_BYTES + group * warp::LANES * THREAD_BYTES
-    }
-
-    /// Bytes from their scales.
-    #[inline(always)]
-    fn scales<K: Kernel>(self) -> u32 {
-        let Self { group, block } = self;
-        block * K::CONFIG.scheme.block_scale_bytes()
-            + group * (MMA_ROWS / 2) * row_scale_bytes::<K>()
-    }
-}
-
-/// Bytes of the scales of a thread's two rows.
-#[inline(always)]
-const fn row_scale_bytes<K: Kernel>() -> u32 {
-    2 * K::CONFIG.scheme.block_scales() * K::CONFIG.scheme.scale_bytes()
 }

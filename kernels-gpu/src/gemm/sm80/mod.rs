@@ -24,7 +24,7 @@
 //! | at | contents |
 //! |---|---|
 //! | 0 | activations of each stage: 64 columns of each token, pieces of 16 bytes swizzled among eight |
-//! | `weights_offset` | weights of each stage: codes of each 16 rows, then their scales |
+//! | `weights_offset` | weights of each stage, one more than of activations: codes of each 16 rows, then their scales |
 //! | 0, after a tile's last stage is read | f32 sums of a strip of tokens, one after the other |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
 //!
@@ -32,7 +32,7 @@
 //! | barrier | guards |
 //! |---|---|
 //! | 0, table made | the table of groups or products |
-//! | 0, stage full | all threads' copies of the following stage have arrived; this stage is read |
+//! | 0, stage full | all threads' copies of the following step's activations and of the weights behind them have arrived; this stage is read |
 //! | 0, stages read | all stages are read: sums may overwrite them |
 //! | 0, sums written | a strip's sums are in shared memory |
 //! | 0, sums stored | they are read: the next strip, or stages, may overwrite them |
@@ -54,6 +54,7 @@ mod entries;
 mod fix_up;
 mod main_loop;
 mod memory;
+mod places;
 mod tile;
 
 use cuda_std::{shared, thread, warp};
@@ -207,8 +208,9 @@ unsafe fn gemm<
             *cta
         };
         // SAFETY: all threads are here; the stages are free, and the item has a step.
-        let mut sums: Sums<ROWS, TOKENS> =
-            unsafe { main_loop::sum_item::<K, L, ROWS, TOKENS, PART, UNITS, AHEAD>(own, &tile, &item) };
+        let mut sums: Sums<ROWS, TOKENS> = unsafe {
+            main_loop::sum_item::<K, L, ROWS, TOKENS, PART, UNITS, AHEAD>(own, &tile, &item)
+        };
         let owned = L::owned(cta, &item);
         // SAFETY: all threads are here. An owner's contributors send their sums of this tile.
         unsafe {
