@@ -14,7 +14,8 @@ use super::error::{CudaError, check};
 use super::memory::CudaMemory;
 use super::module::{CudaModule, LoadedModule};
 use super::owned::{Chosen, OwnedContext, OwnedMemory, OwnedStream, Owner};
-use super::probe::{DeviceInfo, probe};
+use super::parameters::DeclaredParameters;
+use super::probe::{CudaVersion, DeviceInfo, DriverInfo, probe};
 use super::queue::{Queue, Relaxed, StreamId, Turn};
 use super::resident::ResidentClusters;
 
@@ -53,6 +54,7 @@ struct Inner {
     stream: OwnedStream,
     context: OwnedContext,
     info: DeviceInfo,
+    driver: CudaVersion,
     arch: Arch,
     clusters: ResidentClusters,
 }
@@ -107,7 +109,7 @@ impl CudaDevice {
     /// [`CudaError::Driver`] from [`probe`], [`CudaError::NoSuchDevice`],
     /// [`CudaError::UnsupportedDevice`], or a failed call.
     pub fn open(ordinal: u32) -> Result<Self, CudaError> {
-        let mut devices = probe()?.devices;
+        let DriverInfo { version, mut devices, library: _ } = probe()?;
         let count = devices.len();
         if ordinal as usize >= count {
             return Err(CudaError::NoSuchDevice { ordinal, count });
@@ -130,6 +132,7 @@ impl CudaDevice {
             stream,
             context,
             info,
+            driver: version,
             arch,
             clusters,
         });
@@ -237,7 +240,12 @@ impl CudaDevice {
         &self.inner.info
     }
 
-    /// The architecture whose kernels it runs.
+    /// The newest CUDA version that the driver supports.
+    pub fn driver(&self) -> CudaVersion {
+        self.inner.driver
+    }
+
+    /// The architecture whose kernels it is given, where no other is asked for.
     pub fn arch(&self) -> Arch {
         self.inner.arch
     }
@@ -298,8 +306,8 @@ impl CudaDevice {
     }
 
     /// Loads machine code, or returns the module loaded before from the same bytes.
-    /// `parameter_counts` says how many parameters each kernel has, by name; the driver is
-    /// asked about those that it does not name. May be called while a stream is being
+    /// `declared` has the parameters of kernels by name; the driver is asked about those that it does
+    /// not name. May be called while a stream is being
     /// recorded into a graph.
     ///
     /// # Errors
@@ -312,10 +320,10 @@ impl CudaDevice {
     pub unsafe fn load_cubin(
         &self,
         cubin: &[u8],
-        parameter_counts: HashMap<String, usize>,
+        declared: HashMap<String, DeclaredParameters>,
     ) -> Result<CudaModule, CudaError> {
         // SAFETY: passed on to the caller.
-        self.load_once(cubin, || unsafe { LoadedModule::load(cubin, parameter_counts) })
+        self.load_once(cubin, || unsafe { LoadedModule::load(cubin, declared) })
     }
 
     fn load_once(

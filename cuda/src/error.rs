@@ -82,7 +82,7 @@ pub enum DriverError {
         /// The loader's messages.
         reason: String,
     },
-    /// The driver does not accept the kernels' PTX version.
+    /// The driver loads the kernels of no target.
     #[error(
         "the NVIDIA driver is too old: it supports CUDA {found}, CUDA {needed} or newer is required"
     )]

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use cuda_lazy::raw;
+use cuda_lazy::{CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, raw};
 
 use super::device::CudaDevice;
 use super::error::{CudaError, check};
@@ -247,9 +247,52 @@ impl Call {
         // SAFETY: the configuration, its attributes and the parameters outlive the call, which copies
         // them; the parameters have the kernel's sizes, as checked; the function belongs to this
         // context. The caller guarantees the memory that the kernel accesses.
-        check("cuLaunchKernelEx", unsafe {
+        let code = unsafe {
             raw::cuLaunchKernelEx((&raw mut config).cast(), kernel.function, values, extra)
-        })
+        };
+        if code != CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER {
+            return check("cuLaunchKernelEx", code);
+        }
+        // A driver before CUDA 11.8: it has a call without attributes and one for cooperative launches.
+        let function = kernel.function;
+        let ([x, y, z], [block_x, block_y, block_z]) = (self.grid, self.block);
+        let attributes = &self.attributes[..self.attribute_count as usize];
+        match attributes.iter().map(|attribute| attribute.id).collect::<Vec<_>>()[..] {
+            // SAFETY: as above.
+            [] => check("cuLaunchKernel", unsafe {
+                raw::cuLaunchKernel(
+                    function,
+                    x,
+                    y,
+                    z,
+                    block_x,
+                    block_y,
+                    block_z,
+                    self.dynamic_shared,
+                    stream,
+                    values,
+                    extra,
+                )
+            }),
+            // SAFETY: as above; the parameters of the call are addresses of values, as a single one's are.
+            [CU_LAUNCH_ATTRIBUTE_COOPERATIVE] if extra.is_null() => {
+                check("cuLaunchCooperativeKernel", unsafe {
+                    raw::cuLaunchCooperativeKernel(
+                        function,
+                        x,
+                        y,
+                        z,
+                        block_x,
+                        block_y,
+                        block_z,
+                        self.dynamic_shared,
+                        stream,
+                        values,
+                    )
+                })
+            }
+            _ => check("cuLaunchKernelEx", code),
+        }
     }
 }
 

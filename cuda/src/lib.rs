@@ -64,7 +64,7 @@ pub use graph::CudaGraph;
 pub use launch::{CudaLaunch, PreparedLaunch};
 pub use memory::CudaMemory;
 pub use module::{CudaKernel, CudaModule, KernelLimits};
-pub use parameters::{KernelParameter, parameter_counts};
+pub use parameters::{DeclaredParameters, KernelParameter, declared_parameters};
 pub use probe::{CudaVersion, DeviceInfo, DriverInfo, MIN_DRIVER, driver_file, probe};
 pub use queue::StreamId;
 pub use resident::ResidentClusters;

@@ -10,7 +10,7 @@ use cuda_lazy::{CUDA_SUCCESS, raw};
 
 use super::device::CudaDevice;
 use super::error::{CudaCode, CudaError, check};
-use super::parameters::{KernelParameter, Parameters, parameter_counts};
+use super::parameters::{DeclaredParameters, KernelParameter, Parameters, declared_parameters};
 use super::queue::Relaxed;
 
 /// A module on a device. Clones share it.
@@ -156,7 +156,7 @@ impl CudaKernel {
 #[derive(Debug)]
 pub(crate) struct LoadedModule {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
-    parameter_counts: HashMap<String, usize>,
+    declared: HashMap<String, DeclaredParameters>,
     handle: *mut c_void,
 }
 
@@ -177,6 +177,7 @@ impl Drop for LoadedModule {
 const CU_JIT_ERROR_LOG_BUFFER: u32 = 5;
 const CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: u32 = 6;
 const LOG_BYTES: usize = 16 << 10;
+const CUDA_ERROR_INVALID_VALUE: u32 = 1;
 const CUDA_ERROR_NOT_FOUND: u32 = 500;
 
 /// The first bytes of an ELF file.
@@ -224,7 +225,7 @@ impl LoadedModule {
         })?;
         // SAFETY: the text is nul-terminated.
         let handle = unsafe { load(text.as_ptr().cast())? };
-        Ok(Self { kernels: Mutex::default(), parameter_counts: parameter_counts(ptx), handle })
+        Ok(Self { kernels: Mutex::default(), declared: declared_parameters(ptx), handle })
     }
 
     /// Loads machine code in the current context.
@@ -233,7 +234,7 @@ impl LoadedModule {
     /// The same as [`CudaDevice::load_cubin`].
     pub(crate) unsafe fn load(
         cubin: &[u8],
-        parameter_counts: HashMap<String, usize>,
+        declared: HashMap<String, DeclaredParameters>,
     ) -> Result<Self, CudaError> {
         if !cubin.starts_with(ELF) {
             return Err(CudaError::BadArgument {
@@ -245,7 +246,7 @@ impl LoadedModule {
         }
         // SAFETY: the file is complete: the lengths in it are those of `cubin`.
         let handle = unsafe { load(cubin.as_ptr().cast())? };
-        Ok(Self { kernels: Mutex::default(), parameter_counts, handle })
+        Ok(Self { kernels: Mutex::default(), declared, handle })
     }
 
     pub(crate) fn kernel(&self, name: &str) -> Result<Arc<Kernel>, CudaError> {
@@ -253,18 +254,22 @@ impl LoadedModule {
         if let Some(kernel) = known.get(name) {
             return Ok(kernel.clone());
         }
-        let missing = |available| CudaError::NoSuchKernel { kernel: name.to_owned(), available };
+        let missing = || {
+            // Drivers before CUDA 12.4 list no kernels.
+            let available = self.kernels().unwrap_or_default();
+            CudaError::NoSuchKernel { kernel: name.to_owned(), available }
+        };
         let Ok(symbol) = CString::new(name) else {
-            return Err(missing(self.kernels()?));
+            return Err(missing());
         };
         let mut function = ptr::null_mut();
         // SAFETY: `function` is writable and the module is loaded.
         match unsafe { raw::cuModuleGetFunction(&mut function, self.handle, symbol.as_ptr()) } {
-            CUDA_ERROR_NOT_FOUND => return Err(missing(self.kernels()?)),
+            CUDA_ERROR_NOT_FOUND => return Err(missing()),
             code => check("cuModuleGetFunction", code)?,
         }
-        let count = self.parameter_counts.get(name).copied();
-        let kernel = Arc::new(Kernel::new(function, count)?);
+        let declared = self.declared.get(name).copied();
+        let kernel = Arc::new(Kernel::new(function, declared)?);
         known.insert(name.to_owned(), kernel.clone());
         Ok(kernel)
     }
@@ -342,21 +347,30 @@ enum Attribute {
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 impl Kernel {
-    fn new(function: *mut c_void, parameters: Option<usize>) -> Result<Self, CudaError> {
-        let get = |attribute: Attribute| -> Result<u32, CudaError> {
+    fn new(function: *mut c_void, declared: Option<DeclaredParameters>) -> Result<Self, CudaError> {
+        let ask = |attribute: Attribute| -> (u32, u32) {
             let mut value = 0;
             // SAFETY: `value` is writable and the function's module is loaded.
-            check("cuFuncGetAttribute", unsafe {
-                raw::cuFuncGetAttribute(&mut value, attribute as u32, function)
-            })?;
-            Ok(u32::try_from(value).unwrap_or(0))
+            let code = unsafe { raw::cuFuncGetAttribute(&mut value, attribute as u32, function) };
+            (code, u32::try_from(value).unwrap_or(0))
+        };
+        let get = |attribute: Attribute| -> Result<u32, CudaError> {
+            let (code, value) = ask(attribute);
+            check("cuFuncGetAttribute", code).map(|()| value)
+        };
+        // A driver before CUDA 11.8 knows no clusters, and none of its kernels has one.
+        let of_clusters = |attribute: Attribute| -> Result<u32, CudaError> {
+            match ask(attribute) {
+                (CUDA_ERROR_INVALID_VALUE, _) => Ok(0),
+                (code, value) => check("cuFuncGetAttribute", code).map(|()| value),
+            }
         };
         let cluster = [
-            get(Attribute::RequiredClusterWidth)?,
-            get(Attribute::RequiredClusterHeight)?,
-            get(Attribute::RequiredClusterDepth)?,
+            of_clusters(Attribute::RequiredClusterWidth)?,
+            of_clusters(Attribute::RequiredClusterHeight)?,
+            of_clusters(Attribute::RequiredClusterDepth)?,
         ];
-        let parameters = Parameters::of(function, parameters)?;
+        let parameters = Parameters::of(function, declared)?;
         let limits = KernelLimits {
             registers: get(Attribute::NumRegs)?,
             max_threads: get(Attribute::MaxThreadsPerBlock)?,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-use cuda_lazy::raw;
+use cuda_lazy::{CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, raw};
 
 use super::error::{CudaError, check};
 
@@ -20,31 +20,57 @@ pub struct KernelParameter {
     pub size: usize,
 }
 
-/// The number of parameters of each kernel of a PTX text.
-pub fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
-    let mut counts = HashMap::new();
+/// The parameters of a kernel as its PTX declares them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeclaredParameters {
+    /// How many there are.
+    pub count: usize,
+    /// Bytes of all of them, without padding between them.
+    pub bytes: usize,
+}
+
+/// The parameters of each kernel of a PTX text.
+pub fn declared_parameters(ptx: &str) -> HashMap<String, DeclaredParameters> {
+    let mut declared = HashMap::new();
     // The kernel whose parameters are being read.
-    let mut entry: Option<(String, usize)> = None;
+    let mut entry: Option<(String, DeclaredParameters)> = None;
     for line in ptx.lines() {
         let mut line = line.split("//").next().unwrap_or_default();
         if entry.is_none()
             && let Some((_, rest)) = line.split_once(".entry ")
         {
             let end = rest.find(['(', ' ', '\t']).unwrap_or(rest.len());
-            entry = Some((rest[..end].to_owned(), 0));
+            entry = Some((rest[..end].to_owned(), DeclaredParameters::default()));
             line = &rest[end..];
         }
-        if let Some((name, count)) = &mut entry {
+        if let Some((name, parameters)) = &mut entry {
             let body = line.find('{');
             let head = &line[..line.find(')').or(body).unwrap_or(line.len())];
-            *count += head.matches(".param").count();
+            for declaration in head.split(".param").skip(1) {
+                parameters.count += 1;
+                parameters.bytes += bytes_of(declaration);
+            }
             if head.len() < line.len() {
-                counts.insert(std::mem::take(name), *count);
+                declared.insert(std::mem::take(name), *parameters);
                 entry = None;
             }
         }
     }
-    counts
+    declared
+}
+
+/// Bytes of a parameter by its declaration behind `.param`: `.align 8 .b8 name[88]`, `.u64 name`.
+fn bytes_of(declaration: &str) -> usize {
+    let digits = |text: &str| {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        text[..end].parse::<usize>().unwrap_or(0)
+    };
+    let mut types = declaration.split('.').skip(1);
+    // `.align` is followed by its number, a type's letter by its bits.
+    let bits = types.find(|part| !part.starts_with("align") && !part.starts_with("ptr"));
+    let bits = bits.map_or(0, |part| digits(part.trim_start_matches(|c: char| c.is_alphabetic())));
+    let elements = declaration.split_once('[').map_or(1, |(_, rest)| digits(rest.trim_start()));
+    elements * bits / 8
 }
 
 /// A kernel's parameters in order.
@@ -52,14 +78,20 @@ pub fn parameter_counts(ptx: &str) -> HashMap<String, usize> {
 pub(crate) struct Parameters(pub(crate) Vec<KernelParameter>);
 
 impl Parameters {
-    /// The parameters of a function whose module is loaded; `count` of them, if it is known.
+    /// The parameters of a function whose module is loaded, with what its PTX declares, if that is known.
     /// The driver describes one parameter per call. Beyond the last it returns
     /// `CUDA_ERROR_INVALID_VALUE`, which tools that watch calls report as an error.
-    pub(crate) fn of(function: *mut c_void, count: Option<usize>) -> Result<Self, CudaError> {
+    ///
+    /// Drivers before CUDA 12.4 describe none; the declaration then stands for a single parameter, which a
+    /// launch passes by its address, wherever the driver puts it.
+    pub(crate) fn of(
+        function: *mut c_void,
+        declared: Option<DeclaredParameters>,
+    ) -> Result<Self, CudaError> {
         const INVALID_VALUE: u32 = 1;
         let mut found = Vec::new();
         loop {
-            if count == Some(found.len()) {
+            if declared.is_some_and(|declared| declared.count == found.len()) {
                 return Ok(Self(found));
             }
             let (mut offset, mut size) = (0, 0);
@@ -67,6 +99,11 @@ impl Parameters {
             match unsafe { raw::cuFuncGetParamInfo(function, found.len(), &mut offset, &mut size) }
             {
                 INVALID_VALUE => return Ok(Self(found)),
+                CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER
+                    if let Some(DeclaredParameters { count: 1, bytes: size }) = declared =>
+                {
+                    return Ok(Self(vec![KernelParameter { offset: 0, size }]));
+                }
                 code => check("cuFuncGetParamInfo", code)?,
             }
             found.push(KernelParameter { offset, size });
@@ -109,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_counted() {
+    fn declared_parameters_are_read() {
         let text = "\
 .visible .entry one(
 \t.param .align 64 .b8 one_param_0[272]
@@ -129,12 +166,21 @@ mod tests {
   .param .u32 c) .maxnreg 80
 {
 }
+.entry pointer(.param .u64 .ptr .global .align 16 p) { ret; }
+.entry wide(.param .align 16 .b64 w [ 3 ]) { ret; }
 ";
-        let counts = parameter_counts(text);
-        let expected = [("one", 1), ("none", 0), ("bare", 0), ("three", 3)];
-        assert_eq!(counts.len(), expected.len(), "{counts:?}");
-        for (name, count) in expected {
-            assert_eq!(counts.get(name), Some(&count), "{name}");
+        let all = declared_parameters(text);
+        let expected = [
+            ("one", 1, 272),
+            ("none", 0, 0),
+            ("bare", 0, 0),
+            ("three", 3, 20),
+            ("pointer", 1, 8),
+            ("wide", 1, 24),
+        ];
+        assert_eq!(all.len(), expected.len(), "{all:?}");
+        for (name, count, bytes) in expected {
+            assert_eq!(all.get(name), Some(&DeclaredParameters { count, bytes }), "{name}");
         }
     }
 

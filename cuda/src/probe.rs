@@ -6,33 +6,18 @@ use std::path::{Path, PathBuf};
 
 use cuda_lazy::{CUDA_ERROR_STUB_LIBRARY, CUDA_SUCCESS, raw};
 use fp4_formats::Arch;
+pub use fp4_formats::arch::CudaVersion;
 use serde::Serialize;
 
 use super::error::{CudaCode, CudaError, DriverError, check};
 
-/// The oldest driver that accepts the kernels: CUDA 13.0 introduced PTX ISA 9.0.
-pub const MIN_DRIVER: CudaVersion = CudaVersion { major: 13, minor: 0 };
+/// The oldest driver that loads the kernels of any target: those of the portable one. Kernels of other
+/// targets need a newer one, see [`PtxVersion::driver`](fp4_formats::arch::PtxVersion::driver).
+pub const MIN_DRIVER: CudaVersion = Arch::Sm80.ptx_version().driver();
 
-/// A CUDA version, as the driver reports the newest it supports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct CudaVersion {
-    /// Major version.
-    pub major: u32,
-    /// Minor version.
-    pub minor: u32,
-}
-
-impl CudaVersion {
-    /// Converts `cuDriverGetVersion`'s number, `1000 * major + 10 * minor`.
-    fn from_number(number: u32) -> Self {
-        Self { major: number / 1000, minor: number % 1000 / 10 }
-    }
-}
-
-impl fmt::Display for CudaVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
+/// Converts `cuDriverGetVersion`'s number, `1000 * major + 10 * minor`.
+fn version_of(number: u32) -> CudaVersion {
+    CudaVersion { major: number / 1000, minor: number % 1000 / 10 }
 }
 
 /// A working driver.
@@ -72,7 +57,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// The architecture whose kernels run on this GPU, the preferred one of them
+    /// The architecture whose kernels this GPU is given, the preferred one of them
     /// ([`Arch::of_capability`]), or `None` if it is not supported.
     pub fn arch(&self) -> Option<Arch> {
         Arch::of_capability(self.compute_capability).next()
@@ -118,7 +103,7 @@ pub fn probe() -> Result<DriverInfo, DriverError> {
     // SAFETY: `number` is writable. The version can be asked for before cuInit.
     let code = unsafe { raw::cuDriverGetVersion(&mut number) };
     started("cuDriverGetVersion", code)?;
-    let version = CudaVersion::from_number(u32::try_from(number).unwrap_or(0));
+    let version = version_of(u32::try_from(number).unwrap_or(0));
     if version < MIN_DRIVER {
         return Err(DriverError::TooOld { found: version, needed: MIN_DRIVER });
     }
@@ -235,11 +220,13 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_ordered() {
-        let version = CudaVersion::from_number(13020);
+        let version = version_of(13020);
         assert_eq!(version.to_string(), "13.2");
         assert!(version > MIN_DRIVER);
-        assert!(CudaVersion::from_number(12090) < MIN_DRIVER);
-        assert_eq!(CudaVersion::from_number(13000), MIN_DRIVER);
+        assert!(version_of(11030) < MIN_DRIVER);
+        assert_eq!(version_of(11040), MIN_DRIVER);
+        let needed = Arch::ALL.map(|arch| arch.ptx_version().driver());
+        assert_eq!(needed.into_iter().min(), Some(MIN_DRIVER));
     }
 
     #[test]
@@ -260,12 +247,16 @@ mod tests {
         assert_eq!(device(10, 0).arch(), Some(Arch::Sm100a));
         assert_eq!(device(10, 3).arch(), Some(Arch::Sm100f));
         for (major, minor) in [(8, 0), (8, 9), (10, 1), (12, 0), (12, 1)] {
+            assert_eq!(device(major, minor).arch(), Some(Arch::Sm80), "{major}.{minor}");
+        }
+        for (major, minor) in [(7, 0), (7, 5)] {
             let device = device(major, minor);
             assert_eq!(device.arch(), None, "{device}");
             let error = device.supported().map_err(|error| error.to_string());
             let expected = format!(
                 "cuda:0 (GPU) has compute capability {major}.{minor}; \
-                 there are kernels for sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)"
+                 there are kernels for sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3) and \
+                 sm_80 (8.0 and later)"
             );
             assert_eq!(error, Err(expected));
         }

@@ -11,7 +11,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, bail};
 use fp4_formats::{Arch, Family};
 use nvfp4_kernels_build::Workshop;
-use nvfp4_manifest::{FILE_NAME, Manifest};
+use nvfp4_manifest::{FILE_NAME, Manifest, Module};
 
 use parts::{Part, parts};
 
@@ -101,10 +101,7 @@ fn embed(arch: Arch, families: &[Family], folder: &Path, out: &Path) -> Result<S
         "Embedded {{ arch: {:?}, manifest: include_str!({path:?}), files: &[\n",
         arch.name()
     );
-    let files = manifest.modules.iter().flat_map(|module| {
-        [Some(&module.ptx), module.cubin.as_ref().map(|cubin| &cubin.file)].into_iter().flatten()
-    });
-    for file in files {
+    for file in manifest.modules.iter().flat_map(Module::files) {
         let from = folder.join(&file.name);
         let contents = fs::read(&from).with_context(|| from.display().to_string())?;
         let path = out.join(format!("{}.deflate", file.name));

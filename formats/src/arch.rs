@@ -11,14 +11,18 @@
 //!   and `kernels-gpu`, and what those matches and `cfg`s lack: kernels, configurations, planning
 //!   and launching.
 
+mod version;
+
 use core::error::Error;
 use core::fmt;
 use core::str::FromStr;
 
+pub use version::{CudaVersion, PtxVersion};
+
 /// A target that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arch {
-    /// The portable target: every GPU since Ampere runs it, on request.
+    /// The portable target: every GPU since Ampere runs it, and those with no closer code are given it.
     Sm80,
     /// Hopper: H100, H200.
     Sm90a,
@@ -86,22 +90,6 @@ pub struct Cfg {
     pub value: &'static str,
 }
 
-/// A version of PTX, which decides how old a driver may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PtxVersion {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-impl fmt::Display for PtxVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { major, minor } = self;
-        write!(f, "{major}.{minor}")
-    }
-}
-
 /// The changes that make the PTX for one target that for another one, which has the same
 /// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,12 +136,29 @@ impl fmt::Display for Capabilities {
     }
 }
 
-impl Arch {
-    /// All targets that kernels are chosen from; of those that one GPU can run, the preferred one comes first.
-    pub const ALL: [Self; 3] = [Self::Sm90a, Self::Sm100a, Self::Sm100f];
+/// Machine code that ptxas makes of a target's PTX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineCode {
+    /// The name of its target, for ptxas and in manifests: `sm_86`.
+    pub target: &'static str,
+    /// The compute capabilities of the GPUs that load it.
+    pub capabilities: Capabilities,
+}
 
-    /// Targets whose kernels are compiled and run only where somebody asks for them by name.
-    pub const ON_REQUEST: [Self; 1] = [Self::Sm80];
+impl MachineCode {
+    const fn new(target: &'static str, capabilities: Capabilities) -> Self {
+        Self { target, capabilities }
+    }
+
+    /// The code for a target that has features of its own: all GPUs that run its PTX load it.
+    const fn of(arch: Arch) -> Self {
+        Self::new(arch.name(), arch.capabilities())
+    }
+}
+
+impl Arch {
+    /// All targets; of those that one GPU can run, the preferred one comes first, the portable one last.
+    pub const ALL: [Self; 4] = [Self::Sm90a, Self::Sm100a, Self::Sm100f, Self::Sm80];
 
     /// The targets that kernels are compiled for; the PTX for the others is made of theirs.
     pub fn compiled() -> impl Iterator<Item = Self> {
@@ -174,7 +179,7 @@ impl Arch {
     /// The target of that [`name`](Self::name).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().chain(Self::ON_REQUEST).find(|arch| arch.name() == name)
+        Self::ALL.into_iter().find(|arch| arch.name() == name)
     }
 
     /// The compute capabilities, major and minor, of the GPUs that run its code (PTX ISA, `.target`).
@@ -188,14 +193,46 @@ impl Arch {
         }
     }
 
-    /// The version of its PTX: the lowest that has all its instructions.
+    /// The version of its PTX. The portable target's is the lowest that has all its instructions.
     #[must_use]
     pub const fn ptx_version(self) -> PtxVersion {
-        let (major, minor) = match self {
-            Self::Sm80 => (7, 4),
-            Self::Sm90a | Self::Sm100a | Self::Sm100f => (9, 0),
-        };
-        PtxVersion { major, minor }
+        const PORTABLE: PtxVersion = PtxVersion::of(7, 4);
+        const CURRENT: PtxVersion = PtxVersion::of(9, 0);
+        match self {
+            Self::Sm80 => PORTABLE,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f => CURRENT,
+        }
+    }
+
+    /// The machine code that is made of its PTX where ptxas is found. A GPU is given the last of those
+    /// that it loads, which is the closest.
+    #[must_use]
+    pub const fn machine_code(self) -> &'static [MachineCode] {
+        // A GPU loads code of its major version with an equal or lower minor one; the modules of Tegra
+        // (8.7, 8.8) load none but their own (CUDA C++ Programming Guide, Binary Compatibility).
+        const AMPERE: [MachineCode; 3] = [
+            MachineCode::new("sm_80", Capabilities::Only(&[(8, 0), (8, 6), (8, 9)])),
+            MachineCode::new("sm_86", Capabilities::Only(&[(8, 6), (8, 9)])),
+            MachineCode::new("sm_89", Capabilities::Only(&[(8, 9)])),
+        ];
+        const SM_90A: [MachineCode; 1] = [MachineCode::of(Arch::Sm90a)];
+        const SM_100A: [MachineCode; 1] = [MachineCode::of(Arch::Sm100a)];
+        const SM_100F: [MachineCode; 1] = [MachineCode::of(Arch::Sm100f)];
+        match self {
+            Self::Sm80 => &AMPERE,
+            Self::Sm90a => &SM_90A,
+            Self::Sm100a => &SM_100A,
+            Self::Sm100f => &SM_100F,
+        }
+    }
+
+    /// Whether its code runs on all later GPUs, too.
+    #[must_use]
+    pub const fn is_portable(self) -> bool {
+        match self.capabilities() {
+            Capabilities::Only(_) => false,
+            Capabilities::From(_) => true,
+        }
     }
 
     /// Returns the reason why a GPU of this compute capability, which runs its code, is given that
@@ -203,26 +240,35 @@ impl Arch {
     pub fn reason(self, capability: (u32, u32)) -> impl fmt::Display {
         fmt::from_fn(move |f| {
             let (major, minor) = capability;
-            let preferred = Self::of_capability(capability).next() == Some(self);
+            let preferred = Self::of_capability(capability).next();
             match (self.capabilities(), preferred) {
                 (Capabilities::Only([] | [_]), _) => {
                     write!(f, "the code for compute capability {major}.{minor} alone")
                 }
-                (Capabilities::Only(_), true) => {
+                (Capabilities::Only(_), Some(preferred)) if preferred == self => {
                     write!(f, "the family's code: there is none for {major}.{minor} alone")
                 }
-                (Capabilities::Only(_), false) => {
+                (Capabilities::Only(_), _) => {
                     write!(f, "the family's code: that for {major}.{minor} is not here")
                 }
-                (Capabilities::From(_), _) => f.write_str("the portable code, on request"),
+                (Capabilities::From(_), Some(preferred)) if preferred != self => {
+                    write!(f, "the portable code, on request: that for {preferred} is closer")
+                }
+                (Capabilities::From(_), _) => write!(
+                    f,
+                    "the portable code: there is no closer one for compute capability {major}.{minor}"
+                ),
             }
         })
     }
 
-    /// The targets whose code runs on a GPU of this compute capability, the preferred one first;
-    /// none where the GPU is not supported.
+    /// The targets whose code a GPU of this compute capability is given, the preferred one first; none
+    /// where the GPU is not supported. The portable target is one only where there is no other;
+    /// elsewhere it runs on request.
     pub fn of_capability(capability: (u32, u32)) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |arch| arch.capabilities().contain(capability))
+        let runs = move |arch: &Self| arch.capabilities().contain(capability);
+        let closer = Self::ALL.into_iter().any(|arch| !arch.is_portable() && runs(&arch));
+        Self::ALL.into_iter().filter(move |arch| runs(arch) && arch.is_portable() != closer)
     }
 
     /// The target whose PTX its own is made of, see [`Respelling`]; `None` if kernels are compiled
@@ -385,13 +431,14 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for arch in Arch::ALL.into_iter().chain(Arch::ON_REQUEST) {
+        for arch in Arch::ALL {
             assert_eq!(arch.name().parse(), Ok(arch));
         }
         let error = "sm_75".parse::<Arch>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "unknown architecture; known are sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)"
+            "unknown architecture; known are sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3) and \
+             sm_80 (8.0 and later)"
         );
     }
 
@@ -401,6 +448,18 @@ mod tests {
         assert!(of(9, 0).eq([Arch::Sm90a]));
         assert!(of(10, 0).eq([Arch::Sm100a, Arch::Sm100f]));
         assert!(of(10, 3).eq([Arch::Sm100f]));
+        let later = [(9, 1), (10, 1), (11, 0), (12, 0), (12, 1), (13, 0)];
+        for (major, minor) in [(8, 0), (8, 6), (8, 7), (8, 9)].into_iter().chain(later) {
+            assert!(of(major, minor).eq([Arch::Sm80]), "{major}.{minor}");
+        }
+        for (major, minor) in [(0, 0), (7, 0), (7, 5)] {
+            assert_eq!(of(major, minor).next(), None, "{major}.{minor}");
+        }
+        assert_eq!(Arch::Sm80.capabilities().to_string(), "8.0 and later");
+    }
+
+    #[test]
+    fn reasons_name_what_is_closer() {
         let reason = |arch: Arch, capability| arch.reason(capability).to_string();
         assert_eq!(reason(Arch::Sm100a, (10, 0)), "the code for compute capability 10.0 alone");
         assert_eq!(
@@ -408,12 +467,35 @@ mod tests {
             "the family's code: there is none for 10.3 alone"
         );
         assert_eq!(reason(Arch::Sm100f, (10, 0)), "the family's code: that for 10.0 is not here");
-        assert_eq!(reason(Arch::Sm80, (9, 0)), "the portable code, on request");
-        for (major, minor) in [(8, 0), (8, 9), (9, 1), (10, 1), (11, 0), (12, 0), (12, 1)] {
-            assert_eq!(of(major, minor).next(), None, "{major}.{minor}");
-            assert!(Arch::Sm80.capabilities().contain((major, minor)), "{major}.{minor}");
+        assert_eq!(
+            reason(Arch::Sm80, (8, 6)),
+            "the portable code: there is no closer one for compute capability 8.6"
+        );
+        assert_eq!(
+            reason(Arch::Sm80, (10, 3)),
+            "the portable code, on request: that for sm_100f is closer"
+        );
+    }
+
+    /// A GPU loads machine code of its own major version alone.
+    #[test]
+    fn machine_code_is_for_gpus_that_load_it() {
+        let closest = |arch: Arch, capability| {
+            let mut all = arch.machine_code().iter().rev();
+            all.find(|code| code.capabilities.contain(capability)).map(|code| code.target)
+        };
+        for (capability, target) in [
+            ((8, 0), Some("sm_80")),
+            ((8, 6), Some("sm_86")),
+            ((8, 7), None),
+            ((8, 9), Some("sm_89")),
+            ((9, 0), None),
+            ((12, 0), None),
+        ] {
+            assert_eq!(closest(Arch::Sm80, capability), target, "{capability:?}");
         }
-        assert!(!Arch::Sm80.capabilities().contain((7, 5)));
-        assert_eq!(Arch::Sm80.capabilities().to_string(), "8.0 and later");
+        assert_eq!(closest(Arch::Sm90a, (9, 0)), Some("sm_90a"));
+        assert_eq!(closest(Arch::Sm100f, (10, 3)), Some("sm_100f"));
+        assert_eq!(closest(Arch::Sm100a, (10, 3)), None);
     }
 }

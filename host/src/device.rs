@@ -15,9 +15,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fp4_formats::arch::Targets;
+use fp4_formats::arch::{PtxVersion, Targets};
 use fp4_formats::tensor_map::{MapElement, TensorMap, TensorMapShape};
 use fp4_formats::{Arch, Swizzle};
+use nvfp4_manifest::Manifest;
 #[cfg(feature = "emulator")]
 use ptx_emu_core::Gpu;
 use serde::Serialize;
@@ -34,7 +35,9 @@ use self::tuning::Tuned;
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
 pub use crate::cuda::ResidentClusters;
-use crate::cuda::{self, CudaDevice, CudaModule, DriverError, StreamId, TensorMapArguments};
+use crate::cuda::{
+    self, CudaDevice, CudaModule, DeviceInfo, DriverError, StreamId, TensorMapArguments,
+};
 pub use crate::error::DeviceError;
 use crate::error::Result;
 use crate::error::device::DEVICE_FORMS;
@@ -98,13 +101,34 @@ pub struct Choice {
     pub name: String,
     /// Architecture of the kernels it runs.
     pub arch: Arch,
-    /// The reason for the choice.
+    /// The reason for that architecture.
+    pub code: String,
+    /// The reason for the choice of the device.
     pub reason: String,
+}
+
+impl Choice {
+    fn new(
+        device: String,
+        name: String,
+        (arch, capability): (Arch, (u32, u32)),
+        reason: String,
+    ) -> Self {
+        Self { device, name, arch, code: arch.reason(capability).to_string(), reason }
+    }
+
+    /// The same device, given the kernels of `arch`; its compute capability is `capability`.
+    fn with_arch(&self, arch: Arch, capability: (u32, u32)) -> Self {
+        Self { arch, code: arch.reason(capability).to_string(), ..self.clone() }
+    }
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, {}): {}", self.device, self.name, self.arch, self.reason)
+        let Self { device, name, arch, code, reason } = self;
+        write!(f, "{device} ({name}, {arch}): {reason}")?;
+        // Code for the GPU itself needs no explanation.
+        if arch.is_portable() { write!(f, "; {arch} is {code}") } else { Ok(()) }
     }
 }
 
@@ -183,19 +207,16 @@ impl Device {
             let device = self.choice.device.clone();
             return Err(DeviceError::OtherTarget { device, capability, arch }.into());
         }
-        self.choice.arch = arch;
+        self.choice = self.choice.with_arch(arch, capability);
         self.arch_asked = true;
         Ok(self)
     }
 
     pub(crate) fn cuda(ordinal: u32, reason: String) -> Result<Self> {
         let device = CudaDevice::open(ordinal)?;
-        let choice = Choice {
-            device: format!("cuda:{ordinal}"),
-            name: device.info().name.clone(),
-            arch: device.arch(),
-            reason,
-        };
+        let code = (device.arch(), device.info().compute_capability);
+        let choice =
+            Choice::new(format!("cuda:{ordinal}"), device.info().name.clone(), code, reason);
         Ok(Self::new(Backend::Cuda(device), choice))
     }
 
@@ -390,7 +411,7 @@ impl Device {
     ///
     /// # Errors
     /// [`KernelsError`] where there are none,
-    /// [`DeviceError::UnknownCode`].
+    /// [`DeviceError::UnknownCode`], [`DeviceError::OldDriver`].
     pub fn kernels(&self, dir: Option<&Path>) -> Result<Kernels> {
         self.kernels_as(dir, CodeRequest::from_environment()?)
     }
@@ -398,7 +419,7 @@ impl Device {
     /// [`kernels`](Self::kernels), given to a GPU as `code` says.
     ///
     /// # Errors
-    /// [`KernelsError`] where there are none.
+    /// [`KernelsError`] where there are none, [`DeviceError::OldDriver`].
     pub fn kernels_as(&self, dir: Option<&Path>, code: CodeRequest) -> Result<Kernels> {
         self.kernels_of(self.kernel_files(dir)?, code)
     }
@@ -406,11 +427,15 @@ impl Device {
     /// The kernels in `files`, see [`KernelFiles::from_ptx`].
     fn kernels_of(&self, files: KernelFiles, code: CodeRequest) -> Result<Kernels> {
         let arch = files.manifest().arch;
-        let device = Self { choice: Choice { arch, ..self.choice.clone() }, ..self.clone() };
+        self.require_driver(files.manifest())?;
+        let choice = self.choice.with_arch(arch, self.compute_capability());
+        let device = Self { choice, ..self.clone() };
         let machine_code = match &self.backend {
-            Backend::Cuda(_) => code != CodeRequest::Ptx,
+            Backend::Cuda(gpu) => {
+                Some(gpu.info().compute_capability).filter(|_| code != CodeRequest::Ptx)
+            }
             #[cfg(feature = "emulator")]
-            Backend::Emulator(_) => false,
+            Backend::Emulator(_) => None,
         };
         let key = DeviceKey::of(self, files.fingerprint(machine_code))?;
         let tuning = Tuning::at(&Location::find(&key.name));
@@ -425,6 +450,26 @@ impl Device {
             tuned,
             kept: Arc::default(),
         })
+    }
+
+    /// Checks that the driver loads the PTX of the kernels.
+    fn require_driver(&self, manifest: &Manifest) -> Result<(), DeviceError> {
+        let actual = match &self.backend {
+            Backend::Cuda(gpu) => gpu.driver(),
+            #[cfg(feature = "emulator")]
+            Backend::Emulator(_) => return Ok(()),
+        };
+        // A version that is not known here is left to the driver.
+        let version = PtxVersion::from_name(&manifest.ptx_version);
+        let Some(required) = version.map(PtxVersion::driver).filter(|driver| actual < *driver)
+        else {
+            return Ok(());
+        };
+        let (device, capability) = (self.choice.device.clone(), self.compute_capability());
+        let other = Arch::ALL.into_iter().find(|arch| {
+            arch.capabilities().contain(capability) && arch.ptx_version().driver() <= actual
+        });
+        Err(DeviceError::OldDriver { device, arch: manifest.arch, required, actual, other })
     }
 
     /// The kernels of the first architecture that the device runs and that has kernels; else why the
@@ -460,11 +505,22 @@ fn first_supported() -> Result<(u32, String), String> {
         DriverError::Missing { .. } => "no NVIDIA driver on this machine".into(),
         other => other.to_string(),
     })?;
-    match driver.devices.iter().find(|info| info.arch().is_some()) {
-        Some(info) => Ok((info.ordinal, "the first supported GPU".into())),
-        None => {
-            let found: Vec<String> = driver.devices.iter().map(ToString::to_string).collect();
-            Err(format!("no GPU with kernels ({Targets}) among {}", found.join("; ")))
+    let supported = || driver.devices.iter().filter_map(|info| Some((info, info.arch()?)));
+    let needed = |arch: Arch| arch.ptx_version().driver();
+    let found = |devices: Vec<&DeviceInfo>| {
+        devices.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    match (supported().find(|(_, arch)| driver.version >= needed(*arch)), supported().next()) {
+        (Some((info, _)), _) => Ok((info.ordinal, "the first supported GPU".into())),
+        (None, Some((_, arch))) => Err(format!(
+            "the driver is for CUDA {}, code for {arch} needs one for CUDA {} or newer: {}",
+            driver.version,
+            needed(arch),
+            found(supported().map(|(info, _)| info).collect())
+        )),
+        (None, None) => {
+            let devices = found(driver.devices.iter().collect());
+            Err(format!("no GPU with kernels ({Targets}) among {devices}"))
         }
     }
 }
@@ -510,8 +566,7 @@ impl Kernels {
     ) -> Result<Self> {
         let files = KernelFiles::from_ptx(texts)?;
         let actual = files.manifest().arch;
-        let mut runs = Arch::of_capability(device.compute_capability());
-        if !runs.any(|arch| arch == actual) {
+        if !actual.capabilities().contain(device.compute_capability()) {
             let required = device.choice.arch.to_string();
             let actual = actual.to_string();
             return Err(KernelsError::NotOurs { field: "target", required, actual }.into());

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fp4_formats::{Arch, Family, stamp};
-use nvfp4_manifest::{FILE_NAME, File, Manifest, ManifestError, Module};
+use nvfp4_manifest::{Cubin, FILE_NAME, File, Manifest, ManifestError, Module};
 use thiserror::Error;
 
 /// Environment variable that names the folder with `<arch>/manifest.json`.
@@ -271,7 +271,7 @@ impl KernelFiles {
         let mut manifest: Option<Manifest> = None;
         for (index, text) in texts.iter().enumerate() {
             let arch = given::target(text)?;
-            let manifest = manifest.get_or_insert_with(|| given::empty(arch));
+            let manifest = manifest.get_or_insert_with(|| given::empty(arch, text));
             if manifest.arch != arch {
                 let (required, actual) = (manifest.arch.to_string(), arch.to_string());
                 return Err(KernelsError::NotOurs { field: "target", required, actual });
@@ -389,13 +389,12 @@ impl KernelFiles {
         Ok(text)
     }
 
-    /// The machine code of a module, where there is some.
+    /// The contents of machine code of a module.
     ///
     /// # Errors
     /// [`KernelsError::Unreadable`], [`KernelsError::Changed`].
-    pub fn cubin(&self, module: &Module) -> Result<Option<Vec<u8>>, KernelsError> {
-        let cubin = module.cubin.as_ref();
-        cubin.map(|cubin| self.contents(module.family, &cubin.file)).transpose()
+    pub fn cubin(&self, module: &Module, cubin: &Cubin) -> Result<Vec<u8>, KernelsError> {
+        self.contents(module.family, &cubin.file)
     }
 
     /// The path of a file, or its name if it is in no folder.
@@ -439,24 +438,26 @@ impl KernelFiles {
         }
         for module in &self.manifest.modules {
             self.ptx(module)?;
-            self.cubin(module)?;
+            for cubin in &module.cubins {
+                self.cubin(module, cubin)?;
+            }
         }
         Ok(())
     }
 
     /// Computes a fingerprint of all kernels: of their sources, which are the same whatever of them is
-    /// compiled, and whether `machine_code` is loaded where there is some; for modules of unknown
-    /// sources that of their machine code or PTX.
+    /// compiled, and whether machine code is loaded where there is some for a GPU of the compute
+    /// capability `machine_code`; for modules of unknown sources that of their machine code or PTX.
     #[must_use]
-    pub fn fingerprint(&self, machine_code: bool) -> String {
+    pub fn fingerprint(&self, machine_code: Option<(u32, u32)>) -> String {
         if !self.manifest.sources.is_empty() {
-            let code = if machine_code { "machine code" } else { "PTX" };
+            let code = if machine_code.is_some() { "machine code" } else { "PTX" };
             return nvfp4_manifest::fingerprint(
                 format!("{code} of {}", self.manifest.sources).as_bytes(),
             );
         }
         let all = self.manifest.modules.iter().map(|module| {
-            let cubin = module.cubin.as_ref().filter(|_| machine_code);
+            let cubin = machine_code.and_then(|gpu| module.cubin_for(self.manifest.arch, gpu));
             let file = cubin.map_or(&module.ptx, |cubin| &cubin.file);
             format!("{} {}\n", module.family, file.fingerprint)
         });

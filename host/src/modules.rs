@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fp4_formats::Family;
+use nvfp4_manifest::{Callable, Cubin};
 #[cfg(feature = "emulator")]
 use ptx_emu_core::Gpu;
 use serde::Serialize;
 
-use crate::cuda::{CudaDevice, CudaModule};
+use crate::cuda::{CudaDevice, CudaModule, DeclaredParameters};
 use crate::error::{DeviceError, Error, Result};
 pub use crate::kernels::CODE_VARIABLE;
 use crate::kernels::KernelFiles;
@@ -191,21 +192,30 @@ impl Modules {
         if self.request == CodeRequest::Ptx {
             return ptx(format!("{CODE_VARIABLE} asks for it"));
         }
-        let Some(described) = &listed.cubin else {
+        let (arch, capability) = (self.files.manifest().arch, gpu.info().compute_capability);
+        let (major, minor) = capability;
+        let Some(described) = listed.cubin_for(arch, capability) else {
             if self.request == CodeRequest::Cubin {
-                return Err(DeviceError::NoMachineCode { family: listed.family }.into());
+                return Err(DeviceError::NoMachineCode { family: listed.family, capability }.into());
             }
-            return ptx("no machine code was made: there was no ptxas".into());
+            return ptx(match listed.cubins.is_empty() {
+                true => "no machine code was made: there was no ptxas".into(),
+                false => {
+                    format!("no machine code of {arch} loads on compute capability {major}.{minor}")
+                }
+            });
         };
-        let counts = listed.kernels.iter().map(|kernel| (kernel.name.clone(), kernel.parameters));
-        let cubin = self.files.cubin(listed)?.unwrap_or_default();
+        let declared = listed.kernels.iter().map(|kernel| {
+            let &Callable { parameters: count, param_bytes: bytes, .. } = kernel;
+            (kernel.name.clone(), DeclaredParameters { count, bytes })
+        });
+        let cubin = self.files.cubin(listed, described)?;
         // SAFETY: the file is as ptxas wrote it: its fingerprint is the manifest's.
-        match unsafe { gpu.load_cubin(&cubin, counts.collect()) } {
+        match unsafe { gpu.load_cubin(&cubin, declared.collect()) } {
             Ok(module) => {
-                let (arch, (major, minor)) =
-                    (self.files.manifest().arch, gpu.info().compute_capability);
-                let assembler = &described.assembler;
-                let reason = format!("{assembler} for {arch}, compute capability {major}.{minor}");
+                let Cubin { target, assembler, file: _ } = described;
+                let reason =
+                    format!("{assembler} for {target}, compute capability {major}.{minor}");
                 Ok((module, Code::Cubin, reason))
             }
             Err(error) if self.request == CodeRequest::Cubin => Err(error.into()),

@@ -6,7 +6,7 @@ use std::path::Path;
 use fp4_formats::{Arch, Family, ceiling};
 use serde::Serialize;
 
-use nvfp4::cuda::{self, DriverInfo};
+use nvfp4::cuda::{self, CudaVersion, DriverInfo};
 use nvfp4::device::{Choice, Device, DeviceRequest};
 use nvfp4::error::Result;
 use nvfp4::kernels::KernelFiles;
@@ -18,11 +18,15 @@ use nvfp4::tune::DeviceKey;
 pub struct KernelsStatus {
     /// The architecture.
     pub arch: Arch,
+    /// The compute capabilities of the GPUs that run them.
+    pub capabilities: String,
+    /// The oldest driver that loads their PTX, by the CUDA version that it supports.
+    pub driver: CudaVersion,
     /// The folder of the kernels.
     pub path: Option<String>,
     /// Modules in it.
     pub modules: usize,
-    /// The number of modules that have machine code.
+    /// The number of modules that have machine code for a target or more.
     pub machine_code: usize,
     /// The assembler that made the machine code.
     pub assembler: Option<String>,
@@ -36,6 +40,8 @@ impl KernelsStatus {
     fn of(arch: Arch, dir: Option<&Path>) -> Self {
         let nothing = Self {
             arch,
+            capabilities: arch.capabilities().to_string(),
+            driver: arch.ptx_version().driver(),
             path: None,
             modules: 0,
             machine_code: 0,
@@ -46,12 +52,12 @@ impl KernelsStatus {
         match KernelFiles::find(arch, dir) {
             Ok(files) => {
                 let modules = &files.manifest().modules;
-                let cubins = || modules.iter().filter_map(|module| module.cubin.as_ref());
+                let cubin = modules.iter().find_map(|module| module.cubins.first());
                 Self {
                     path: Some(files.place().to_string()),
                     modules: modules.len(),
-                    machine_code: cubins().count(),
-                    assembler: cubins().next().map(|cubin| cubin.assembler.clone()),
+                    machine_code: modules.iter().filter(|m| !m.cubins.is_empty()).count(),
+                    assembler: cubin.map(|cubin| cubin.assembler.clone()),
                     missing: files.missing(),
                     error: files.check().err().map(|error| error.to_string()),
                     ..nothing
@@ -64,9 +70,20 @@ impl KernelsStatus {
 
 impl fmt::Display for KernelsStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { arch, path, modules, machine_code, assembler, missing, error } = self;
+        let Self {
+            arch,
+            capabilities,
+            driver,
+            path,
+            modules,
+            machine_code,
+            assembler,
+            missing,
+            error,
+        } = self;
         if let Some(path) = path {
-            write!(f, "{arch}: {modules} modules, {path}")?;
+            write!(f, "{arch} (compute capability {capabilities}, driver for CUDA {driver}): ")?;
+            write!(f, "{modules} modules, {path}")?;
             match assembler {
                 Some(assembler) => write!(f, ", {machine_code} with machine code by {assembler}")?,
                 None => write!(f, ", PTX only")?,
@@ -134,8 +151,7 @@ pub fn diagnose(dir: Option<&Path>) -> Result<Diagnosis> {
         (device.choice().clone(), None, None, None, Vec::new());
     if let Ok(kernels) = &kernels {
         choice = kernels.device().choice().clone();
-        let reason = choice.arch.reason(device.compute_capability());
-        target = Some(format!("{}, {reason}", choice.arch));
+        target = Some(format!("{}, {}", choice.arch, choice.code));
         tune_key = Some(kernels.tune_key().clone());
         tuning = Some(kernels.tuning().to_string());
         code = kernels.loaded();
@@ -162,7 +178,10 @@ impl fmt::Display for Diagnosis {
                 writeln!(f, "driver    CUDA {} ({})", driver.version, driver.library)?;
                 for info in &driver.devices {
                     match info.arch() {
-                        Some(arch) => writeln!(f, "gpu       {info}: {arch}")?,
+                        Some(arch) => {
+                            let reason = arch.reason(info.compute_capability);
+                            writeln!(f, "gpu       {info}: {arch}, {reason}")?;
+                        }
                         None => writeln!(f, "gpu       {info}: not supported")?,
                     }
                 }

@@ -116,7 +116,7 @@ fn a_crate_outside_the_workspace_builds_and_runs() {
             assert!(line.contains(feature), "{line}");
         }
     };
-    for machine in ["emu:h200", "emu:b200"] {
+    for machine in ["emu:rtx4090", "emu:h200", "emu:b200"] {
         check(machine);
     }
     match nvfp4::cuda::probe() {

@@ -122,15 +122,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All targets, those on request too.
-pub fn archs() -> Vec<Arch> {
-    Arch::ALL.into_iter().chain(Arch::ON_REQUEST).collect()
-}
-
 /// Builds all that is missing or older than its sources, with machine code where ptxas is found.
 pub fn refresh() -> Result<()> {
     let assembler = Assembler::find(&run::tools())?;
-    workshop().build(&archs(), &Family::ALL, false, assembler.as_ref()).map(drop)
+    workshop().build(&Arch::ALL, &Family::ALL, false, assembler.as_ref()).map(drop)
 }
 
 /// Builds all that programs on this machine run: without a GPU, PTX, which the emulator takes; otherwise also
@@ -138,14 +133,14 @@ pub fn refresh() -> Result<()> {
 pub fn refresh_to_run() -> Result<()> {
     match run::has_gpu() {
         true => refresh(),
-        false => workshop().build(&archs(), &Family::ALL, false, None).map(drop),
+        false => workshop().build(&Arch::ALL, &Family::ALL, false, None).map(drop),
     }
 }
 
 /// Prepares what a program may ask for: none of the modules that are there is stale. Missing ones
 /// are compiled when the program asks for them, see [`run::on_demand`].
 pub fn sweep() -> Result<()> {
-    workshop().sweep(&archs())
+    workshop().sweep(&Arch::ALL)
 }
 
 /// Lists which modules are compiled.
@@ -155,7 +150,7 @@ pub fn inventory() -> Result<Vec<Inventory>> {
 
 /// Builds what is missing, machine code too.
 pub fn with_machine_code(assembler: &Assembler) -> Result<Vec<Manifest>> {
-    workshop().build(&archs(), &Family::ALL, false, Some(assembler))
+    workshop().build(&Arch::ALL, &Family::ALL, false, Some(assembler))
 }
 
 /// Folder of an architecture's files.

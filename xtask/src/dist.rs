@@ -3,11 +3,12 @@
 use crate::{build_kernels, run};
 use anyhow::{Context, Result};
 use fp4_formats::Arch;
-use nvfp4_manifest::FILE_NAME;
+use nvfp4_manifest::{FILE_NAME, Module};
 use std::process::ExitCode;
 
 const README: &str = "\
-Everything needed on a machine with an NVIDIA driver (580 or later):
+Everything needed on a machine with an NVIDIA GPU since Ampere and a driver: for CUDA 13.0
+(580) or later for an H100, H200, B200 or B300, for CUDA 11.4 (470) or later for all others:
 
     ./nvfp4 doctor
     ./nvfp4 bench --shape gemv:7168x16384x1 --vs cublas
@@ -32,8 +33,7 @@ pub fn run() -> Result<ExitCode> {
     let mut files = vec![(program, dist.join("nvfp4"))];
     for arch in Arch::ALL {
         let manifest = build_kernels::manifest(arch)?;
-        let cubins = manifest.modules.iter().filter_map(|m| Some(&m.cubin.as_ref()?.file));
-        let modules = manifest.modules.iter().map(|module| &module.ptx).chain(cubins);
+        let modules = manifest.modules.iter().flat_map(Module::files);
         for name in modules.map(|file| file.name.as_str()).chain([FILE_NAME]) {
             files.push((
                 build_kernels::folder(arch).join(name),

@@ -46,7 +46,7 @@ impl Compiled {
             std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
             for module in &mut manifest.modules {
                 // Machine code would exceed what registries take, and drivers compile the PTX.
-                module.cubin = None;
+                module.cubins.clear();
                 let name = &module.ptx.name;
                 copy(&build_kernels::folder(arch).join(name), &folder.join(name))?;
             }

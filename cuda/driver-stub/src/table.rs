@@ -241,6 +241,11 @@ driver_functions! {
         fn cuMemUnmap(ptr: u64, size: usize);
         fn cuMemSetAccess(ptr: u64, size: usize, desc: Ptr, count: usize);
         fn cuMemGetAllocationGranularity(granularity: *mut usize, prop: Ptr, option: u32);
+        fn cuLaunchCooperativeKernel(
+            f: Ptr, grid_dim_x: u32, grid_dim_y: u32, grid_dim_z: u32, block_dim_x: u32,
+            block_dim_y: u32, block_dim_z: u32, shared_mem_bytes: u32, h_stream: Ptr,
+            kernel_params: *mut Ptr,
+        );
         fn cuLaunchKernelEx(config: Ptr, function: Ptr, params: *mut Ptr, extra: *mut Ptr);
         fn cuOccupancyMaxActiveClusters(num_clusters: *mut i32, func: Ptr, config: Ptr);
         fn cuStreamGetCtx(stream: Ptr, context: *mut Ptr);

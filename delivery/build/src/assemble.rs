@@ -4,6 +4,7 @@ use super::lock::Lock;
 use super::{Entry, Manifest, Progress, Target, Workshop, fault, jobs};
 use anyhow::{Context, Result, bail};
 use cuda_builder::{build, ptxas};
+use fp4_formats::arch::MachineCode;
 use fp4_formats::{Arch, Family};
 use nvfp4_manifest::{Cubin, File, Module};
 use std::collections::BTreeSet;
@@ -51,25 +52,27 @@ impl Assembler {
 /// The first failure; all others are assembled.
 pub fn complete(workshop: &Workshop, assembler: &Assembler, targets: &[Target]) -> Result<()> {
     let start = Instant::now();
-    let mut missing: Vec<(u64, Target)> = Vec::new();
+    let mut missing: Vec<(u64, Target, MachineCode)> = Vec::new();
     for arch in targets.iter().map(|&(arch, _)| arch).collect::<BTreeSet<_>>() {
         for module in workshop.manifest(arch)?.modules {
             let target = (arch, module.family);
-            if targets.contains(&target) && !is_assembled(workshop, arch, &module) {
-                missing.push((module.ptx.bytes, target));
+            for &code in arch.machine_code() {
+                if targets.contains(&target) && !is_assembled(workshop, arch, &module, code) {
+                    missing.push((module.ptx.bytes, target, code));
+                }
             }
         }
     }
     // The largest first.
-    missing.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+    missing.sort_by_key(|&(bytes, ..)| std::cmp::Reverse(bytes));
     let count = missing.len();
     if count == 0 {
         return Ok(());
     }
     let stage = format!("assembling with {}", assembler.name);
     (workshop.observer)(Progress::Begin { stage: &stage, modules: count });
-    let results: Vec<Result<()>> = jobs::parallel(missing, |(_, target)| {
-        let result = assemble(workshop, assembler, target);
+    let results: Vec<Result<()>> = jobs::parallel(missing, |(_, target, code)| {
+        let result = assemble(workshop, assembler, target, code);
         (workshop.observer)(Progress::Ready { arch: target.0, family: target.1 });
         result
     });
@@ -79,32 +82,42 @@ pub fn complete(workshop: &Workshop, assembler: &Assembler, targets: &[Target]) 
     results.into_iter().collect()
 }
 
-/// Says whether a module has machine code, as it was written.
-fn is_assembled(workshop: &Workshop, arch: Arch, module: &Module<Entry>) -> bool {
-    module.cubin.as_ref().is_some_and(|cubin| {
+/// Says whether a module has this machine code, as it was written.
+fn is_assembled(
+    workshop: &Workshop,
+    arch: Arch,
+    module: &Module<Entry>,
+    code: MachineCode,
+) -> bool {
+    module.cubin(code.target).is_some_and(|cubin| {
         let cubin_on_disk = std::fs::read(workshop.folder(arch).join(&cubin.file.name));
         cubin_on_disk.is_ok_and(|contents| cubin.file.is(&contents))
     })
 }
 
-fn assemble(workshop: &Workshop, assembler: &Assembler, target: Target) -> Result<()> {
+fn assemble(
+    workshop: &Workshop,
+    assembler: &Assembler,
+    target: Target,
+    code: MachineCode,
+) -> Result<()> {
     let (arch, family) = target;
     let _lock = Lock::of_module(workshop, target)?;
     let manifest = workshop.manifest(arch)?;
     // Another build may have removed or assembled it since.
     let Some(module) = manifest.module(family) else { return Ok(()) };
-    if is_assembled(workshop, arch, module) {
+    if is_assembled(workshop, arch, module, code) {
         return Ok(());
     }
-    let name = format!("{family}.cubin");
+    let name = format!("{family}.{}.cubin", code.target);
     // Beside other intermediate files: what the folder of modules has and its manifest does not list
     // is removed.
     let made = workshop.intermediate.join("cubins").join(arch.name());
     std::fs::create_dir_all(&made).with_context(|| made.display().to_string())?;
     let made = made.join(&name);
     let ptx = workshop.folder(arch).join(&module.ptx.name);
-    let usage = ptxas::report(&assembler.path, &ptx, arch.name(), &made)
-        .with_context(|| format!("{arch}/{family}"))?;
+    let usage = ptxas::report(&assembler.path, &ptx, code.target, &made)
+        .with_context(|| format!("{arch}/{family} for {}", code.target))?;
     let contents = std::fs::read(&made).with_context(|| made.display().to_string())?;
     let assembled = module.ptx.clone();
     workshop.update(arch, |manifest| {
@@ -114,11 +127,13 @@ fn assemble(workshop: &Workshop, assembler: &Assembler, target: Target) -> Resul
             let Some(usage) = usage.iter().find(|usage| usage.name == entry.kernel.name) else {
                 bail!("ptxas reported nothing of {arch}/{}", entry.kernel.name);
             };
-            entry.resources = Some(usage.clone());
+            entry.resources.insert(code.target.to_owned(), usage.clone());
         }
         build::write(&workshop.folder(arch).join(&name), &contents)?;
-        let file = File::of(name.clone(), &contents);
-        module.cubin = Some(Cubin { file, assembler: assembler.name.clone() });
+        let (target, file) = (code.target.to_owned(), File::of(name.clone(), &contents));
+        module.cubins.retain(|cubin| cubin.target != target);
+        module.cubins.push(Cubin { target, file, assembler: assembler.name.clone() });
+        module.cubins.sort_by(|a, b| a.target.cmp(&b.target));
         Ok(())
     })?;
     Ok(())
@@ -128,16 +143,16 @@ fn assemble(workshop: &Workshop, assembler: &Assembler, target: Target) -> Resul
 /// are within their limits.
 pub fn report(manifest: &Manifest, families: &[Family]) -> (Vec<String>, bool) {
     let mut lines = vec![format!(
-        "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}",
-        "kernel", "registers", "frame", "spills", "shared", "barriers"
+        "  {:36} {:8} {:>9} {:>7} {:>7} {:>7} {:>8}",
+        "kernel", "target", "registers", "frame", "spills", "shared", "barriers"
     )];
     let modules = manifest.modules.iter().filter(|module| families.contains(&module.family));
     let kernels = modules.flat_map(|module| &module.kernels);
     let mut clean = true;
-    for u in kernels.filter_map(|entry| entry.resources.as_ref()) {
+    for (target, u) in kernels.flat_map(|entry| &entry.resources) {
         let fault = fault(u);
         lines.push(format!(
-            "  {:36} {:>9} {:>7} {:>7} {:>7} {:>8}{}{}",
+            "  {:36} {target:8} {:>9} {:>7} {:>7} {:>7} {:>8}{}{}",
             u.name,
             u.registers,
             u.stack,

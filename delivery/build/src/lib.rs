@@ -13,7 +13,7 @@ pub use assemble::{Assembler, report};
 use cuda_builder::{
     BuiltModule, Compiler, CudaBuilder, Fetch, Kernel, ModuleSpec, Prepared, build, ptx, ptxas,
 };
-use fp4_formats::arch::{PtxVersion, Respelling};
+use fp4_formats::arch::{MachineCode, Respelling};
 use fp4_formats::{Arch, Family, stamp};
 use lock::Lock;
 use nvfp4_manifest::{FILE_NAME, File, Module};
@@ -30,22 +30,25 @@ pub struct Entry {
     /// Name, launch bounds, parameters.
     #[serde(flatten)]
     pub kernel: Kernel,
-    /// ptxas' report, where there is machine code.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resources: Option<ptxas::Usage>,
+    /// ptxas' report for each target that there is machine code for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, ptxas::Usage>,
 }
 
 /// The manifest of an architecture's folder.
 pub type Manifest = nvfp4_manifest::Manifest<Entry>;
 
-/// Checks that every kernel has machine code that keeps out of local memory, and whose products run
-/// side by side.
+/// Checks that every kernel has machine code for all targets of its architecture that keeps out of local
+/// memory, and whose products run side by side.
 pub fn no_faults(manifest: &Manifest) -> Result<()> {
     for entry in manifest.modules.iter().flat_map(|module| &module.kernels) {
         let name = &entry.kernel.name;
-        let usage = entry.resources.as_ref().with_context(|| format!("no report of {name}"))?;
-        if let Some(fault) = fault(usage) {
-            bail!("{name} {fault}: {usage:?}");
+        for MachineCode { target, .. } in manifest.arch.machine_code() {
+            let usage = entry.resources.get(*target);
+            let usage = usage.with_context(|| format!("no report of {name} for {target}"))?;
+            if let Some(fault) = fault(usage) {
+                bail!("{name} for {target} {fault}: {usage:?}");
+            }
         }
     }
     Ok(())
@@ -137,9 +140,9 @@ impl Workshop {
 
     /// Returns the builder of the GPU crate for `arch` with `compiler`.
     pub fn builder(&self, arch: Arch, compiler: Compiler) -> CudaBuilder {
-        let PtxVersion { major, minor } = arch.ptx_version();
+        let version = arch.ptx_version();
         let builder = CudaBuilder::new(self.root.join("kernels-gpu"), arch.name())
-            .ptx_version(major, minor)
+            .ptx_version(version.major, version.minor)
             .target_dir(&self.intermediate)
             .compiler(compiler);
         arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
@@ -306,11 +309,12 @@ impl Workshop {
             return Ok(false);
         }
         let built = prepared.module(target)?;
-        let kernels = built.kernels.into_iter().map(|kernel| Entry { kernel, resources: None });
+        let kernels =
+            built.kernels.into_iter().map(|kernel| Entry { kernel, resources: BTreeMap::new() });
         let module = Module {
             family,
             ptx: File::of(format!("{family}.ptx"), built.ptx.as_bytes()),
-            cubin: None,
+            cubins: Vec::new(),
             stamp: nvfp4_manifest::stamp(stamp::of_ptx(&built.ptx)),
             compiler: prepared.0[&arch].compiler().describe(),
             sources: shared.sources_of(&built.sources)?,
@@ -369,12 +373,12 @@ impl Workshop {
         if let Some(old) = old.filter(|old| old.ptx == ptx) {
             return Ok(Module { sources, ..old });
         }
-        let kernels = module.kernels.iter();
-        let kernels = kernels.map(|entry| Entry { kernel: entry.kernel.clone(), resources: None });
+        let kernels = module.kernels.iter().map(|entry| entry.kernel.clone());
+        let kernels = kernels.map(|kernel| Entry { kernel, resources: BTreeMap::new() });
         Ok(Module {
             family: module.family,
             ptx,
-            cubin: None,
+            cubins: Vec::new(),
             stamp: module.stamp.clone(),
             compiler: module.compiler.clone(),
             sources,
@@ -411,9 +415,7 @@ impl Workshop {
         manifest.modules.sort_by_key(|module| module.family);
         let folder = self.folder(arch);
         build::write(&folder.join(FILE_NAME), serde_json::to_string_pretty(&manifest)?)?;
-        let cubins =
-            manifest.modules.iter().filter_map(|module| Some(&module.cubin.as_ref()?.file));
-        let files = manifest.modules.iter().map(|module| &module.ptx).chain(cubins);
+        let files = manifest.modules.iter().flat_map(Module::files);
         let listed: Vec<&str> = files.map(|file| file.name.as_str()).collect();
         let of_modules = |path: &Path| path.extension().is_some_and(|e| e == "ptx" || e == "cubin");
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
@@ -466,7 +468,7 @@ pub fn summary(manifest: &Manifest) -> String {
     let modules = &manifest.modules;
     let kernels: usize = modules.iter().map(|module| module.kernels.len()).sum();
     let ptx: u64 = modules.iter().map(|module| module.ptx.bytes).sum();
-    let cubins = modules.iter().filter_map(|module| Some(module.cubin.as_ref()?.file.bytes));
+    let cubins = modules.iter().flat_map(|module| &module.cubins).map(|cubin| cubin.file.bytes);
     let mut text = format!(
         "{}: {} modules, {kernels} kernels, {ptx} bytes of PTX",
         manifest.arch,
@@ -474,7 +476,7 @@ pub fn summary(manifest: &Manifest) -> String {
     );
     match (cubins.clone().count(), cubins.sum::<u64>()) {
         (0, _) => text += ", no machine code",
-        (count, bytes) => text += &format!(", {bytes} bytes of machine code of {count}"),
+        (count, bytes) => text += &format!(", {bytes} bytes of machine code in {count} files"),
     }
     text
 }

@@ -6,14 +6,16 @@ use cuda_builder::Kernel;
 use fp4_formats::{Arch, Family, stamp};
 use nvfp4_kernels_build::{Entry, Manifest, Workshop};
 use nvfp4_manifest::{FILE_NAME, File, Module, Sources};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A source file of a checkout with nothing in it but one line.
 const CONTRACT: &str = "formats/src/gemm/mod.rs";
 const KERNEL: &str = "kernels-gpu/src/gemm/mod.rs";
-const PLANNER: [&str; 4] = [
+const PLANNER: [&str; 5] = [
     "host/src/plan/gemv.rs",
+    "host/src/plan/sm80.rs",
     "host/src/plan/sm90.rs",
     "host/src/plan/sm100.rs",
     "host/src/plan/vector.rs",
@@ -47,11 +49,13 @@ fn modules(workshop: &Workshop, arch: Arch) -> Result<()> {
         Ok(Module {
             family,
             ptx: File::of(name, ptx.as_bytes()),
-            cubin: None,
+            cubins: Vec::new(),
             stamp: nvfp4_manifest::stamp(Some(stamp::STAMP)),
             compiler: "rustc".into(),
             sources: sources.clone(),
-            kernels: entries.map(|e| Entry { kernel: kernel(e), resources: None }).collect(),
+            kernels: entries
+                .map(|entry| Entry { kernel: kernel(entry), resources: BTreeMap::new() })
+                .collect(),
         })
     };
     fs::create_dir_all(workshop.folder(arch))?;

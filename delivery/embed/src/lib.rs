@@ -102,6 +102,7 @@ impl Embedded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvfp4_manifest::Module;
 
     #[test]
     fn what_is_embedded_is_whole() {
@@ -119,10 +120,7 @@ mod tests {
                 manifest.modules.iter().any(|m| m.family.name().starts_with("gemm_nvfp4")),
                 cfg!(feature = "gemm")
             );
-            let files = manifest.modules.iter().map(|module| &module.ptx);
-            let files =
-                files.chain(manifest.modules.iter().filter_map(|m| Some(&m.cubin.as_ref()?.file)));
-            for file in files {
+            for file in manifest.modules.iter().flat_map(Module::files) {
                 assert!(file.is(&embedded.contents(file).expect("embedded")), "{}", file.name);
             }
         }

@@ -60,9 +60,10 @@ pub struct Module<K = Callable> {
     pub family: Family,
     /// The PTX.
     pub ptx: File,
-    /// The machine code, where an assembler was found.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cubin: Option<Cubin>,
+    /// The machine code, where an assembler was found, for some or all targets of
+    /// [`Arch::machine_code`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cubins: Vec<Cubin>,
     /// The version of `fp4-formats` that it was compiled with, by its stamp in hexadecimal.
     #[serde(default)]
     pub stamp: String,
@@ -88,6 +89,8 @@ pub struct File {
 /// Machine code of a module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cubin {
+    /// The target that it was made for, by [`MachineCode::target`](fp4_formats::arch::MachineCode::target).
+    pub target: String,
     /// The file.
     #[serde(flatten)]
     pub file: File,
@@ -111,6 +114,8 @@ pub struct Callable {
     pub name: String,
     /// The number of its parameters.
     pub parameters: usize,
+    /// Bytes of its parameter block.
+    pub param_bytes: usize,
 }
 
 impl File {
@@ -133,6 +138,27 @@ impl<K> Manifest<K> {
     #[must_use]
     pub fn module(&self, family: Family) -> Option<&Module<K>> {
         self.modules.iter().find(|module| module.family == family)
+    }
+}
+
+impl<K> Module<K> {
+    /// The machine code for a target.
+    #[must_use]
+    pub fn cubin(&self, target: &str) -> Option<&Cubin> {
+        self.cubins.iter().find(|cubin| cubin.target == target)
+    }
+
+    /// The machine code that a GPU of this compute capability loads, the closest if there are several; `arch`
+    /// is the manifest's.
+    #[must_use]
+    pub fn cubin_for(&self, arch: Arch, capability: (u32, u32)) -> Option<&Cubin> {
+        let loads = arch.machine_code().iter().filter(|code| code.capabilities.contain(capability));
+        loads.rev().find_map(|code| self.cubin(code.target))
+    }
+
+    /// The module's files.
+    pub fn files(&self) -> impl Iterator<Item = &File> {
+        [&self.ptx].into_iter().chain(self.cubins.iter().map(|cubin| &cubin.file))
     }
 }
 
@@ -207,17 +233,58 @@ mod tests {
     fn what_is_not_asked_for_is_skipped() {
         let text = r#"{"arch": "sm_90a", "ptx_version": "9.0", "modules": [{"family": "gemv",
             "ptx": {"name": "gemv.ptx", "bytes": 1, "fingerprint": "0"}, "compiler": "c",
-            "cubin": {"name": "gemv.cubin", "bytes": 2, "fingerprint": "1", "assembler": "p"},
-            "sources": {"digest": "d", "files": []}, "kernels": [{"name": "k", "parameters": 1, "threads": 3}]}]}"#;
+            "cubins": [{"target": "sm_90a", "name": "gemv.cubin", "bytes": 2, "fingerprint": "1",
+                "assembler": "p"}],
+            "sources": {"digest": "d", "files": []}, "kernels": [{"name": "k", "parameters": 1, "param_bytes": 8, "threads": 3}]}]}"#;
         let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
         let module = manifest.module(Family::Gemv).expect("listed");
         assert_eq!((manifest.arch, module.kernels[0].name.as_str()), (Arch::Sm90a, "k"));
-        assert_eq!(module.cubin.as_ref().map(|cubin| cubin.file.bytes), Some(2));
+        assert_eq!(module.cubin("sm_90a").map(|cubin| cubin.file.bytes), Some(2));
+        let names: Vec<&str> = module.files().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["gemv.ptx", "gemv.cubin"]);
         assert!(manifest.module(Family::Ceiling).is_none());
         let again = serde_json::to_string(&manifest).expect("serialised");
         assert_eq!(serde_json::from_str::<Manifest>(&again).expect("a manifest"), manifest);
         let unknown = text.replace("\"gemv\"", "\"gem\"");
         let error = serde_json::from_str::<Manifest>(&unknown).expect_err("refused").to_string();
         assert!(error.contains("`gem`: unknown family of kernels; known are ceiling"), "{error}");
+    }
+
+    /// A GPU is given the closest machine code that it loads, and none of another major version.
+    #[test]
+    fn machine_code_is_chosen_by_compute_capability() {
+        let cubin = |target: &str| Cubin {
+            target: target.into(),
+            file: File::of(format!("gemv.{target}.cubin"), target.as_bytes()),
+            assembler: "p".into(),
+        };
+        let module = |targets: &[&str]| Module::<Callable> {
+            family: Family::Gemv,
+            ptx: File::of("gemv.ptx", b"text"),
+            cubins: targets.iter().map(|target| cubin(target)).collect(),
+            stamp: String::new(),
+            compiler: String::new(),
+            sources: Sources::default(),
+            kernels: Vec::new(),
+        };
+        let chosen = |module: &Module, arch, capability| {
+            module.cubin_for(arch, capability).map(|cubin| cubin.target.clone()).unwrap_or_default()
+        };
+        let all = module(&["sm_80", "sm_86", "sm_89"]);
+        for (capability, target) in [
+            ((8, 0), "sm_80"),
+            ((8, 6), "sm_86"),
+            ((8, 7), ""),
+            ((8, 9), "sm_89"),
+            ((9, 0), ""),
+            ((10, 0), ""),
+            ((12, 0), ""),
+        ] {
+            assert_eq!(chosen(&all, Arch::Sm80, capability), target, "{capability:?}");
+        }
+        let some = module(&["sm_86", "sm_80"]);
+        assert_eq!(chosen(&some, Arch::Sm80, (8, 9)), "sm_86");
+        assert_eq!(chosen(&module(&["sm_86"]), Arch::Sm80, (8, 0)), "");
+        assert_eq!(chosen(&module(&["sm_100f"]), Arch::Sm100f, (10, 3)), "sm_100f");
     }
 }

@@ -101,12 +101,8 @@ impl Device {
             let machine = gpu.name.into();
             return Err(DeviceError::UnsupportedMachine { machine, capability }.into());
         };
-        let choice = Choice {
-            device: format!("emu:{}", gpu.name),
-            name: format!("emulated {}", gpu.name.to_uppercase()),
-            arch,
-            reason,
-        };
+        let name = format!("emulated {}", gpu.name.to_uppercase());
+        let choice = Choice::new(format!("emu:{}", gpu.name), name, (arch, capability), reason);
         let memory = Arc::new(Mutex::new(GlobalMemory::new()));
         let emulator = Emulator { gpu, schedule: Schedule::default(), memory };
         Ok(Self::new(Backend::Emulator(emulator), choice))

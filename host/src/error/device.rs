@@ -2,6 +2,7 @@
 
 use fp4_formats::Arch;
 use fp4_formats::Family;
+use fp4_formats::arch::CudaVersion;
 #[cfg(feature = "emulator")]
 use fp4_formats::arch::Targets;
 #[cfg(feature = "capture")]
@@ -15,10 +16,17 @@ use crate::kernels::CODE_VARIABLE;
 
 /// Forms of a request for a device.
 pub(crate) const DEVICE_FORMS: &str = if cfg!(feature = "emulator") {
-    "auto, cuda:N, emu:h200, emu:b200, emu:b300"
+    "auto, cuda:N, emu:a100, emu:rtx3090, emu:rtx4090, emu:l40s, emu:h200, emu:b200, emu:b300"
 } else {
     "auto, cuda:N"
 };
+
+/// Says which target's code would run instead.
+fn instead(other: Option<Arch>) -> String {
+    other.map_or_else(String::new, |arch| {
+        format!("; code for {arch} runs with it (`Device::with_arch`, `--arch {arch}`)")
+    })
+}
 
 /// The failure of a call that speaks about the problem's size (CUDA Driver API, `CUresult`).
 const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
@@ -86,14 +94,33 @@ pub enum DeviceError {
         /// The request.
         text: String,
     },
-    /// Machine code was asked for, and there is none.
+    /// The driver is too old for the code of a target.
     #[error(
-        "there is no machine code of {family}: {CODE_VARIABLE}=cubin asks for it, and \
-         `cargo xtask build-kernels --check` makes it"
+        "{device} would run code for {arch}, whose PTX needs a driver for CUDA {required} or newer, got \
+         one for CUDA {actual}{}", instead(*other)
+    )]
+    OldDriver {
+        /// The device.
+        device: String,
+        /// The target.
+        arch: Arch,
+        /// The oldest driver that loads its PTX.
+        required: CudaVersion,
+        /// The newest CUDA version that the installed driver supports.
+        actual: CudaVersion,
+        /// A target whose code the GPU runs with this driver, on request.
+        other: Option<Arch>,
+    },
+    /// Machine code was asked for, and there is none that the GPU loads.
+    #[error(
+        "there is no machine code of {family} for compute capability {}.{}: {CODE_VARIABLE}=cubin asks \
+         for it, and `cargo xtask build-kernels --check` makes it", capability.0, capability.1
     )]
     NoMachineCode {
         /// The kernels.
         family: Family,
+        /// The GPU's compute capability, major and minor.
+        capability: (u32, u32),
     },
     /// There is no supported GPU, and this build has no emulator.
     #[error(
@@ -129,9 +156,10 @@ impl DeviceError {
             Self::UnknownRequest { .. } | Self::UnknownCode { .. } => ErrorKind::InvalidArgument,
             #[cfg(feature = "emulator")]
             Self::TensorMap(_) => ErrorKind::InvalidArgument,
-            Self::NoMachineCode { .. } | Self::NeedsGpu { .. } | Self::NoGpu { .. } => {
-                ErrorKind::Unsupported
-            }
+            Self::NoMachineCode { .. }
+            | Self::OldDriver { .. }
+            | Self::NeedsGpu { .. }
+            | Self::NoGpu { .. } => ErrorKind::Unsupported,
             #[cfg(feature = "emulator")]
             Self::UnsupportedMachine { .. } | Self::Load(_) => ErrorKind::Unsupported,
             Self::NoLibrary { .. } | Self::OtherTarget { .. } => ErrorKind::Unsupported,
@@ -177,6 +205,7 @@ impl DeviceError {
             | Self::UnknownRequest { .. }
             | Self::UnknownCode { .. }
             | Self::OtherTarget { .. }
+            | Self::OldDriver { .. }
             | Self::NoMachineCode { .. }
             | Self::NoGpu { .. }
             | Self::NoLibrary { .. }

@@ -6,7 +6,7 @@ use fp4_formats::{Arch, Family, stamp};
 use nvfp4_manifest::{Callable, File, Manifest, Module, Sources};
 
 use super::KernelsError;
-use crate::cuda::parameter_counts;
+use crate::cuda::{DeclaredParameters, declared_parameters};
 
 /// The architecture that a module is for.
 pub(super) fn target(text: &str) -> Result<Arch, KernelsError> {
@@ -19,9 +19,11 @@ pub(super) fn target(text: &str) -> Result<Arch, KernelsError> {
     })
 }
 
-/// A manifest without modules.
-pub(super) fn empty(arch: Arch) -> Manifest {
-    Manifest { arch, ptx_version: String::new(), sources: String::new(), modules: Vec::new() }
+/// A manifest without modules, of the version of PTX that a text says.
+pub(super) fn empty(arch: Arch, text: &str) -> Manifest {
+    let version = text.lines().find_map(|line| line.trim_start().strip_prefix(".version"));
+    let ptx_version = version.unwrap_or_default().trim().to_owned();
+    Manifest { arch, ptx_version, sources: String::new(), modules: Vec::new() }
 }
 
 /// The text that a file of such a manifest stands for.
@@ -34,9 +36,13 @@ pub(super) fn text<'a>(texts: &'a [String], file: &File) -> &'a str {
 pub(super) fn modules(arch: Arch, index: usize, text: &str) -> Result<Vec<Module>, KernelsError> {
     let mut families: BTreeMap<Family, Vec<Callable>> = BTreeMap::new();
     let mut unknown = Vec::new();
-    for (name, parameters) in parameter_counts(text) {
+    for (name, declared) in declared_parameters(text) {
+        let DeclaredParameters { count: parameters, bytes: param_bytes } = declared;
         match Family::of_kernel(arch, &name) {
-            Some(family) => families.entry(family).or_default().push(Callable { name, parameters }),
+            Some(family) => {
+                let callable = Callable { name, parameters, param_bytes };
+                families.entry(family).or_default().push(callable);
+            }
             None => unknown.push(name),
         }
     }
@@ -51,7 +57,7 @@ pub(super) fn modules(arch: Arch, index: usize, text: &str) -> Result<Vec<Module
     let modules = families.into_iter().map(|(family, kernels)| Module {
         family,
         ptx: File::of(index.to_string(), text.as_bytes()),
-        cubin: None,
+        cubins: Vec::new(),
         stamp: stamp.clone(),
         compiler: String::new(),
         sources: Sources::default(),

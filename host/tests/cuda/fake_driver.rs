@@ -9,9 +9,9 @@ fn the_probe_tells_drivers_apart() {
     let Some(driver) = Driver::compile("probe") else { return };
     let cases = [
         (
-            "12080,0,1,90",
-            "probe: the NVIDIA driver is too old: it supports CUDA 12.8, \
-             CUDA 13.0 or newer is required",
+            "11030,0,1,90",
+            "probe: the NVIDIA driver is too old: it supports CUDA 11.3, \
+             CUDA 11.4 or newer is required",
         ),
         (
             "13000,804,1,90",
@@ -30,9 +30,9 @@ fn the_probe_tells_drivers_apart() {
              8192 MiB; cuda:1 Fake GPU, compute capability 8.9, 7 SMs, 50 MiB L2, 8192 MiB",
         ),
         (
-            "13020,0,2,89",
-            "open 1: cuda:1 (Fake GPU) has compute capability 8.9; \
-             there are kernels for sm_90a (9.0), sm_100a (10.0) and sm_100f (10.0, 10.3)",
+            "13020,0,2,75",
+            "open 1: cuda:1 (Fake GPU) has compute capability 7.5; there are kernels for \
+             sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3) and sm_80 (8.0 and later)",
         ),
         ("13020,0,1,90", "open 1: cuda:1 does not exist: the driver reports 1 device(s)"),
         // A code newer than cust survives the way through it.

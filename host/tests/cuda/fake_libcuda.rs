@@ -65,6 +65,14 @@ static KERNELS: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
 /// Bytes of parameters by the names of the kernels in the loaded PTX.
 static LOADED: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
 
+/// The code that a caller has for a function that the driver lacks.
+const LACKS: u32 = 36;
+
+/// Whether the driver is older than the release of CUDA with this number, 11080 for 11.8.
+fn is_before(release: i32) -> bool {
+    field(0) < release
+}
+
 fn field(index: usize) -> i32 {
     let fields = std::env::var("FAKE_CUDA").unwrap_or_default();
     fields.split(',').nth(index).and_then(|field| field.parse().ok()).unwrap_or(0)
@@ -355,6 +363,10 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut i32, attribute: u32, _: usize) -> u32 {
+    // Those of clusters came with CUDA 11.8.
+    if (11..=14).contains(&attribute) && is_before(11080) {
+        return 1;
+    }
     // SAFETY: callers of the driver pass writable pointers. 0 is the most threads of a block.
     unsafe { *value = if attribute == 0 { 1024 } else { 0 } };
     0
@@ -393,6 +405,9 @@ pub unsafe extern "C" fn cuFuncGetParamInfo(
     offset: *mut usize,
     size: *mut usize,
 ) -> u32 {
+    if is_before(12040) {
+        return LACKS;
+    }
     if index != 0 {
         return 1;
     }
@@ -426,8 +441,49 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
     _: usize,
     _: usize,
 ) -> u32 {
+    if is_before(11080) {
+        return LACKS;
+    }
     // SAFETY: the fifth word of `CUlaunchConfig` is the stream.
     let stream = unsafe { *config.add(4) };
     call!("cuLaunchKernelEx {stream:#x} {}", KERNELS.lock().expect("no panic before")[function - 1].0);
+    0
+}
+/// Prints a launch by one of the calls that have no attributes.
+fn launched(call: &str, stream: usize, function: usize) {
+    let kernels = KERNELS.lock().expect("no panic before");
+    call!("{call} {stream:#x} {} of {} bytes", kernels[function - 1].0, kernels[function - 1].1);
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuLaunchKernel(
+    function: usize,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    stream: usize,
+    _: usize,
+    _: usize,
+) -> u32 {
+    launched("cuLaunchKernel", stream, function);
+    0
+}
+#[unsafe(no_mangle)]
+pub extern "C" fn cuLaunchCooperativeKernel(
+    function: usize,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    _: u32,
+    stream: usize,
+    _: usize,
+) -> u32 {
+    launched("cuLaunchCooperativeKernel", stream, function);
     0
 }

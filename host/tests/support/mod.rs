@@ -62,18 +62,21 @@ pub fn write_kernels(
         let name = format!("{family}.ptx");
         let text = nvfp4_manifest::stamped(text, STAMP);
         std::fs::write(folder.join(&name), &text).expect("written");
-        let kernels = names.iter().map(|&name| Callable { name: name.into(), parameters });
+        let kernels = names.iter().map(|&name| {
+            let param_bytes = 8 * parameters;
+            Callable { name: name.into(), parameters, param_bytes }
+        });
         Module {
             family,
             ptx: File::of(name, text.as_bytes()),
-            cubin: None,
+            cubins: Vec::new(),
             stamp: nvfp4_manifest::stamp(Some(STAMP)),
             compiler: "none".into(),
             sources: Sources::default(),
             kernels: kernels.collect(),
         }
     });
-    let (ptx_version, sources) = ("9.0".into(), String::new());
+    let (ptx_version, sources) = (arch.ptx_version().to_string(), String::new());
     let manifest = Manifest { arch, ptx_version, sources, modules: modules.collect() };
     let text = serde_json::to_string(&manifest).expect("JSON");
     std::fs::write(folder.join(FILE_NAME), text).expect("written");
@@ -81,7 +84,8 @@ pub fn write_kernels(
 
 /// Writes a folder of kernels for `arch` whose modules load and have no code.
 pub fn write_no_kernels(folder: &Path, arch: Arch) {
-    let text = format!(".version 9.0\n.target {arch}\n.address_size 64\n");
+    let version = arch.ptx_version();
+    let text = format!(".version {version}\n.target {arch}\n.address_size 64\n");
     let families: Vec<(Family, Vec<&str>)> =
         Family::of(arch).map(|family| (family, family.entries(arch).collect())).collect();
     let modules: Vec<_> =

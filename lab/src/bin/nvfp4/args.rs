@@ -15,7 +15,7 @@ use nvfp4_lab::operands;
 
 use crate::common::Target;
 
-/// Block-scaled 4-bit floating point on Hopper and Blackwell GPUs, or on an emulator of them.
+/// Block-scaled 4-bit floating point on NVIDIA GPUs since Ampere, or on an emulator of them.
 ///
 /// Exit codes: 0 done and verified, 1 ran and came out wrong, 2 bad input or nothing to run on, 130
 /// ended by Ctrl-C, 143 by SIGTERM, 141 the reader of the output closed the pipe.
@@ -443,7 +443,7 @@ pub struct Quantize {
     /// gpt-oss: quantise other weights than experts too, which its readers do not expect.
     #[arg(long)]
     pub all_layers: bool,
-    /// Quantise on this device instead of the CPU: auto, cuda:N, emu:h200, emu:b200 or emu:b300. The bytes
+    /// Quantise on this device instead of the CPU: auto, cuda:N or emu:NAME, such as emu:h200. The bytes
     /// are the same.
     #[arg(long)]
     pub device: Option<DeviceRequest>,

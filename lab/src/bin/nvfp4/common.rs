@@ -24,11 +24,12 @@ const WRONG: u8 = 1;
 /// The device, and how to run on it.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Target {
-    /// auto (a supported GPU, else the emulated H200), cuda:N, emu:h200, emu:b200 or emu:b300.
+    /// auto (a supported GPU, else the emulated H200), cuda:N, or emu: and a100, rtx3090, rtx4090, l40s, h200,
+    /// b200 or b300.
     #[arg(long, default_value = "auto")]
     pub device: DeviceRequest,
     /// Target of the kernels, of those that the device runs: sm_90a, sm_100a, sm_100f, or sm_80, which every one
-    /// runs [default: the closest but sm_80].
+    /// runs [default: the closest].
     #[arg(long)]
     pub arch: Option<Arch>,
     /// Order in which the emulator interleaves: eager, lazy or random:SEED.

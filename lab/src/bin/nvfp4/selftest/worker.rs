@@ -85,7 +85,12 @@ pub enum Said {
 pub struct DeviceSaid {
     pub device: String,
     pub name: String,
+    /// Major and minor number.
+    pub compute_capability: (u32, u32),
+    /// Target of the kernels.
     pub arch: String,
+    /// The reason for that target.
+    pub code: String,
     pub reason: String,
     pub driver: Option<String>,
     /// The place of the kernels.
@@ -95,12 +100,14 @@ pub struct DeviceSaid {
 impl DeviceSaid {
     fn of(kernels: &Kernels) -> Self {
         let device = kernels.device();
-        let Choice { device: request, name, arch, reason } = device.choice().clone();
+        let Choice { device: request, name, arch, code, reason } = device.choice().clone();
         let driver = device.gpu("asking").ok().and_then(|_| nvfp4::cuda::probe().ok());
         Self {
             device: request,
             name,
+            compute_capability: device.compute_capability(),
             arch: arch.to_string(),
+            code,
             reason,
             driver: driver.map(|driver| format!("CUDA {}", driver.version)),
             kernels: kernels.files().place().to_string(),
