@@ -41,7 +41,7 @@ impl Part {
 
     /// The part depends on the PTX of all kernels, which are compiled.
     pub fn compiled_kernels(mut self) -> Result<Self> {
-        for arch in build_kernels::archs() {
+        for arch in fp4_formats::Arch::ALL {
             for module in build_kernels::manifest(arch)?.modules {
                 self = self.tool(format!("{arch} {:?}", module.ptx));
             }
