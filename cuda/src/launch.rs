@@ -274,8 +274,8 @@ impl Call {
                     extra,
                 )
             }),
-            // SAFETY: as above; the parameters of the call are addresses of values, as a single one's are.
             [CU_LAUNCH_ATTRIBUTE_COOPERATIVE] if extra.is_null() => {
+                // SAFETY: as above; the parameters are addresses of values, as a single one's are.
                 check("cuLaunchCooperativeKernel", unsafe {
                     raw::cuLaunchCooperativeKernel(
                         function,
