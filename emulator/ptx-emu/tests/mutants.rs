@@ -144,6 +144,29 @@ fn two_stages_of_cp_async() {
 }
 
 #[test]
+fn reductions_of_barriers() {
+    // Each thread reads what another has written before a reduction: of counts, and of predicates.
+    let exchange = |reduction: &str| {
+        format!(
+            "mad.lo.u32 %r1, %tid, 4, %s; st.shared.u32 [%r1], %tid; setp.lt.u32 %p1, %tid, 48;
+            {reduction}
+            xor.b32 %r2, %tid, 63; mad.lo.u32 %r2, %r2, 4, %s; ld.shared.u32 %r3, [%r2];
+            add.u32 %r3, %r3, %r4; mad.wide.u32 %d3, %tid, 4, %out; st.global.u32 [%d3], %r3;"
+        )
+    };
+    for reduction in [
+        "bar.red.popc.u32 %r4, 0, 64, %p1;",
+        "barrier.cta.red.popc.aligned.u32 %r4, 0, !%p1;",
+        "bar.red.and.pred %p2, 0, 64, !%p1; selp.u32 %r4, 1, 0, %p2;",
+        "bar.red.or.pred %p2, 0, %p1; selp.u32 %r4, 1, 0, %p2;",
+    ] {
+        let mutants = check(&Case::new(&exchange(reduction)).block(64).out(256), 1, "");
+        let removed = |m: &&ptx_emu::mutate::Mutant| m.mutation == ptx_emu::mutate::Mutation::Remove;
+        assert_eq!(mutants.mutants.iter().filter(removed).count(), 1, "{reduction}");
+    }
+}
+
+#[test]
 fn a_cluster_that_exchanges() {
     // In two rounds each CTA sends its words to the other by remote stores and
     // arrives there, one lane per warp.

@@ -53,17 +53,38 @@ fn replace(mutation: Mutation, ins: Instruction) -> (Mutation, Edit) {
     (mutation, Edit::Replace(vec![Statement::Instruction(ins)]))
 }
 
-/// `bar`, `barrier.cta`: removed, or for another number of threads. A reduction
-/// has a result, which removing it would leave undefined: only its count changes.
+/// `bar`, `barrier.cta`: removed, or for another number of threads. In the place of a reduction stands its result
+/// among threads that all have this one's predicate; the count of a `popc` is 1, or 0.
 fn barrier(ins: &Instruction) -> Vec<(Mutation, Edit)> {
     let reduces = ins.modifiers.iter().any(|m| m == "red");
-    let mut found = if reduces { Vec::new() } else { vec![remove()] };
+    let mut found = if reduces { alone(ins).into_iter().collect() } else { vec![remove()] };
     let count = if reduces { 2 } else { 1 };
     if ins.operands.len() > count + usize::from(reduces) {
         found.extend(changed(ins, count, 32, Mutation::BarrierCount));
         found.extend(changed(ins, count, -32, Mutation::BarrierCount));
     }
     found
+}
+
+/// A reduction that waits for no thread.
+fn alone(ins: &Instruction) -> Option<(Mutation, Edit)> {
+    let (result, predicate) = (ins.operands.first()?.clone(), ins.operands.last()?.clone());
+    let (opcode, modifiers, operands) = match ins.modifiers.last()?.as_str() {
+        // `selp` takes no negated predicate.
+        "u32" => match predicate {
+            Operand::Unary { op: '!', operand } => {
+                ("selp", ["u32"].as_slice(), vec![result, number(0), number(1), *operand])
+            }
+            predicate => ("selp", ["u32"].as_slice(), vec![result, number(1), number(0), predicate]),
+        },
+        _ => match predicate {
+            Operand::Unary { op: '!', operand } => ("not", ["pred"].as_slice(), vec![result, *operand]),
+            predicate => ("mov", ["pred"].as_slice(), vec![result, predicate]),
+        },
+    };
+    let modifiers = modifiers.iter().map(|&name| name.to_owned()).collect();
+    let done = Instruction { opcode: opcode.to_owned(), modifiers, operands, ..ins.clone() };
+    Some(replace(Mutation::Remove, done))
 }
 
 fn mbarrier(ins: &Instruction, operation: &str) -> Vec<(Mutation, Edit)> {

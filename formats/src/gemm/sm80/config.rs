@@ -266,8 +266,10 @@ macro_rules! sm80_gemm_configs {
         $crate::gemm_kernels! {
             $with gemm_sm80:
             [nvfp4_f16 nvfp4_bf16 mxfp4_bf16] {
-                (128 x 8) (2 per SM, 8 along rows, stages of 2) uniform grouped;
-                (128 x 16) (2 per SM, 8 along rows, stages of 2) uniform grouped;
+                (128 x 8) (2 per SM, 8 along rows, stages of 2) uniform;
+                (128 x 16) (2 per SM, 8 along rows, stages of 2) uniform;
+                (128 x 8) (2 per SM, 8 along rows, stages of 1) grouped;
+                (128 x 16) (2 per SM, 8 along rows, stages of 1) grouped;
                 (128 x 32) (2 per SM, 8 along rows, stages of 1) uniform grouped;
                 (128 x 64) (2 per SM, 8 along rows, stages of 1) uniform mixed;
                 (128 x 128) (1 per SM, 4 along rows, stages of 1) uniform grouped;
