@@ -161,7 +161,8 @@ fn reductions_of_barriers() {
         "bar.red.or.pred %p2, 0, %p1; selp.u32 %r4, 1, 0, %p2;",
     ] {
         let mutants = check(&Case::new(&exchange(reduction)).block(64).out(256), 1, "");
-        let removed = |m: &&ptx_emu::mutate::Mutant| m.mutation == ptx_emu::mutate::Mutation::Remove;
+        let removed =
+            |m: &&ptx_emu::mutate::Mutant| m.mutation == ptx_emu::mutate::Mutation::Remove;
         assert_eq!(mutants.mutants.iter().filter(removed).count(), 1, "{reduction}");
     }
 }

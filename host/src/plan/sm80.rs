@@ -10,14 +10,16 @@ use super::fragments::{Costs, Estimate};
 /// Returns the cycles of an SM for a step of a tile, decoded and multiplied. 0 for a tile that no
 /// configuration has.
 const fn product_cycles(config: &Sm80Config) -> u32 {
-    match (config.rows, config.tokens) {
-        (128, 8) => 560,
-        (128, 16) => 620,
-        (128, 32) => 440,
-        (128, 64) => 750,
-        (128, 128) => 1175,
-        (256, 64) => 1230,
-        (256, 128) => 1950,
+    match (config.rows, config.tokens, config.blocks) {
+        (128, 8, 2) => 560,
+        (128, 8, 1) => 290,
+        (128, 16, 2) => 620,
+        (128, 16, 1) => 310,
+        (128, 32, 1) => 440,
+        (128, 64, 1) => 750,
+        (128, 128, 1) => 1175,
+        (256, 64, 1) => 1230,
+        (256, 128, 1) => 1950,
         _ => 0,
     }
 }
@@ -47,6 +49,8 @@ const STORE_BYTES: u64 = 40;
 /// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4: each quarter of an SM
 /// issues one per cycle, for a warp.
 const BLOCK_CYCLES: u64 = 340;
+/// A CTA that is alone on an SM which could have more takes longer by one of so many parts: nothing hides its waits.
+const ALONE: u64 = 8;
 /// Quarters of an SM.
 const PARTITIONS: u32 = 4;
 /// Cycles from a contributor's last store of partial sums to the owner's first load.
@@ -80,7 +84,10 @@ impl Costs for Sm80Config {
         let resident = ctas.div_ceil(u64::from(sms)).min(self.min_blocks.into());
         let waves = ctas.div_ceil(fit);
         let steps = u64::from(schedule.most());
-        let products = steps * u64::from(product_cycles(self)) * resident;
+        let mut products = steps * u64::from(product_cycles(self)) * resident;
+        if resident < self.min_blocks.into() {
+            products += products / ALONE;
+        }
         let bytes = u64::from(self.weight_bytes() + self.activation_bytes());
         let dram = steps * u64::from(self.weight_bytes()) * resident / DRAM_BYTES
             + steps * bytes * resident / (4 * DRAM_BYTES);

@@ -21,28 +21,63 @@ pub trait Weights: Sized {
     const SCHEME: Scheme;
 }
 
+/// The scales of a thread's two rows by 64 columns, as loaded.
+pub trait Scales: Copy {
+    /// No scales.
+    const NONE: Self;
+
+    /// Loads the scales of the thread's rows.
+    ///
+    /// # Safety
+    /// `address` is the shared address of the first of them in a chunk that has arrived.
+    unsafe fn load(address: u32) -> Self;
+
+    /// Ties scales to a place; see `marker::pin`.
+    fn pin(self) -> Self;
+}
+
+/// Four blocks of both rows, `g` in the low byte of each half.
+impl Scales for [u32; 2] {
+    const NONE: Self = [0; 2];
+
+    #[inline(always)]
+    unsafe fn load(address: u32) -> Self {
+        // SAFETY: eight bytes, aligned to their size.
+        unsafe { words::ld_shared_v2_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(self) -> Self {
+        self.map(cuda_std::ptx::marker::pin)
+    }
+}
+
+/// Two blocks of both rows, `g` in the low byte of each half.
+impl Scales for u32 {
+    const NONE: Self = 0;
+
+    #[inline(always)]
+    unsafe fn load(address: u32) -> Self {
+        // SAFETY: four bytes, aligned to their size.
+        unsafe { words::ld_shared_b32(address) }
+    }
+
+    #[inline(always)]
+    fn pin(self) -> Self {
+        cuda_std::ptx::marker::pin(self)
+    }
+}
+
 /// The decoding of a format's weights to 16-bit operands.
 pub trait Decoded: Weights {
-    /// The scales of a thread's two rows by 64 columns, as loaded.
-    type Scales: Copy;
+    /// The scales of a thread's rows.
+    type Scales: Scales;
 
     /// The type of operands.
     const HALF: HalfType = match Self::SCHEME.operand.half() {
         Some(half) => half,
         None => panic!("operands of 16 bits"),
     };
-
-    /// No scales.
-    const NONE: Self::Scales;
-
-    /// Loads the scales of the thread's rows.
-    ///
-    /// # Safety
-    /// `address` is the shared address of the first of them in a chunk that has arrived.
-    unsafe fn scales(address: u32) -> Self::Scales;
-
-    /// Ties scales to a place; see `marker::pin`.
-    fn pin(scales: Self::Scales) -> Self::Scales;
 
     /// The fragment of 16 columns, number `step` of the 64.
     fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4];
@@ -81,20 +116,7 @@ impl Weights for Nvfp4F16 {
 }
 
 impl Decoded for Nvfp4F16 {
-    /// Four blocks of both rows, `g` in the low byte of each half.
     type Scales = [u32; 2];
-    const NONE: Self::Scales = [0; 2];
-
-    #[inline(always)]
-    unsafe fn scales(address: u32) -> Self::Scales {
-        // SAFETY: eight bytes, aligned to their size.
-        unsafe { words::ld_shared_v2_b32(address) }
-    }
-
-    #[inline(always)]
-    fn pin(scales: Self::Scales) -> Self::Scales {
-        scales.map(cuda_std::ptx::marker::pin)
-    }
 
     #[inline(always)]
     fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
@@ -115,18 +137,6 @@ impl Weights for Nvfp4Bf16 {
 
 impl Decoded for Nvfp4Bf16 {
     type Scales = [u32; 2];
-    const NONE: Self::Scales = [0; 2];
-
-    #[inline(always)]
-    unsafe fn scales(address: u32) -> Self::Scales {
-        // SAFETY: eight bytes, aligned to their size.
-        unsafe { words::ld_shared_v2_b32(address) }
-    }
-
-    #[inline(always)]
-    fn pin(scales: Self::Scales) -> Self::Scales {
-        scales.map(cuda_std::ptx::marker::pin)
-    }
 
     #[inline(always)]
     fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {
@@ -151,20 +161,7 @@ impl Weights for Mxfp4Bf16 {
 }
 
 impl Decoded for Mxfp4Bf16 {
-    /// Two blocks of both rows, `g` in the low byte of each half.
     type Scales = u32;
-    const NONE: Self::Scales = 0;
-
-    #[inline(always)]
-    unsafe fn scales(address: u32) -> Self::Scales {
-        // SAFETY: four bytes, aligned to their size.
-        unsafe { words::ld_shared_b32(address) }
-    }
-
-    #[inline(always)]
-    fn pin(scales: Self::Scales) -> Self::Scales {
-        cuda_std::ptx::marker::pin(scales)
-    }
 
     #[inline(always)]
     fn fragment(word: u32, scales: Self::Scales, step: usize, by: Multipliers) -> [u32; 4] {

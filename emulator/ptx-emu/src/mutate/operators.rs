@@ -75,10 +75,14 @@ fn alone(ins: &Instruction) -> Option<(Mutation, Edit)> {
             Operand::Unary { op: '!', operand } => {
                 ("selp", ["u32"].as_slice(), vec![result, number(0), number(1), *operand])
             }
-            predicate => ("selp", ["u32"].as_slice(), vec![result, number(1), number(0), predicate]),
+            predicate => {
+                ("selp", ["u32"].as_slice(), vec![result, number(1), number(0), predicate])
+            }
         },
         _ => match predicate {
-            Operand::Unary { op: '!', operand } => ("not", ["pred"].as_slice(), vec![result, *operand]),
+            Operand::Unary { op: '!', operand } => {
+                ("not", ["pred"].as_slice(), vec![result, *operand])
+            }
             predicate => ("mov", ["pred"].as_slice(), vec![result, predicate]),
         },
     };

@@ -255,7 +255,7 @@ impl Sm80Config {
 ///
 /// | tiles | for |
 /// |---|---|
-/// | 128 x 8, 128 x 16, 128 x 32 | decoding: each warp decodes its rows once for all tokens; two CTAs per SM copy while the other stores |
+/// | 128 x 8, 128 x 16, 128 x 32 | decoding: each warp decodes its rows once for all tokens; two CTAs per SM copy while the other stores. Groups leave room for two stages of two blocks only, so that stages of one are faster |
 /// | 128 x 64 | some tens of tokens: each warp decodes its rows once for all tokens |
 /// | 256 x 64 | some tens of tokens and much K: warps of 32 rows decode each row once, for all tokens |
 /// | 128 x 128 | prompts of some hundred tokens, where larger tiles would be too few |

@@ -41,7 +41,7 @@ use super::copy::Sources;
 use super::memory::Memory;
 use super::places::{Places, Rows};
 use super::{Cta, Kernel};
-use crate::gemm::decoded::{Decoded, STEPS};
+use crate::gemm::decoded::{Decoded, STEPS, Scales};
 use crate::gemm::work::WorkList;
 
 /// A thread's sums: of its warp's 16 rows by eight tokens each.
@@ -87,7 +87,7 @@ pub unsafe fn sum_item<
         a: [[[0; _]; _]; 2],
         b: [[[0; _]; _]; 2],
         words: [[0; _]; _],
-        scales: [K::Weights::NONE; _],
+        scales: [<<K::Weights as Decoded>::Scales>::NONE; _],
     };
     // SAFETY: all threads are here. Behind the barrier, the copies of all threads to the stages have arrived.
     unsafe {
@@ -290,7 +290,7 @@ impl<K: Kernel, const ROWS: usize, const TOKENS: usize, const PART: usize, const
                 let words = weights + self.places.words + at.words();
                 self.words[m] = memory::ld_shared_v4_b32(words);
                 let scales = weights + self.places.scales + at.scales::<K>();
-                self.scales[m] = K::Weights::scales(scales);
+                self.scales[m] = Scales::load(scales);
             }
         }
     }

@@ -38,7 +38,7 @@ use super::Kernel;
 use super::consumer::Consumer;
 use super::memory::Memory;
 use super::multicast::release;
-use super::operands::{Narrow, Product, STEPS, Weights};
+use super::operands::{Narrow, Product, STEPS, Scales, Weights};
 use super::stage::{Places, descriptor, sixteens};
 use crate::pipeline::Cursor;
 
@@ -151,7 +151,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
         let mut stages = [cursor.stage; 2];
         let weights = memory.weights(cursor.stage);
         let mut words = [[[0; STEPS]; BLOCKS]; CHUNK_BLOCKS as usize];
-        let mut scales = [[W::NONE; BLOCKS]; CHUNK_BLOCKS as usize];
+        let mut scales = [[<W::Scales>::NONE; BLOCKS]; CHUNK_BLOCKS as usize];
         for kb in 0..CHUNK_BLOCKS as usize {
             for block in 0..BLOCKS {
                 // SAFETY: inside the stage's weights.
@@ -179,7 +179,7 @@ impl<W: Narrow, const SUMS: usize, const BLOCKS: usize> Consumer<W, SUMS, BLOCKS
                     release(0);
                 }
                 let words = words[kb][block].map(marker::pin);
-                let scales = W::pin(scales[kb][block]);
+                let scales = scales[kb][block].pin();
                 let mut own = [[0; 4]; STEPS];
                 let operands =
                     if config.has_widths() { &mut self.operands[unit % 2] } else { &mut own };

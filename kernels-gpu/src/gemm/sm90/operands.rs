@@ -2,7 +2,7 @@
 
 use cuda_std::ptx::wgmma;
 
-pub use crate::gemm::decoded::{Decoded, Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, STEPS, Weights};
+pub use crate::gemm::decoded::{Decoded, Mxfp4Bf16, Nvfp4Bf16, Nvfp4F16, STEPS, Scales, Weights};
 
 /// The product of a warpgroup with `SUMS` sums per thread: 2 `SUMS` tokens.
 pub trait Product<const SUMS: usize>: Decoded {

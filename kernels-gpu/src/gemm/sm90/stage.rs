@@ -8,7 +8,7 @@ use fp4_formats::gemm::fragments::repack::{
 };
 use fp4_formats::gemm::sm90::config::Sm90Config;
 
-use super::operands::{Decoded, STEPS};
+use super::operands::{Decoded, STEPS, Scales};
 
 /// Fields of a matrix descriptor: 128-byte swizzle; 1024 bytes from eight rows to the next;
 /// the distance along K, which a swizzled tile does not have, as 1.
@@ -94,6 +94,6 @@ impl Places {
     ) -> ([u32; STEPS], W::Scales) {
         let Self { words, scales } = self.of(config, block, kb);
         // SAFETY: the offsets are inside a chunk.
-        unsafe { (memory::ld_shared_v4_b32(weights + words), W::scales(weights + scales)) }
+        unsafe { (memory::ld_shared_v4_b32(weights + words), Scales::load(weights + scales)) }
     }
 }
