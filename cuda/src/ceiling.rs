@@ -1,4 +1,4 @@
-//! The read and copy bandwidth of the GPU, measured like a kernel.
+//! The read and copy bandwidth of the GPU and its rate of products, measured like a kernel.
 
 use serde::Serialize;
 
@@ -41,7 +41,61 @@ fn read_params(input: u64, bytes: u64, output: u64) -> [u8; 24] {
     params
 }
 
+/// The speed of a kernel that only multiplies.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProductRate {
+    /// Seconds per launch.
+    pub times: Times,
+    /// Operations of a launch divided by the median, operations per second.
+    pub flops_per_second: f64,
+}
+
 impl CudaDevice {
+    /// Times a kernel that only multiplies, in as many CTAs as the device holds at once.
+    ///
+    /// `kernel` has two 64-bit parameters: the number of `rounds`, and an address to which it may write four bytes. It
+    /// is launched with `threads` threads per CTA, each of which does `operations` operations.
+    ///
+    /// # Errors
+    /// The errors of [`CudaModule::launch`], or a failed call.
+    ///
+    /// # Safety
+    /// `kernel` writes no more than stated above.
+    pub unsafe fn time_products(
+        &self,
+        module: &CudaModule,
+        (kernel, threads): (&str, u32),
+        (rounds, operations): (u64, u64),
+        warmup: usize,
+        replays: usize,
+    ) -> Result<ProductRate, CudaError> {
+        let ctas = module.blocks_per_sm(kernel, threads, 0)?.max(1) * self.info().sms;
+        let output = self.alloc(16)?;
+        let mut params = [0; 16];
+        for (slot, value) in params.chunks_exact_mut(8).zip([rounds, output.address()]) {
+            slot.copy_from_slice(&value.to_le_bytes());
+        }
+        let graph = self.capture(|| {
+            let launch = CudaLaunch {
+                entry: kernel,
+                grid: [ctas, 1, 1],
+                block: [threads, 1, 1],
+                cluster: None,
+                dynamic_shared: 0,
+                overlaps: false,
+                cooperative: false,
+                params: &params,
+            };
+            // SAFETY: the output has the stated size, within which the caller guarantees that the kernel
+            // stays, and outlives the graph.
+            unsafe { module.launch(&launch) }
+        })?;
+        // SAFETY: output and module are alive until the end of this call, and `time` waits for its replays.
+        let times = unsafe { graph.time(1, warmup, replays)? };
+        let flops_per_second = u64::from(ctas) as f64 * operations as f64 / times.median;
+        Ok(ProductRate { times, flops_per_second })
+    }
+
     /// Times reading `bytes` bytes with cold caches.
     ///
     /// `kernel` has three 64-bit parameters: the address to read from (256-byte

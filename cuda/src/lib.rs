@@ -54,7 +54,7 @@ mod run;
 mod tensor_map;
 mod times;
 
-pub use ceiling::{ReadRate, rotation};
+pub use ceiling::{ProductRate, ReadRate, rotation};
 pub use cublas::{
     CUBLAS_PATH_VARIABLE, Cublas, CublasError, CublasLt, CublasShape, E4m3Product, E4m3Sums,
 };

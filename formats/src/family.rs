@@ -227,7 +227,9 @@ impl Family {
             TensorFamily::MmaSync | TensorFamily::Wgmma => &[],
             TensorFamily::Tcgen05 => &sm100::prepare::NAMES,
         };
-        core::iter::once((Self::Ceiling, ceiling::NAME))
+        [ceiling::NAME, ceiling::PRODUCTS_NAME]
+            .into_iter()
+            .map(|name| (Self::Ceiling, name))
             .chain(gemv)
             .chain(quantize)
             .chain(amax)

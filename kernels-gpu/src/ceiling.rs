@@ -1,8 +1,11 @@
-//! A kernel that only reads. Its time is the ceiling with which memory-bound kernels that
-//! read as many bytes are compared.
+//! A kernel that only reads, and one that only multiplies. Their times are the ceilings with which kernels that are
+//! bound by memory or by products of `mma.sync` are compared.
 
-use cuda_std::{kernel, ptx::memory, thread};
-use fp4_formats::ceiling::{LOADS_IN_FLIGHT, ReadParams, SENTINEL, THREADS};
+use cuda_std::ptx::{marker, memory, mma};
+use cuda_std::{kernel, thread};
+use fp4_formats::ceiling::{
+    LOADS_IN_FLIGHT, PRODUCTS_IN_FLIGHT, ProductsParams, ReadParams, SENTINEL, THREADS,
+};
 
 /// XORs all 16-byte words of the buffer. A thread stores its result if it equals [`SENTINEL`],
 /// so that the compiler does not remove the loads.
@@ -37,6 +40,36 @@ pub unsafe fn ceiling_read(params: ReadParams) {
         unsafe { memory::st_global_b32(params.out, folded) };
     }
 }
+
+/// Multiplies f16 operands in registers, the sums in f32. Operands are finite and differ by lane, since products of
+/// zeros take less power.
+///
+/// # Safety
+/// `out` is the address of four writable bytes.
+#[kernel(threads = THREADS, min_blocks = 2)]
+pub unsafe fn ceiling_products(params: ProductsParams) {
+    let seed = thread::thread_idx_x().wrapping_mul(0x9E37_79B9);
+    let operand = |turn: u32| marker::pin(seed.rotate_left(turn) & FINITE);
+    let a = [0, 5, 11, 17].map(operand);
+    let b = [3, 23].map(operand);
+    let mut sums = [[0.0; 4]; PRODUCTS_IN_FLIGHT];
+    let mut left = params.rounds;
+    while left > 0 {
+        for sums in &mut sums {
+            // SAFETY: all threads of the warp are here.
+            unsafe { mma::mma_m16n8k16_f32_f16_f16(sums, a, b) };
+        }
+        left -= 1;
+    }
+    let folded = sums.iter().flatten().fold(0, |folded, sum| folded ^ sum.to_bits());
+    if folded == SENTINEL {
+        // SAFETY: the caller's.
+        unsafe { memory::st_global_b32(params.out, folded) };
+    }
+}
+
+/// Bits of two f16 values below 2 in magnitude.
+const FINITE: u32 = 0xBFFF_BFFF;
 
 /// # Safety
 /// `index` is below `params.bytes / 16`.

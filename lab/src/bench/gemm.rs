@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use fp4_formats::ceiling;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, TensorFamily};
 use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
@@ -27,6 +28,8 @@ use nvfp4::tensor::{BlockScaled, Dims};
 
 /// Rows and columns of the operands of the product that shows the tensor cores' ceiling.
 const CEILING_SIZE: usize = 8192;
+/// Rounds of products that show the ceiling of `mma.sync`: about a tenth of a millisecond.
+const MMA_ROUNDS: u64 = 512;
 
 /// The options of a run besides the shape.
 #[derive(Clone, Debug)]
@@ -247,6 +250,9 @@ pub struct GemmTiming {
     pub read: ReadCeiling,
     /// Operations a second of a large f16 product of cuBLAS.
     pub tensor_ceiling: Option<f64>,
+    /// Operations a second of `mma.sync` with f16 operands in registers, if the product's kernels use it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mma_ceiling: Option<f64>,
     /// The peers that it was compared with.
     #[serde(flatten)]
     pub peers: Peers,
@@ -471,7 +477,8 @@ fn time<F: BlockFormat>(
     }
     let sums = GemmShape { n: bench.weight_rows(shape.n), ..shape };
     let flops_per_second = sums.flops() / median;
-    Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
+    let mma_ceiling = mma_rate(kernels, protocol)?;
+    Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, mma_ceiling, peers })
 }
 
 /// The activations in f16, or of a type that is as wide, for the peer.
@@ -492,6 +499,25 @@ pub(super) fn tensor_rate(gpu: &CudaDevice, protocol: Protocol) -> Result<Option
     let large = gpu::time_cublas(gpu, &products, (protocol, 1.0, 0));
     let flops = 2.0 * (side as f64).powi(3);
     Ok(gpu::peer_or_reason(large)?.cublas.map(|peer| flops / peer.times.median))
+}
+
+/// Operations a second of `mma.sync` with f16 operands in registers, where kernels multiply by it and the protocol asks
+/// for ceilings.
+pub(super) fn mma_rate(kernels: &Kernels, protocol: Protocol) -> Result<Option<f64>> {
+    let device = kernels.device();
+    match device.choice().arch.tensor() {
+        TensorFamily::MmaSync if protocol.ceiling => {}
+        TensorFamily::MmaSync | TensorFamily::Wgmma | TensorFamily::Tcgen05 => return Ok(None),
+    }
+    let module = kernels.cuda("timing", ceiling::PRODUCTS_NAME)?;
+    let (work, Protocol { warmup, replays, .. }) = (ceiling::cta_operations(MMA_ROUNDS), protocol);
+    let kernel = (ceiling::PRODUCTS_NAME, ceiling::THREADS);
+    // SAFETY: `ceiling_products` writes at most four bytes.
+    let rate = unsafe {
+        let gpu = device.gpu("timing")?;
+        gpu.time_products(&module, kernel, (MMA_ROUNDS, work), warmup, replays)?
+    };
+    Ok(Some(rate.flops_per_second))
 }
 
 impl fmt::Display for GemmReport {
@@ -545,6 +571,14 @@ impl fmt::Display for GemmTiming {
             writeln!(
                 f,
                 "  tensor    {:.1} TFLOP/s in a large f16 product; reached {:.1} %",
+                flops * 1e-12,
+                100.0 * rate / flops
+            )?;
+        }
+        if let Some(flops) = self.mma_ceiling {
+            writeln!(
+                f,
+                "  mma.sync  {:.1} TFLOP/s with operands in registers; reached {:.1} %",
                 flops * 1e-12,
                 100.0 * rate / flops
             )?;

@@ -4,7 +4,7 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Mxfp4, Nvfp4};
 
 use super::experts::Experts;
-use super::gemm::tensor_rate;
+use super::gemm::{mma_rate, tensor_rate};
 use super::gpu::PeerProducts;
 use super::timing::{Peers, ReadCeiling, SetTimes, input_sets};
 use super::{GemmBench, GemmReport, GemmTiming, HostCost, gpu};
@@ -136,7 +136,8 @@ impl<F: BlockFormat> Inputs<'_, F> {
         }
         let rows = bench.weight_rows(self.shape.n);
         let flops_per_second = self.shape.flops(rows) / median;
-        Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, peers })
+        let mma_ceiling = mma_rate(kernels, bench.protocol)?;
+        Ok(GemmTiming { measured, flops_per_second, read, tensor_ceiling, mma_ceiling, peers })
     }
 
     /// cuBLAS' products of all groups, one after another, without what follows the sums.

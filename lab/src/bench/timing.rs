@@ -271,16 +271,18 @@ mod tests {
             flops_per_second: 5e13,
             read,
             tensor_ceiling: Some(1e14),
+            mma_ceiling: Some(2e14),
             peers: none,
         };
         let mut expected = set(common);
-        expected.extend(set(["cublas_error", "flops_per_second", "tensor_ceiling"]));
+        expected.extend(set(["cublas_error", "flops_per_second", "tensor_ceiling", "mma_ceiling"]));
         assert_eq!(keys(&timing), expected);
         assert_eq!(
             timing.to_string(),
             "  time      2.000 us (p10 2.000, p90 2.000), 50.0 TFLOP/s; 3 input sets in rotation, \
              cold caches\n  memory    1.000 us to read as many bytes, 1.0 GB/s; reached 50.0 %\n  \
-             tensor    100.0 TFLOP/s in a large f16 product; reached 50.0 %\n  peer      not timed: \
+             tensor    100.0 TFLOP/s in a large f16 product; reached 50.0 %\n  mma.sync  \
+             200.0 TFLOP/s with operands in registers; reached 25.0 %\n  peer      not timed: \
              no library\n"
         );
 
