@@ -138,6 +138,12 @@ impl Workshop {
         Ok(Manifest::read(&self.folder(arch).join(FILE_NAME))?)
     }
 
+    /// The modules that the manifest of an architecture's folder lists; none if there is no manifest, or one
+    /// that another version of this crate wrote and this version cannot read. A build then writes it anew.
+    pub fn modules(&self, arch: Arch) -> Vec<Module<Entry>> {
+        self.manifest(arch).map_or_else(|_| Vec::new(), |manifest| manifest.modules)
+    }
+
     /// Returns the builder of the GPU crate for `arch` with `compiler`.
     pub fn builder(&self, arch: Arch, compiler: Compiler) -> CudaBuilder {
         let version = arch.ptx_version();
@@ -157,7 +163,7 @@ impl Workshop {
         Ok(archs
             .iter()
             .map(|&arch| {
-                let modules = self.manifest(arch).map_or_else(|_| Vec::new(), |m| m.modules);
+                let modules = self.modules(arch);
                 let is_fresh = |family: &Family| {
                     modules.iter().any(|m| m.family == *family && self.is_fresh(arch, m, &shared))
                 };
@@ -246,7 +252,7 @@ impl Workshop {
         let compiled = |&arch: &Arch| arch.respelled().map_or(arch, |respelling| respelling.of);
         let wanted: BTreeSet<Arch> = archs.iter().map(compiled).collect();
         for &arch in &wanted {
-            let old = self.manifest(arch).map_or_else(|_| Vec::new(), |manifest| manifest.modules);
+            let old = self.modules(arch);
             let asked = |family: Family| force && families.contains(&family);
             let manifest = self.drop_stale(arch, &shared, asked)?;
             // The largest are compiled first; of what was never built, those with the most kernels.

@@ -121,3 +121,35 @@ fn builds_that_run_at_once_compile_a_module_once() {
     assert_eq!(compiled, ["compiled 1 modules"]);
     assert_eq!(case.listed(), [FAMILY]);
 }
+
+/// Writes a manifest in which a kernel's resources are those of one target, as builds wrote it before a
+/// module could have machine code for several.
+fn write_old_manifest(case: &Case) {
+    let path = case.workshop.folder(ARCH).join(nvfp4_manifest::FILE_NAME);
+    let manifest = case.workshop.manifest(ARCH).expect("a manifest");
+    let mut manifest = serde_json::to_value(&manifest).expect("JSON");
+    manifest["modules"][0]["kernels"][0]["resources"] = serde_json::json!({
+        "name": "ceiling_read", "registers": 48, "stack": 0, "spill_stores": 0, "spill_loads": 0,
+        "shared": 0, "barriers": 0, "serialized": false,
+    });
+    std::fs::write(path, manifest.to_string()).expect("written");
+    assert!(case.workshop.manifest(ARCH).is_err(), "it can be read");
+}
+
+#[test]
+fn a_manifest_of_another_version_counts_as_absent() {
+    let case = Case::new("version");
+    case.build(&[FAMILY]);
+    assert_eq!(case.workshop.modules(ARCH).len(), 1);
+    assert_eq!(case.compiled(), ["compiled 1 modules"]);
+
+    write_old_manifest(&case);
+    assert_eq!((case.workshop.modules(ARCH).len(), case.inventory().compiled), (0, vec![]));
+    case.build(&[FAMILY]);
+    assert_eq!(case.compiled(), ["compiled 1 modules"]);
+    assert_eq!(case.listed(), [FAMILY]);
+
+    write_old_manifest(&case);
+    case.workshop.sweep(&[ARCH]).expect("the folder can be written");
+    assert_eq!((case.listed(), case.files()), (vec![], vec!["manifest.json".to_owned()]));
+}
