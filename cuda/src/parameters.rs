@@ -23,7 +23,7 @@ pub struct KernelParameter {
 /// The parameters of a kernel as its PTX declares them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeclaredParameters {
-    /// How many there are.
+    /// The number of parameters.
     pub count: usize,
     /// Bytes of all of them, without padding between them.
     pub bytes: usize,

@@ -1,12 +1,12 @@
 //! Instructions that the PTX of the kernels must not contain, whatever they compute.
 
-use fp4_formats::arch::TensorFamily;
+use fp4_formats::arch::{PtxVersion, TensorFamily};
 use fp4_formats::gemm::table::kernels;
 use fp4_formats::{Arch, Family};
 use nvfp4::kernels::KernelFiles;
 use nvfp4_tests::{kernels_dir, machine, mutation};
-use ptx_emu::Gpu;
 use ptx_emu::mutate::{Mutant, list};
+use ptx_emu::{Gpu, Module};
 use std::collections::BTreeMap;
 
 /// The text of every module, and what it is of.
@@ -128,4 +128,34 @@ fn known_mutants_are_there() {
         });
         assert!(names_one, "{known:?}");
     }
+}
+
+/// Returns `text` with another `.version`; all else is as it was.
+fn labelled(text: &str, from: PtxVersion, to: PtxVersion) -> String {
+    let line = format!(".version {from}\n");
+    assert_eq!(text.matches(&line).count(), 1, "a module begins with {line}");
+    text.replacen(&line, &format!(".version {to}\n"), 1)
+}
+
+/// Every module says its target and the target's PTX version, which decides how old a driver may be. All
+/// instructions of the portable target's modules are in that version, and not all are in the one before.
+#[test]
+fn modules_say_their_target_and_the_portable_one_the_lowest_version() {
+    let before = |version: PtxVersion| PtxVersion::ALL.into_iter().rfind(|&other| other < version);
+    let mut refused = BTreeMap::new();
+    for (arch, family, text) in modules() {
+        let (version, gpu) = (arch.ptx_version(), machine(arch));
+        assert_eq!(text.matches(&format!(".target {arch}\n")).count(), 1, "{arch} {family}");
+        Module::load(&text, &gpu).unwrap_or_else(|error| panic!("{arch} {family}: {error}"));
+        let Some(before) = before(version) else { continue };
+        let error = Module::load(&labelled(&text, version, before), &gpu).err();
+        let count: &mut usize = refused.entry(arch).or_default();
+        if let Some(error) = error {
+            let text = error.to_string();
+            println!("{arch} {family}: {text}");
+            assert!(text.contains(&format!("PTX {version}")), "{arch} {family}: {text}");
+            *count += 1;
+        }
+    }
+    println!("{refused:?}");
 }

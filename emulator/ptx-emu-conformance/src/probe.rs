@@ -154,6 +154,13 @@ impl Probe {
         format!("{}{}", Self::HEAD, self.kernel)
     }
 
+    /// A module with this kernel alone, of this PTX version (`7.4`) and for this target (`sm_80`), which may lack
+    /// some of its instructions.
+    #[must_use]
+    pub fn text_for(&self, version: impl fmt::Display, target: impl fmt::Display) -> String {
+        format!(".version {version}\n.target {target}\n.address_size 64\n{}", self.kernel)
+    }
+
     /// Threads of the launch.
     #[must_use]
     pub fn threads(&self) -> usize {

@@ -4,7 +4,7 @@
 use ptx_emu_conformance::{
     Family, Outcome, Probe, RecordedProbe, Recording, check, check_probe, emulate, probes,
 };
-use ptx_emu_core::Schedule;
+use ptx_emu_core::{Gpu, Module, Schedule};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -135,6 +135,27 @@ fn ptxas_accepts_every_probe() {
         assert!(run.status.success(), "{family}: {message}");
     }
     std::fs::remove_dir_all(&folder).expect("removable");
+}
+
+/// As code for sm_80 a probe loads on a GPU of compute capability 8.9, or lacks an instruction of a later target;
+/// a selftest runs the former on the hardware.
+#[test]
+fn probes_for_another_target_load_or_lack_an_instruction() {
+    let (mut loaded, mut lacking) = (0, 0);
+    for &family in Family::ALL {
+        for probe in probes(family) {
+            let text = probe.text_for("7.4", "sm_80");
+            match Module::load(&text, &Gpu::rtx4090()) {
+                Ok(_) => loaded += 1,
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains("actual sm_80 with PTX 7.4"), "{}: {text}", probe.name);
+                    lacking += 1;
+                }
+            }
+        }
+    }
+    assert!(loaded > 1000 && lacking > 0, "{loaded} load, {lacking} lack an instruction");
 }
 
 /// Recorded results of hardware are reproduced. Results that are not recorded yet are listed.

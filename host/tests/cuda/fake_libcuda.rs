@@ -363,7 +363,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut i32, attribute: u32, _: usize) -> u32 {
-    // Those of clusters came with CUDA 11.8.
+    // Attributes of clusters came with CUDA 11.8.
     if (11..=14).contains(&attribute) && is_before(11080) {
         return 1;
     }

@@ -9,7 +9,7 @@
 //!
 //! # Multiply
 //! An `ldmatrix` loads 16 tokens by 16 columns, the B fragments of two products of a unit; with eight tokens
-//! those of two units. Of more than 64 tokens, a part is loaded at a time. The products of a unit are
+//! those of two units. More than 64 tokens are loaded part by part. The products of a unit are
 //! independent of each other. If they are few, units of even and odd number add to separate sums, because a
 //! product takes longer than decoding the next one's operand.
 //!

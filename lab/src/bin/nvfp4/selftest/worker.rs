@@ -297,9 +297,10 @@ fn refuses(error: &Error) -> bool {
     )
 }
 
-/// Runs a probe as code of the GPU's own architecture.
+/// Runs a probe as code of the target whose kernels the GPU is given, in the target's version of PTX: a driver
+/// that loads those kernels loads the probe, unless its instructions are of another target.
 fn on_gpu(gpu: &CudaDevice, arch: Arch, probe: &Probe) -> Result<Vec<u8>> {
-    let text = probe.text().replacen(".target sm_90a", &format!(".target {arch}"), 1);
+    let text = probe.text_for(arch.ptx_version(), arch);
     let launch = PtxLaunch {
         entry: &probe.entry,
         grid: probe.grid,
