@@ -49,7 +49,7 @@ fn observed(half: HalfType) -> Vec<(Arc<Engine>, Reports)> {
         let engine = Engine::emulated(kernels, half).expect("an emulated device");
         Ok::<_, nvfp4::Error>((engine, reports))
     };
-    ["emu:h200", "emu:b200"]
+    ["emu:h200", "emu:b200", "emu:rtx4090"]
         .into_iter()
         .filter_map(|name| match open(name) {
             Ok(opened) => Some(opened),

@@ -39,23 +39,27 @@ const PARAMETER: &str = "// cuda_builder.kernel_param ";
 /// Followed by an index: a parameter of the entry that the line is in.
 const PARAMETER_NAME: &str = "__kernel_param_";
 
-/// The module for another target, whose instructions are the same: with its name as the `.target`,
-/// and with each modifier on the left of `modifiers` as on the right.
+/// The module for another target, whose instructions are the same: with the PTX version and the name of that
+/// target, each with its old value on the left, and with each modifier on the left of `modifiers` as on the right.
 ///
 /// # Errors
-/// [`BuildError::Ptx`] if the module is not for the target `from`.
+/// [`BuildError::Ptx`] if the module does not have the old version and target.
 pub fn respell(
     text: &str,
-    [from, to]: [&str; 2],
+    versions: [&str; 2],
+    targets: [&str; 2],
     modifiers: &[(&str, &str)],
 ) -> Result<String, BuildError> {
-    let target = format!("\n.target {from}\n");
-    let count = text.matches(&target).count();
-    if count != 1 {
-        let message = format!("{count} lines `.target {from}`, not one");
-        return Err(BuildError::Ptx { target: to.into(), line: 1, message });
+    let mut text = text.to_owned();
+    for (directive, [from, to]) in [("version", versions), ("target", targets)] {
+        let line = format!("\n.{directive} {from}\n");
+        let count = text.matches(&line).count();
+        if count != 1 {
+            let message = format!("{count} lines `.{directive} {from}`, not one");
+            return Err(BuildError::Ptx { target: targets[1].into(), line: 1, message });
+        }
+        text = text.replacen(&line, &format!("\n.{directive} {to}\n"), 1);
     }
-    let text = text.replacen(&target, &format!("\n.target {to}\n"), 1);
     let respell = |text: String, (from, to): &(&str, &str)| text.replace(from, to);
     Ok(modifiers.iter().fold(text, respell))
 }
@@ -371,12 +375,19 @@ mod tests {
 
     #[test]
     fn other_targets() {
-        let text = ".version 9.0\n.target sm_1a\n.entry a() {\nmma.x.old::2 r;\nmma.old::2;\n}\n";
-        let other = respell(text, ["sm_1a", "sm_1f"], &[(".old::2", ".new")]).expect("respelled");
-        let right = text.replace("sm_1a", "sm_1f").replace("old::2", "new");
+        let text =
+            "//\n.version 8.7\n.target sm_1a\n.entry a() {\nmma.x.old::2 r;\nmma.old::2;\n}\n";
+        let (versions, targets) = (["8.7", "8.8"], ["sm_1a", "sm_1f"]);
+        let other = respell(text, versions, targets, &[(".old::2", ".new")]).expect("respelled");
+        let right = text.replace("8.7", "8.8").replace("sm_1a", "sm_1f").replace("old::2", "new");
         assert_eq!(other, right);
-        let error = respell(text, ["sm_2a", "sm_1f"], &[]).expect_err("another target");
-        assert!(error.to_string().contains("0 lines `.target sm_2a`, not one"), "{error}");
+        for (versions, targets, lacks) in [
+            (versions, ["sm_2a", "sm_1f"], "0 lines `.target sm_2a`, not one"),
+            (["8.6", "8.8"], targets, "0 lines `.version 8.6`, not one"),
+        ] {
+            let error = respell(text, versions, targets, &[]).expect_err("another module");
+            assert!(error.to_string().contains(lacks), "{error}");
+        }
     }
 
     const RAW: &str = "\

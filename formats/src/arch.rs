@@ -193,14 +193,23 @@ impl Arch {
         }
     }
 
-    /// The version of its PTX. The portable target's is the lowest that has all its instructions.
+    /// The version of its PTX: the lowest that has all instructions of its kernels, so that the oldest drivers
+    /// load them (`tests/library/kernel_code.rs`).
     #[must_use]
     pub const fn ptx_version(self) -> PtxVersion {
-        const PORTABLE: PtxVersion = PtxVersion::of(7, 4);
-        const CURRENT: PtxVersion = PtxVersion::of(9, 0);
+        // Hints for L1.
+        const SM_80: PtxVersion = PtxVersion::of(7, 4);
+        // Bulk copies to a CTA's own shared memory.
+        const SM_90A: PtxVersion = PtxVersion::of(8, 6);
+        // `tcgen05.mma` of NVFP4.
+        const SM_100A: PtxVersion = PtxVersion::of(8, 7);
+        // The target itself.
+        const SM_100F: PtxVersion = PtxVersion::of(8, 8);
         match self {
-            Self::Sm80 => PORTABLE,
-            Self::Sm90a | Self::Sm100a | Self::Sm100f => CURRENT,
+            Self::Sm80 => SM_80,
+            Self::Sm90a => SM_90A,
+            Self::Sm100a => SM_100A,
+            Self::Sm100f => SM_100F,
         }
     }
 

@@ -32,6 +32,9 @@ fn emulators_open_anywhere() {
         ("emu:h200", Arch::Sm90a),
         ("emu:b200", Arch::Sm100a),
         ("emu:b300", Arch::Sm100f),
+        ("emu:rtx5090", Arch::Sm80),
+        ("emu:rtx-pro-6000", Arch::Sm80),
+        ("emu:dgx-spark", Arch::Sm80),
     ] {
         let device = Device::open(&text.parse().expect("known")).expect("opens");
         let choice = device.choice();

@@ -108,7 +108,7 @@ fn quantised(
     Model::open(out).expect("a checkpoint")
 }
 
-/// Runs the block on both machines.
+/// Runs the block on all machines.
 fn blocks_run(model: &Model, names: &[&str], least_db: &[f64]) {
     for kernels in machines() {
         let all = block::run(&kernels, model, BLOCK, 7).unwrap_or_else(|e| panic!("{e:#}"));

@@ -7,7 +7,7 @@ use fp4_formats::gemm::sm90::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::sm90::config::K_STEP;
 use fp4_formats::gemm::sm100::config::STORE_WARPS;
 use fp4_formats::gemm::{Problem, Split};
-use fp4_formats::gemm::{sm90, sm100};
+use fp4_formats::gemm::{sm80, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
 use nvfp4::device::Kernels;
@@ -17,8 +17,11 @@ use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
 use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
-use ptx_emu::{Counters, Gpu, Schedule};
+use ptx_emu::{AsyncCount, Counters, Gpu, Schedule};
 use std::ops::Deref;
+
+/// The machines, one for each kind of tensor cores.
+const MACHINES: [&str; 3] = ["emu:h200", "emu:b200", "emu:rtx4090"];
 
 /// Runs a contest problem: NVFP4 by NVFP4 to f16, 128x4 scales. Its results are compared elsewhere.
 fn run(
@@ -56,8 +59,8 @@ fn counted(kernels: &Kernels, case: &Case) -> Counted {
 impl Counted {
     /// Bytes of operands that were copied; partial sums of other CTAs may be copied as well.
     fn copied(&self, [m, n, k, l]: [usize; 4], sms: u32) -> u64 {
-        let asynchronous = &self.counters.asynchronous;
-        let all = asynchronous.tensor_loads.bytes + asynchronous.bulk_loads.bytes;
+        let AsyncCount { copies, bulk_loads, tensor_loads, .. } = &self.counters.asynchronous;
+        let all = copies.bytes + bulk_loads.bytes + tensor_loads.bytes;
         all - sums_copied(&self.plan, [m, n, k, l].map(|size| size as u32), sms)
     }
 }
@@ -93,7 +96,7 @@ fn activations(shape: GemmShape, arch: Arch) -> u64 {
 /// at most 1.15 times the useful products; results are written once.
 #[test]
 fn contest_shapes_are_within_budget() {
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, Schedule::Eager);
         for shape in GEMM_CONTEST {
             let result = run(&kernels, shape, GemmOverrides::default());
@@ -139,7 +142,8 @@ fn contest_shapes_are_within_budget() {
 }
 
 /// A kernel copies as many stages ahead as its pipeline has, at least four of them: a wave of the
-/// contest problems' tiles, whose copies complete as late as they may.
+/// contest problems' tiles, whose copies complete as late as they may. Counted of copies by the asynchronous
+/// unit, which sm_80 does not have.
 #[test]
 fn four_stages_are_in_flight() {
     for device in DEVICES {
@@ -180,9 +184,16 @@ fn stage_bytes(plan: &GemmPlan) -> u64 {
 /// K are not full, for each batch entry.
 #[test]
 fn plans_state_what_is_copied() {
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, Schedule::Eager);
         let arch = kernels.device().choice().arch;
+        let sm80s = sm80::CONFIGS.iter().filter(|config| config.scheme.format == Format::Nvfp4);
+        let sm80s = sm80s.flat_map(|config| {
+            [Split::StreamK, Split::None].map(|split| {
+                let (tile, operand) = ([config.rows, config.tokens], config.scheme.operand);
+                (config.name, tile, operand, true, split, 3 * config.k_step() + 16)
+            })
+        });
         let sm90s = HOPPER.iter().filter(|config| config.scheme.format == Format::Nvfp4);
         let sm90s = sm90s.flat_map(|config| {
             [Split::StreamK, Split::None, Split::Cluster(3)].map(|split| {
@@ -199,7 +210,7 @@ fn plans_state_what_is_copied() {
             (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
         let all: Vec<_> = match arch.tensor() {
-            TensorFamily::MmaSync => panic!("{device} has closer kernels"),
+            TensorFamily::MmaSync => sm80s.collect(),
             TensorFamily::Wgmma => sm90s.collect(),
             TensorFamily::Tcgen05 => sm100s.collect(),
         };
@@ -230,9 +241,11 @@ fn plans_state_what_is_copied() {
 fn plans_state_their_passes() {
     let kind = BLOCKED.kind(Format::Nvfp4);
     let shape = GemmShape::of(300, 7168, 2048);
-    for (device, kernel) in
-        [("emu:h200", "gemm_sm90_nvfp4_f16_128x128"), ("emu:b200", "gemm_sm100_nvfp4_256x64")]
-    {
+    for (device, kernel) in [
+        ("emu:h200", "gemm_sm90_nvfp4_f16_128x128"),
+        ("emu:b200", "gemm_sm100_nvfp4_256x64"),
+        ("emu:rtx4090", "gemm_sm80_nvfp4_f16_128x128"),
+    ] {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));
         let overrides = GemmOverrides::new().kernel(kernel).split(Split::None);

@@ -1,4 +1,4 @@
-//! Linear layers of a real model, on both emulated machines: every one of a block as a GEMV, and
+//! Linear layers of a real model, on emulated machines: every one of a block as a GEMV, and
 //! one as a GEMM, the example `real_layer`.
 //!
 //! NVFP4_TEST_MODEL names the `model.safetensors` of all-MiniLM-L6-v2, which
@@ -23,7 +23,7 @@ fn model() -> Option<Checkpoint> {
 #[test]
 fn a_layer_as_gemm() {
     let Some(model) = model() else { return };
-    for device in ["emu:h200", "emu:b200"] {
+    for device in ["emu:h200", "emu:b200", "emu:rtx4090"] {
         let kernels = emulated(device, SCHEDULES[2]);
         let compared = compare::compare(&kernels, &model, 16).expect("runs");
         for compared in &compared {
@@ -40,7 +40,7 @@ fn a_layer_as_gemm() {
 #[test]
 fn every_linear_layer_of_a_block() {
     let Some(model) = model() else { return };
-    for device in ["emu:h200", "emu:b200"] {
+    for device in ["emu:h200", "emu:b200", "emu:rtx4090"] {
         let kernels = emulated(device, SCHEDULES[3]);
         let model = Model::open(model.path()).expect("a readable checkpoint");
         for (layer, m, k) in REAL_LAYERS {

@@ -370,8 +370,9 @@ impl Workshop {
     ) -> Result<Module<Entry>> {
         let from = self.folder(respelling.of).join(&module.ptx.name);
         let text = std::fs::read_to_string(&from).with_context(|| from.display().to_string())?;
-        let names = [respelling.of.name(), arch.name()];
-        let text = ptx::respell(&text, names, respelling.modifiers)
+        let of = [respelling.of, arch];
+        let [from, to] = of.map(|arch| arch.ptx_version().to_string());
+        let text = ptx::respell(&text, [&from, &to], of.map(Arch::name), respelling.modifiers)
             .with_context(|| format!("{arch}/{}", module.family))?;
         let ptx = File::of(module.ptx.name.clone(), text.as_bytes());
         build::write(&self.folder(arch).join(&ptx.name), &text)?;

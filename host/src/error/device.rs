@@ -16,7 +16,8 @@ use crate::kernels::CODE_VARIABLE;
 
 /// Forms of a request for a device.
 pub(crate) const DEVICE_FORMS: &str = if cfg!(feature = "emulator") {
-    "auto, cuda:N, emu:a100, emu:rtx3090, emu:rtx4090, emu:l40s, emu:h200, emu:b200, emu:b300"
+    "auto, cuda:N, emu:a100, emu:rtx3090, emu:rtx4090, emu:l40s, emu:h200, emu:b200, emu:b300, emu:rtx5090, \
+     emu:rtx-pro-6000, emu:dgx-spark"
 } else {
     "auto, cuda:N"
 };

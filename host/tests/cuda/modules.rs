@@ -202,7 +202,7 @@ fn ask_an_old_driver_for_hopper() {
     let device = Device::open(&DeviceRequest::Cuda(0)).expect("a driver");
     let dir = folder(Arch::Sm90a, &[]);
     let error = device.kernels(Some(&dir)).expect_err("too old");
-    let expected = "cuda:0 would run code for sm_90a, whose PTX needs a driver for CUDA 13.0 or newer, \
+    let expected = "cuda:0 would run code for sm_90a, whose PTX needs a driver for CUDA 12.7 or newer, \
                     got one for CUDA 12.4; code for sm_80 runs with it (`Device::with_arch`, \
                     `--arch sm_80`)";
     assert_eq!((error.to_string().as_str(), error.exit_code()), (expected, 2));
@@ -212,7 +212,7 @@ fn ask_an_old_driver_for_hopper() {
     kernels.load(["first"]).expect("PTX is taken");
     // Without a request, the emulator takes the place of a GPU whose driver is too old.
     let auto = Device::open(&DeviceRequest::Auto);
-    let why = "the driver is for CUDA 12.4, code for sm_90a needs one for CUDA 13.0 or newer";
+    let why = "the driver is for CUDA 12.4, code for sm_90a needs one for CUDA 12.7 or newer";
     match auto {
         Ok(device) => {
             let choice = device.choice();

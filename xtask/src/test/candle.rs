@@ -11,6 +11,9 @@ use std::process::Command;
 /// The name of the steps, and the filter for them.
 pub const NAME: &str = "nvfp4-candle";
 
+/// The machine that the example runs on besides the CPU: one that is given the portable kernels.
+const EMULATED: &str = "emu:rtx4090";
+
 /// Its manifest.
 const MANIFEST: &str = "candle/Cargo.toml";
 
@@ -31,7 +34,22 @@ pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {
     let doc = succeeds(doc.env("RUSTDOCFLAGS", "-Dwarnings"));
     tally.step(&format!("{NAME}: documentation"), doc);
     cargo.run_manifest(tally, MANIFEST)?;
-    let folder = cargo.model.as_deref().and_then(Path::parent);
+    let mut example = embed();
+    match cargo.model.as_deref().and_then(Path::parent) {
+        Some(folder) => {
+            example.arg("--").arg(folder);
+        }
+        None => tally.skip(&format!("{NAME}: sentences through the real model"), "it is not here"),
+    }
+    tally.step(&format!("{NAME}: example embed"), succeeds(&mut example));
+    // The model of random weights is small enough for the emulator.
+    let emulated = succeeds(embed().args(["--", EMULATED]));
+    tally.step(&format!("{NAME}: example embed on {EMULATED}"), emulated);
+    Ok(())
+}
+
+/// The example, without its arguments.
+fn embed() -> Command {
     let mut example = run::cargo();
     example.args([
         "run",
@@ -42,14 +60,7 @@ pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {
         "--example",
         "embed",
     ]);
-    match folder {
-        Some(folder) => {
-            example.arg("--").arg(folder);
-        }
-        None => tally.skip(&format!("{NAME}: sentences through the real model"), "it is not here"),
-    }
-    tally.step(&format!("{NAME}: example embed"), succeeds(&mut example));
-    Ok(())
+    example
 }
 
 fn succeeds(command: &mut Command) -> Result<()> {

@@ -25,7 +25,7 @@ const WRONG: u8 = 1;
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Target {
     /// auto (a supported GPU, else the emulated H200), cuda:N, or emu: and a100, rtx3090, rtx4090, l40s, h200,
-    /// b200 or b300.
+    /// b200, b300, rtx5090, rtx-pro-6000 or dgx-spark.
     #[arg(long, default_value = "auto")]
     pub device: DeviceRequest,
     /// Target of the kernels, of those that the device runs: sm_90a, sm_100a, sm_100f, or sm_80, which every one
