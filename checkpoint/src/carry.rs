@@ -7,6 +7,7 @@
 //! is left out with a note.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
@@ -14,12 +15,13 @@ use safetensors::tensor::Dtype;
 use super::contents::Extras;
 use super::error::CheckpointError;
 use super::experts::Family;
+use super::kept;
 use super::model::Model;
 use super::others::{self, OtherFormat};
 use super::parts::{Layout, Parts};
 use super::side;
 use super::split;
-use super::stated::{Inputs, KvCache, described};
+use super::stated::{Group, Inputs, KvCache, described};
 use super::weight::WeightSpec;
 use super::write::TensorSpec;
 use crate::error::Result;
@@ -67,8 +69,9 @@ pub(super) fn carry(
     let verbatim = from == to && same && configured;
     let mut carrier = Carrier { model, from, to, notes: Vec::new() };
     let mut extras = Extras { verbatim, others: others::find(model, parts), ..Extras::default() };
+    let groups = Group::all(model);
     for (part, spec) in parts.iter().zip(specs) {
-        let stated = Inputs::of(model, from, part);
+        let stated = Inputs::of(model, from, &groups, part);
         let inputs = if verbatim { stated } else { carrier.inputs(stated, part, spec)? };
         extras.inputs.insert(spec.name.clone(), inputs);
         if from == Layout::TorchAo && to == Layout::TorchAo {
@@ -90,16 +93,34 @@ pub(super) fn carry(
         carrier.other_layers(&extras)?;
     }
     let kv = KvCache::of(model);
+    let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
     if let (Some(kv), false) = (&kv, verbatim) {
         carrier.kv_cache(kv)?;
     }
+    if !verbatim {
+        let quantised: Vec<&str> = specs.iter().map(WeightSpec::module).collect();
+        let (kept, lost) = kept::carried(model, to, &quantised);
+        extras.kept = kept;
+        if let [first, ..] = lost.as_slice() {
+            carrier.note(format!(
+                "`{first}` and {} more of the modules that the input leaves out cannot be written in \
+                 layout {to}; modules with a matrix are named one by one",
+                lost.len() - 1
+            ));
+        }
+    }
+    if !verbatim {
+        let head = kept::tied_head(model);
+        kept::add(&mut extras.kept, head);
+    }
+    extras.beside = beside(model, &mut carrier.notes);
     extras.kv_fp8 = kv.is_some();
     extras.interleaved = split::interleaved(model, Some(from));
-    let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
     let mut tensors = Vec::new();
+    let eight: BTreeSet<String> = extras.others.iter().map(|other| other.module.clone()).collect();
     for entry in model.entries() {
         if !pieces.contains(entry.name.as_str()) {
-            tensors.push(carrier.copied(entry.name, &extras)?);
+            tensors.push(carrier.copied(entry.name, extras.verbatim, &eight)?);
         }
     }
     if from != to {
@@ -111,6 +132,22 @@ pub(super) fn carry(
         }
     }
     Ok(Carried { tensors, extras, notes: carrier.notes })
+}
+
+/// The files that the index does not name and that are copied, with a note for each file of them.
+pub(super) fn beside(model: &Model, notes: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut copied = Vec::new();
+    for path in model.beside() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Mistral's own file has the whole model once more.
+        if name.starts_with("consolidated") {
+            notes.push(format!("{name} is not in the index and is left out"));
+        } else {
+            notes.push(format!("{name} is not in the index and is copied as it is"));
+            copied.push(path.clone());
+        }
+    }
+    copied
 }
 
 impl Carrier<'_> {
@@ -220,17 +257,17 @@ impl Carrier<'_> {
         Err(self.refuse("KV cache", reason))
     }
 
-    /// A tensor under the target's name, in the target's type.
-    fn copied(&self, name: String, extras: &Extras) -> Result<Copied> {
+    /// A tensor under the target's name, in the target's type; `eight` are the modules in FP8.
+    fn copied(&self, name: String, verbatim: bool, eight: &BTreeSet<String>) -> Result<Copied> {
         let raw = self.model.raw(&name)?;
         let mut spec = TensorSpec { name: name.clone(), dtype: raw.dtype, shape: raw.shape };
         let scalar = spec.shape.iter().product::<usize>() == 1;
         let of_fp8 = || {
             let of = name.strip_suffix(".weight_scale").or(name.strip_suffix(".input_scale"));
-            of.is_some_and(|of| extras.others.iter().any(|other| other.module == of))
+            of.is_some_and(|of| eight.contains(of))
         };
         let kv = self.kv_name(&name);
-        if extras.verbatim || !scalar || !(kv.is_some() || of_fp8()) {
+        if verbatim || !scalar || !(kv.is_some() || of_fp8()) {
             return Ok(Copied { from: name, spec });
         }
         spec.name = kv.unwrap_or(spec.name);

@@ -19,7 +19,7 @@ use super::load::outline;
 use super::model::{HF_QUANT_CONFIG, Model};
 use super::others::OtherLayer;
 use super::parts::{Layout, Parts, modules_left};
-use super::pattern;
+use super::pattern::{self, Patterns};
 use super::report::{Finding, Severity};
 use super::weight::module;
 
@@ -40,6 +40,8 @@ struct Stated<'a> {
     quantization: &'a Value,
     group_size: Option<&'a Value>,
     left: Vec<&'a str>,
+    /// The same, to look modules up in.
+    patterns: Patterns<'a>,
 }
 
 impl<'a> Stated<'a> {
@@ -49,8 +51,10 @@ impl<'a> Stated<'a> {
         group_size: Option<&'a Value>,
         left: &'a Value,
     ) -> Self {
-        let left = left.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        Self { file, quantization, group_size, left }
+        let left: Vec<&str> =
+            left.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let patterns = Patterns::of_wildcards(left.iter().copied());
+        Self { file, quantization, group_size, left, patterns }
     }
 
     fn all(model: &'a Model) -> Vec<Self> {
@@ -127,7 +131,7 @@ pub(super) fn check(
         for part in parts {
             let name = part.name.as_str();
             let of = module(name);
-            if let Some(pattern) = stated.left.iter().find(|x| pattern::matches(x, of)) {
+            if let Some(pattern) = stated.patterns.find(of).map(|at| stated.left[at]) {
                 let message = format!("it is quantised; {file} leaves it out by `{pattern}`");
                 add(Severity::Error, Some(name), message);
                 continue;
@@ -208,8 +212,11 @@ fn floats(model: &Model) -> Vec<String> {
 }
 
 fn leaves_out(stated: &Stated<'_>, module: &str) -> bool {
-    let below =
-        |pattern: &str| module.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.'));
+    // A name has the modules below it, too.
+    let above = |module: &str| {
+        module.match_indices('.').any(|(end, _)| stated.patterns.has_name(&module[..end]))
+    };
     stated.quantization["quant_algo"] == MIXED
-        || stated.left.iter().any(|pattern| pattern::matches(pattern, module) || below(pattern))
+        || stated.patterns.find(module).is_some()
+        || above(module)
 }

@@ -1,6 +1,7 @@
 //! The contents of a whole output, and the files beside its tensors.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use fp4_formats::quantize::Format;
 use serde_json::{Map, Value, json};
@@ -37,6 +38,10 @@ pub(super) struct Extras {
     pub interleaved: Option<bool>,
     /// The family of the model.
     pub family: Family,
+    /// Further modules that the output's configuration leaves out, in the layout's own terms.
+    pub kept: Vec<String>,
+    /// Files that are copied as they are.
+    pub beside: Vec<PathBuf>,
 }
 
 /// Weights that are quantised alike.

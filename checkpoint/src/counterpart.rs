@@ -5,6 +5,7 @@
 //! in one tensor apart (`experts.gate_up_proj` to `experts.0.gate_proj.weight`), or put them
 //! together.
 
+use super::decode;
 use super::error::CheckpointError;
 use super::experts::PROJECTIONS;
 use super::file::FloatTensor;
@@ -46,7 +47,7 @@ fn names(projection: &str) -> Vec<&str> {
 impl Counterpart {
     /// Finds the counterpart of a weight; `None` if the original has none.
     pub fn of(original: &Model, name: &str) -> Option<Self> {
-        if original.contains(name) {
+        if decode::contains(original, name) {
             return Some(Self::Whole(name.into()));
         }
         let of = module(name);
@@ -56,7 +57,7 @@ impl Counterpart {
         }
         let (expert, projection) = of.rsplit_once('.')?;
         let mut renamed = names(projection).into_iter().map(|x| format!("{expert}.{x}.weight"));
-        if let Some(name) = renamed.find(|name| original.contains(name)) {
+        if let Some(name) = renamed.find(|name| decode::contains(original, name)) {
             return Some(Self::Whole(name));
         }
         let (experts, index) = expert.rsplit_once('.')?;
@@ -68,7 +69,7 @@ impl Counterpart {
             other => (other, None),
         };
         let tensor = format!("{experts}.{joint}");
-        original.contains(&tensor).then_some(Self::Expert { tensor, expert, half })
+        decode::contains(original, &tensor).then_some(Self::Expert { tensor, expert, half })
     }
 
     fn matrices(original: &Model, experts: &str, tensor: &str) -> Option<Self> {
@@ -81,7 +82,7 @@ impl Counterpart {
             let mut renamed = names(projection)
                 .into_iter()
                 .map(|name| format!("{experts}.{expert}.{name}.weight"));
-            renamed.find(|name| original.contains(name))
+            renamed.find(|name| decode::contains(original, name))
         };
         let of = |expert| projections.iter().map(move |name| matrix(expert, name));
         let mut matrices = Vec::new();
@@ -109,14 +110,13 @@ impl Counterpart {
         let quantised = &outline.spec.shape;
         match self {
             Self::Whole(name) => {
-                let file = original.file(name)?;
-                let before = file.floats(name)?;
+                let before = decode::values(original, name)?;
                 if outline.spec.order == Order::AlongOutput {
                     return match before.shape == *quantised {
                         true => Ok(before.values),
                         false => {
                             let required = format!("{quantised:?}, that of the quantised weight");
-                            Err(file.wrong_shape(name, required, &before.shape))
+                            Err(wrong_shape(original, name, required, &before.shape))
                         }
                     };
                 }
@@ -128,13 +128,12 @@ impl Counterpart {
                     };
                     let shape = orientation.output_first(quantised);
                     let required = format!("{shape:?}, that of the quantised weight{order}");
-                    return Err(file.wrong_shape(name, required, &before.shape));
+                    return Err(wrong_shape(original, name, required, &before.shape));
                 }
                 output_first(name, before, orientation)
             }
             Self::Expert { tensor, expert, half } => {
-                let file = original.file(tensor)?;
-                let before = file.floats(tensor)?;
+                let before = decode::values(original, tensor)?;
                 let whole = match (before.shape.as_slice(), quantised.as_slice(), half) {
                     (&[experts, ..], &[n, k], Some(_)) => vec![experts, n.saturating_mul(2), k],
                     (&[experts, ..], &[n, k], None) => vec![experts, n, k],
@@ -145,7 +144,7 @@ impl Counterpart {
                 let fits = shape == whole && shape.first().is_some_and(|experts| expert < experts);
                 if !fits {
                     let required = format!("an expert {expert} of {quantised:?}");
-                    return Err(file.wrong_shape(tensor, required, &before.shape));
+                    return Err(wrong_shape(original, tensor, required, &before.shape));
                 }
                 let values = output_first(tensor, before, orientation)?;
                 let interleaved = split::interleaved(original, None).unwrap_or(false);
@@ -164,17 +163,27 @@ impl Counterpart {
             Self::Matrices(names) => {
                 let mut all = Vec::new();
                 for name in names {
-                    all.extend(original.file(name)?.floats(name)?.values);
+                    all.extend(decode::values(original, name)?.values);
                 }
                 let elements: usize = quantised.iter().product();
                 if all.len() == elements {
                     return Ok(all);
                 }
                 let required = format!("as many values in all experts as in {quantised:?}");
-                Err(original.file(&names[0])?.wrong_shape(&names[0], required, &[all.len()]))
+                Err(wrong_shape(original, &names[0], required, &[all.len()]))
             }
         }
     }
+}
+
+fn wrong_shape(
+    original: &Model,
+    name: &str,
+    required: String,
+    actual: &[usize],
+) -> CheckpointError {
+    let (path, tensor, actual) = (original.path().into(), name.into(), actual.to_vec());
+    CheckpointError::Shape { path, tensor, required, actual }
 }
 
 fn output_first(name: &str, tensor: FloatTensor, order: Orientation) -> Result<Vec<f32>> {

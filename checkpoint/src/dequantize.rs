@@ -1,5 +1,6 @@
 //! Writes the float weights that a quantised checkpoint stands for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -8,14 +9,16 @@ use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
+use super::carry::beside;
 use super::contents::Extras;
 use super::convert::model_type;
+use super::decode::{self, Encoded};
 use super::error::CheckpointError;
-use super::load::{load, outline};
+use super::load::{implausible, load, outline};
 use super::model::Model;
 use super::options::{SHARD_BYTES, SaveOptions};
 use super::orientation::{Orientation, transposed};
-use super::others;
+use super::others::{self, OtherLayer};
 use super::parts::{Layout, Parts};
 use super::plan::Item;
 use super::save::{Observer, Save, Saved};
@@ -71,8 +74,12 @@ pub struct DequantizeReport {
     pub dtype: &'static str,
     /// Number of weights.
     pub weights: usize,
+    /// Number of layers in FP8 and packed integers beside them.
+    pub decoded: usize,
     /// Weights that were `[experts, N, K]` and are `[experts, K, N]`.
     pub transposed: Vec<String>,
+    /// What else became of the input, in words.
+    pub notes: Vec<String>,
     /// Tensors that are part of the values, and so not in the output.
     pub folded: Vec<String>,
     /// The output.
@@ -128,9 +135,19 @@ pub fn dequantize_model(
         let shape = order.output_first(&shape);
         items.push(Item::Tensor(TensorSpec { name: part.name.clone(), dtype, shape }));
     }
-    let pieces: std::collections::BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
-    let side_data = side::tensors(model);
+    let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
+    let side_data: BTreeSet<&str> = side::tensors(model).into_iter().collect();
+    let others = encoded_layers(model, &pieces)?;
+    let of_others: BTreeSet<&str> =
+        others.values().flat_map(|x| &x.tensors).map(String::as_str).collect();
     for entry in model.entries() {
+        if let Some(encoded) = others.get(&entry.name) {
+            let (name, shape) = (encoded.name.clone(), encoded.shape.clone());
+            items.push(Item::Tensor(TensorSpec { name, dtype, shape }));
+        }
+        if of_others.contains(entry.name.as_str()) {
+            continue;
+        }
         let folded = side_data.contains(&entry.name.as_str());
         if !folded && !pieces.contains(entry.name.as_str()) {
             let raw = model.raw(&entry.name)?;
@@ -146,19 +163,32 @@ pub fn dequantize_model(
         shard_bytes: options.shard_bytes,
         ..SaveOptions::new(layout)
     };
-    refuse_others(model, &parts)?;
-    let mut save = Save::create(target, model, &items, Extras::default(), save)?;
+    refuse_others(model, &parts, &of_others)?;
+    let mut notes = Vec::new();
+    let extras = Extras { beside: beside(model, &mut notes), ..Extras::default() };
+    let mut save = Save::create(target, model, &items, extras, save)?;
     for (at, item) in items.iter().enumerate() {
         save.go_on(observer)?;
         let name = item.name();
         observer.tensor(name);
         let Some(part) = parts.get(at) else {
-            save.tensor(name, model.raw(name)?.data)?;
-            observer.done(size(name));
-            model.release(name);
+            let tensors = match Encoded::of(model, name)? {
+                Some(other) => {
+                    save.tensor(name, &encoded(name, &other.decode(model)?, element)?)?;
+                    other.tensors
+                }
+                None => {
+                    save.tensor(name, model.raw(name)?.data)?;
+                    vec![name.to_owned()]
+                }
+            };
+            observer.done(tensors.iter().map(|name| size(name)).sum());
+            tensors.iter().for_each(|name| model.release(name));
             continue;
         };
-        let weight = load(model, layout, part)?;
+        // Scales of inputs are no part of the values.
+        let weight = load(model, layout, &Parts { input: None, ..part.clone() })?;
+        implausible(model, layout, part, &weight)?;
         let mut values = weight.dequantize()?;
         side::fold(model, name, weight.spec.cols(), &mut values)?;
         if turned.iter().any(|turned| turned == name) {
@@ -174,19 +204,35 @@ pub fn dequantize_model(
         layout,
         dtype: element.name(),
         weights: parts.len(),
+        decoded: others.len(),
         transposed: turned,
+        notes,
         folded: side_data.into_iter().map(str::to_owned).collect(),
         saved: save.finish(model)?,
     })
 }
 
+/// The layers in FP8 and packed integers, by the tensor with their codes.
+fn encoded_layers(model: &Model, pieces: &BTreeSet<&str>) -> Result<BTreeMap<String, Encoded>> {
+    let mut layers = BTreeMap::new();
+    for name in model.names().filter(|name| !pieces.contains(name)) {
+        let raw = model.raw(name)?;
+        let Some(weight) = decode::weight_of(name, raw.dtype, raw.shape.len()) else { continue };
+        if let Some(encoded) = Encoded::of(model, &weight)? {
+            layers.insert(name.to_owned(), encoded);
+        }
+    }
+    Ok(layers)
+}
+
 /// Refuses a checkpoint whose other tensors mean nothing without its configuration.
-fn refuse_others(model: &Model, parts: &[Parts]) -> Result<()> {
+fn refuse_others(model: &Model, parts: &[Parts], read: &BTreeSet<&str>) -> Result<()> {
     let refuse = |tensor: &str, reason: String| {
         let (layout, tensor) = ("of floats", tensor.to_owned());
         Err(CheckpointError::Unsupported { layout, tensor, reason })
     };
-    if let Some(other) = others::find(model, parts).first() {
+    let unread = |other: &&OtherLayer| !read.contains(other.weight.as_str());
+    if let Some(other) = others::find(model, parts).iter().find(unread) {
         return refuse(
             &other.weight,
             format!("it is in {}, which is not read", other.format.name()),
@@ -204,7 +250,7 @@ fn refuse_others(model: &Model, parts: &[Parts]) -> Result<()> {
 }
 
 /// The little-endian elements of values, which the type must hold.
-fn encoded(name: &str, values: &[f32], element: FloatType) -> Result<Vec<u8>> {
+pub(super) fn encoded(name: &str, values: &[f32], element: FloatType) -> Result<Vec<u8>> {
     let largest = values.par_iter().map(|value| value.abs()).reduce(|| 0.0, f32::max);
     let limit = floats::max(element);
     if f64::from(largest) > limit {
@@ -225,7 +271,13 @@ impl fmt::Display for DequantizeReport {
         for tensor in &self.folded {
             writeln!(f, "folded into its weight: {tensor}")?;
         }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
         writeln!(f, "{weights} weights of layout {layout} dequantised to {dtype}")?;
+        if self.decoded > 0 {
+            writeln!(f, "{} layers in FP8 and packed integers, too", self.decoded)?;
+        }
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
         saved.replaced.fmt(f)
     }

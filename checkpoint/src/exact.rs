@@ -118,6 +118,7 @@ pub fn to_nvfp4(weight: &Weight) -> Result<Weight> {
         global: Some(GlobalScale::Multiplier(multiplier)),
         experts: None,
         input: weight.input,
+        inputs: weight.inputs.clone(),
     })
 }
 
@@ -182,7 +183,14 @@ mod tests {
         };
         let linear = ScaleLayout::Linear;
         let blocks = Blocks::new(Format::Mxfp4, "w", dims, linear, codes, scales, 1.0);
-        Weight { spec, blocks: blocks.expect("valid"), global: None, experts: None, input: None }
+        Weight {
+            spec,
+            blocks: blocks.expect("valid"),
+            global: None,
+            experts: None,
+            input: None,
+            inputs: None,
+        }
     }
 
     /// Bits of all values, with their signs of zero.

@@ -7,7 +7,7 @@
 //!
 //! | layout | experts |
 //! | --- | --- |
-//! | ModelOpt | a matrix each; Mixtral's are called `w1`, `w3`, `w2`; gpt-oss's are in one tensor |
+//! | ModelOpt | a matrix each; Mixtral's and MiniMax's are called `w1`, `w3`, `w2`; gpt-oss's are in one tensor |
 //! | compressed-tensors | a matrix each, under either names |
 //! | TorchAO | in one tensor |
 //! | gpt-oss | in one tensor, and nothing else is quantised |
@@ -15,9 +15,8 @@
 //! If `config.json` does not name the model, no reader builds it from that file, and any order is
 //! as good.
 
-use serde_json::Value;
-
 use super::error::CheckpointError;
+use super::families::{self, Architecture, ExpertNames};
 use super::model::Model;
 use super::parts::Layout;
 use super::weight::WeightSpec;
@@ -27,45 +26,43 @@ use crate::error::Result;
 pub(super) const PROJECTIONS: [(&str, &str); 3] =
     [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")];
 
-/// The family of a model, as far as it decides how readers expect its experts.
+/// The family of a model, as far as its configuration says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Family {
     /// Nothing says so.
     #[default]
     Unknown,
-    Mixtral,
-    GptOss,
-    /// Any other model.
+    /// One of `families`.
+    Known(&'static Architecture),
+    /// A model that is in none of them.
     Other,
 }
 
 impl Family {
     /// The model that `config.json` names.
     pub fn of(model: &Model) -> Self {
-        let Some(config) = model.config() else { return Self::Unknown };
-        let types = [&config["model_type"], &config["text_config"]["model_type"]];
-        let types: Vec<&str> = types.into_iter().filter_map(Value::as_str).collect();
-        let classes = config["architectures"].as_array();
-        let mut classes = classes.into_iter().flatten().filter_map(Value::as_str).peekable();
-        if types.is_empty() && classes.peek().is_none() {
-            return Self::Unknown;
+        let (types, classes) = families::stated(model);
+        match Architecture::find(&types, &classes) {
+            Some(architecture) => Self::Known(architecture),
+            None if types.is_empty() && classes.is_empty() => Self::Unknown,
+            None => Self::Other,
         }
-        let classes: Vec<&str> = classes.collect();
-        let is = |kind: &str, class: &str| types.contains(&kind) || classes.contains(&class);
-        if is("mixtral", "MixtralForCausalLM") {
-            Self::Mixtral
-        } else if is("gpt_oss", "GptOssForCausalLM") {
-            Self::GptOss
-        } else {
-            Self::Other
+    }
+
+    /// The names of its experts in ModelOpt's export; `None` if nothing names the model.
+    pub fn experts(self) -> Option<ExpertNames> {
+        match self {
+            Self::Unknown => None,
+            Self::Known(architecture) => Some(architecture.experts),
+            Self::Other => Some(ExpertNames::General),
         }
     }
 
     /// The name of an expert's `gate_proj`, `up_proj` or `down_proj` in a layout.
     pub fn projection(self, layout: Layout, name: &str) -> &str {
         let names = PROJECTIONS.iter().find(|(general, _)| *general == name);
-        match (layout, self, names) {
-            (Layout::ModelOpt, Self::Mixtral, Some((_, mixtral))) => mixtral,
+        match (layout, self.experts(), names) {
+            (Layout::ModelOpt, Some(ExpertNames::Numbered), Some((_, numbered))) => numbered,
             _ => name,
         }
     }
@@ -118,36 +115,37 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
     let expert = |weight: &&WeightSpec| matrix(weight) && Matrix::of(&weight.name).is_some();
     let doubtful =
         |weight: &&WeightSpec| Matrix::of(&weight.name).is_some_and(|matrix| matrix.is_doubtful());
-    let (found, reason): (Vec<&WeightSpec>, _) = match (layout, family) {
-        (Layout::ModelOpt, Family::GptOss) => (
+    let experts = family.experts();
+    let (found, reason): (Vec<&WeightSpec>, _) = match (layout, experts) {
+        (Layout::ModelOpt, Some(ExpertNames::Joint)) => (
             weights.iter().filter(expert).collect(),
             "of one expert of gpt-oss, and readers of this layout expect all in one tensor; layout \
              compressed-tensors has a matrix for each",
         ),
-        (Layout::ModelOpt, Family::Unknown | Family::Other) => (
+        (Layout::ModelOpt, None | Some(ExpertNames::General)) => (
             weights.iter().filter(doubtful).collect(),
-            "of one expert, and only for Mixtral is it known that readers of this layout call it \
-             w1, w3 or w2; layout compressed-tensors holds it, or a config.json whose model_type \
-             is mixtral",
+            "of one expert, and only for Mixtral and MiniMax is it known that readers of this layout \
+             call it w1, w3 or w2; layout compressed-tensors holds it, or a config.json whose \
+             model_type is mixtral or minimax_m2",
         ),
-        (Layout::TorchAo, Family::Mixtral | Family::GptOss | Family::Other) => (
+        (Layout::TorchAo, Some(_)) => (
             weights.iter().filter(expert).collect(),
             "of one expert, and readers of this layout expect all in one tensor; layout \
              compressed-tensors has a matrix for each, and quantize leaves experts as they are \
              with --exclude '*.experts.*'",
         ),
-        (Layout::GptOss, Family::GptOss) => (
+        (Layout::GptOss, Some(ExpertNames::Joint)) => (
             weights.iter().filter(matrix).collect(),
             "a matrix, and readers of this layout expect all experts in one tensor and the rest \
              unquantised; layout compressed-tensors holds it",
         ),
-        (Layout::GptOss, Family::Mixtral | Family::Other) => (
+        (Layout::GptOss, Some(ExpertNames::General | ExpertNames::Numbered)) => (
             weights.iter().collect(),
             "of another model than gpt-oss, whose experts alone readers of this layout expect; \
              layouts compressed-tensors and modelopt hold it",
         ),
-        (Layout::ModelOpt, Family::Mixtral)
-        | (Layout::TorchAo | Layout::GptOss, Family::Unknown)
+        (Layout::ModelOpt, Some(ExpertNames::Numbered))
+        | (Layout::TorchAo | Layout::GptOss, None)
         | (Layout::CompressedTensors, _) => return Ok(()),
     };
     let Some(first) = found.first() else { return Ok(()) };
@@ -164,17 +162,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_mixtrals_experts_are_renamed_and_only_for_modelopt() {
+    fn numbered_experts_are_renamed_for_modelopt_alone() {
+        let family = |kind| Family::Known(Architecture::find(&[kind], &[]).expect("known"));
         let general = "model.layers.0.block_sparse_moe.experts.12.up_proj.weight";
-        let mixtral = "model.layers.0.block_sparse_moe.experts.12.w3.weight";
-        assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, general), mixtral);
-        assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, mixtral), mixtral);
-        assert_eq!(Family::Mixtral.renamed(Layout::CompressedTensors, general), general);
-        assert_eq!(Family::Other.renamed(Layout::ModelOpt, general), general);
-        for other in ["m.mlp.up_proj.weight", "m.shared_experts.up_proj.weight", "experts.0", ""] {
-            assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, other), other);
+        let numbered = "model.layers.0.block_sparse_moe.experts.12.w3.weight";
+        for kind in ["mixtral", "minimax_m2"] {
+            let family = family(kind);
+            assert_eq!(family.renamed(Layout::ModelOpt, general), numbered);
+            assert_eq!(family.renamed(Layout::ModelOpt, numbered), numbered);
+            assert_eq!(family.renamed(Layout::CompressedTensors, general), general);
+            for other in
+                ["m.mlp.up_proj.weight", "m.shared_experts.up_proj.weight", "experts.0", ""]
+            {
+                assert_eq!(family.renamed(Layout::ModelOpt, other), other);
+            }
+            assert_eq!(family.renamed(Layout::ModelOpt, "experts.0.down_proj"), "experts.0.w2");
         }
-        let module = "experts.0.down_proj";
-        assert_eq!(Family::Mixtral.renamed(Layout::ModelOpt, module), "experts.0.w2");
+        for other in [Family::Other, Family::Unknown, family("llama"), family("gpt_oss")] {
+            assert_eq!(other.renamed(Layout::ModelOpt, general), general);
+        }
     }
 }

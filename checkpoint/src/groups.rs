@@ -4,12 +4,14 @@
 //! size) and the `input_activations`; `ignore` has the layers that are not quantised. Layers are
 //! named, matched by a regular expression (`re:`), or all those of a class (`Linear`).
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::model::Model;
 use super::others::{OtherFormat, OtherLayer};
 use super::parts::Parts;
-use super::pattern::Pattern;
+use super::pattern::Patterns;
 use super::report::{Finding, Severity};
 use super::stated::{Group, packed};
 use super::weight::module;
@@ -17,15 +19,18 @@ use super::weight::module;
 /// The storage format of a checkpoint whose groups have several.
 const MIXED: &str = "mixed-precision";
 
-struct Findings(Vec<Finding>);
+#[derive(Default)]
+struct Findings {
+    all: Vec<Finding>,
+    said: HashSet<(Option<String>, String)>,
+}
 
 impl Findings {
     /// Adds a finding, once for all layers that it is said of alike.
     fn add(&mut self, severity: Severity, tensor: Option<&str>, message: String) {
         let tensor = tensor.map(str::to_owned);
-        let finding = Finding { severity, kind: "configuration", tensor, message };
-        if !self.0.contains(&finding) {
-            self.0.push(finding);
+        if self.said.insert((tensor.clone(), message.clone())) {
+            self.all.push(Finding { severity, kind: "configuration", tensor, message });
         }
     }
 }
@@ -37,26 +42,25 @@ pub(super) fn check(
     others: &[OtherLayer],
     floats: &[String],
 ) -> Vec<Finding> {
-    let mut findings = Findings(Vec::new());
-    let Some(config) = model.quantization_config() else { return findings.0 };
+    let mut findings = Findings::default();
+    let Some(config) = model.quantization_config() else { return findings.all };
     if config["quant_method"] != "compressed-tensors" {
-        return findings.0;
+        return findings.all;
     }
     let groups = Group::all(model);
     if groups.is_empty() {
         let message = "config.json has no config_groups".to_owned();
         findings.add(Severity::Error, None, message);
-        return findings.0;
+        return findings.all;
     }
     let ignored = config["ignore"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let ignored: Vec<(&str, Pattern)> =
-        ignored.map(|text| (text, Pattern::of_compressed_tensors(text))).collect();
-    let unknown = ignored.iter().filter_map(|(_, pattern)| pattern.unknown());
-    for text in unknown.chain(groups.iter().flat_map(Group::unknown)) {
+    let ignored: Vec<&str> = ignored.collect();
+    let patterns = Patterns::of_compressed_tensors(ignored.iter().copied());
+    for text in patterns.unknown().chain(groups.iter().flat_map(Group::unknown)) {
         let message = format!("`{text}` of config.json was not compared with the layers");
         findings.add(Severity::Warning, None, message);
     }
-    let ignores = |of: &str| ignored.iter().find(|(_, pattern)| pattern.matches(of));
+    let ignores = |of: &str| patterns.find(of).map(|at| ignored[at]);
 
     let formats: Vec<Option<&str>> = groups.iter().map(|group| group.format(config)).collect();
     let stated = config["format"].as_str();
@@ -71,7 +75,7 @@ pub(super) fn check(
     }
     for part in parts {
         let of = module(&part.name);
-        if let Some((text, _)) = ignores(of) {
+        if let Some(text) = ignores(of) {
             let message = format!("it is quantised; config.json ignores it by `{text}`");
             findings.add(Severity::Error, Some(&part.name), message);
             continue;
@@ -127,7 +131,7 @@ pub(super) fn check(
             OtherFormat::Packed => None,
         };
         let name = other.format.name();
-        if let Some((text, _)) = ignores(of) {
+        if let Some(text) = ignores(of) {
             let message = format!("it is in {name}; config.json ignores it by `{text}`");
             findings.add(Severity::Error, Some(of), message);
             continue;
@@ -156,5 +160,5 @@ pub(super) fn check(
             findings.add(Severity::Warning, Some(of), message);
         }
     }
-    findings.0
+    findings.all
 }

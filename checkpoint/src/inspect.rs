@@ -11,7 +11,7 @@ use super::others::{self, OtherLayer};
 use super::parts::Layout;
 use super::report::shown;
 use super::side;
-use super::stated::{Inputs, KvCache};
+use super::stated::{Group, Inputs, KvCache};
 use crate::error::Result;
 
 /// A quantised weight in the table of contents.
@@ -58,6 +58,8 @@ pub struct Contents {
     pub tensors: Vec<TensorEntry>,
     /// Tensors that the index does not list.
     pub unlisted: Vec<String>,
+    /// Files of tensors that the index does not name.
+    pub beside: Vec<String>,
     /// Bytes of all tensors.
     pub bytes: u64,
 }
@@ -70,6 +72,7 @@ pub fn inspect(model: &Model) -> Result<Contents> {
     let layout = Layout::detect(model);
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
     let parts = layout.map(|layout| layout.find(model)).unwrap_or_default();
+    let groups = Group::all(model);
     let weights = parts
         .iter()
         .map(|part| {
@@ -79,7 +82,9 @@ pub fn inspect(model: &Model) -> Result<Contents> {
             WeightEntry {
                 name: part.name.clone(),
                 format: part.format.name(),
-                inputs: layout.map(|layout| Inputs::of(model, layout, part)).unwrap_or_default(),
+                inputs: layout
+                    .map(|layout| Inputs::of(model, layout, &groups, part))
+                    .unwrap_or_default(),
                 scales: outline.as_ref().map(|outline| outline.scales.name()),
                 shape: outline.map(|outline| outline.spec.shape),
                 problem,
@@ -99,6 +104,7 @@ pub fn inspect(model: &Model) -> Result<Contents> {
         others: others::find(model, &parts),
         side_data: side::tensors(model).into_iter().map(str::to_owned).collect(),
         unlisted: model.unlisted().to_vec(),
+        beside: model.beside().iter().map(|path| path.display().to_string()).collect(),
         bytes: tensors.iter().map(|entry| entry.bytes as u64).sum(),
         tensors,
     })
@@ -158,6 +164,7 @@ impl fmt::Display for Contents {
             ("rotations", &self.transforms),
             ("side data", &self.side_data),
             ("not in the index", &self.unlisted),
+            ("file not in the index", &self.beside),
         ] {
             for name in names {
                 writeln!(f, "{what}: {}", shown(name))?;

@@ -60,7 +60,8 @@ impl Layout {
         if !self.supports(weight.format) {
             return Err(refuse(format!("it has no form of {}", weight.format.name())));
         }
-        if scales != ScaleLayout::Linear && self != Self::TorchAo {
+        let tiles = matches!(self, Self::TorchAo | Self::ModelOpt);
+        if scales != ScaleLayout::Linear && !tiles {
             return Err(refuse(format!("its scales are linear, not {scales}")));
         }
         if weight.order == Order::AlongOutput && self != Self::ModelOpt {
@@ -76,7 +77,7 @@ impl Layout {
             return Err(refuse(reason.into()));
         }
         match self {
-            Self::ModelOpt => modelopt::pieces(weight).map_err(refuse),
+            Self::ModelOpt => modelopt::pieces(weight, scales).map_err(refuse),
             Self::CompressedTensors => Ok(compressed_tensors::pieces(weight)),
             Self::TorchAo => torchao::pieces(weight, scales).map_err(refuse),
             Self::GptOss => Ok(gpt_oss::pieces(weight)),
@@ -92,7 +93,8 @@ impl Layout {
     ) -> BTreeMap<String, String> {
         let mut metadata = match self {
             Self::TorchAo => torchao::metadata(weights, others, extras),
-            Self::ModelOpt | Self::CompressedTensors | Self::GptOss => BTreeMap::new(),
+            Self::ModelOpt => modelopt::metadata(weights),
+            Self::CompressedTensors | Self::GptOss => BTreeMap::new(),
         };
         // Hugging Face's loader requires it.
         metadata.insert("format".into(), "pt".into());

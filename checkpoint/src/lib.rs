@@ -9,6 +9,8 @@
 //! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `decode` | weights in FP8 and packed integers as floats |
+//! | `families` | architectures as data: joined weights, tensors that stay floats |
 //! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
@@ -73,14 +75,17 @@ mod configuration;
 mod contents;
 mod convert;
 mod counterpart;
+mod decode;
 mod dequantize;
 mod error;
 mod exact;
 mod experts;
+mod families;
 mod file;
 mod gpt_oss;
 mod groups;
 mod inspect;
+mod kept;
 mod layout;
 mod load;
 mod matrix;
@@ -124,7 +129,9 @@ pub use options::{DEFAULT_EXCLUDES, ModelOptions, SHARD_BYTES, SaveOptions};
 pub use others::{OtherFormat, OtherLayer};
 pub use parts::{Content, Layout, Parts, Piece};
 pub use products::ProductNoise;
-pub use quantize::{QuantizeReport, Unquantized, quantize_model};
+pub use quantize::{
+    Decoded, Fate, QuantizePlan, QuantizeReport, Unquantized, plan_quantize, quantize_model,
+};
 pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, Saved};
 pub use shared::{Misread, Unshared};

@@ -6,6 +6,7 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
+use super::measured::largest;
 use super::model::Model;
 use super::orientation::transposed;
 use super::parts::{Layout, Parts};
@@ -170,15 +171,27 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
         Some(name) => Some(expert_scales(model, name, convention)?),
         None => None,
     };
-    let largest = |scales: &Vec<GlobalScale>| {
+    let greatest = |scales: &Vec<GlobalScale>| {
         let multiplier = |scale: &GlobalScale| scale.multiplier();
         scales.iter().copied().max_by(|x, y| multiplier(x).total_cmp(&multiplier(y)))
     };
     let global = match &experts {
-        Some(scales) => largest(scales),
+        Some(scales) => greatest(scales),
         None => stored(&parts.global)?,
     };
-    let input = stored(&parts.input)?;
+    let one_by_one = |name: &&str| {
+        let shape = model.raw(name).map(|raw| raw.shape).unwrap_or_default();
+        let (first, others) = (shape.first(), shape.get(1..).unwrap_or_default());
+        dims.batch() > 1 && first == Some(&dims.batch()) && others.iter().all(|&size| size == 1)
+    };
+    let inputs = match parts.input.as_deref().filter(one_by_one) {
+        Some(name) => Some(expert_scales(model, name, convention)?),
+        None => None,
+    };
+    let input = match &inputs {
+        Some(scales) => greatest(scales),
+        None => stored(&parts.input)?,
+    };
     check_scales(model, parts, dims, order)?;
 
     let copy = |name: &str| -> Result<Vec<u8>> {
@@ -196,7 +209,47 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
     }
     let multiplier = global.map_or(1.0, GlobalScale::multiplier);
     let blocks = Blocks::new(spec.format, &parts.name, dims, order, codes, scales, multiplier)?;
-    Ok(Weight { spec, blocks, global, experts, input })
+    Ok(Weight { spec, blocks, global, experts, input, inputs })
+}
+
+/// Plausible largest magnitudes of a tensor of weights.
+const PLAUSIBLE: std::ops::RangeInclusive<f32> = 1e-6..=1e3;
+
+/// The largest magnitudes of a weight as it is and with the reciprocal of its tensor-level scale, if only the
+/// latter is plausible: a divisor read as a multiplier makes weights of 10^6 and more out of ordinary ones.
+pub(super) fn reciprocal(weight: &Weight, largest: f32) -> Option<(GlobalScale, f32, f32)> {
+    let global = weight.global?;
+    let multiplier = global.multiplier();
+    let (as_is, inverted) = (largest * multiplier, largest / multiplier);
+    let wrong = largest != 0.0 && !PLAUSIBLE.contains(&as_is) && PLAUSIBLE.contains(&inverted);
+    wrong.then_some((global, as_is, inverted))
+}
+
+/// Refuses a weight whose tensor-level scale is stored in the other convention.
+pub(super) fn implausible(
+    model: &Model,
+    layout: Layout,
+    parts: &Parts,
+    weight: &Weight,
+) -> Result<()> {
+    let (largest, _) = largest(&weight.blocks);
+    let Some((global, as_is, inverted)) = reciprocal(weight, largest) else { return Ok(()) };
+    let name = parts.global.as_deref().unwrap_or(&parts.name);
+    let file = model.file(name)?;
+    Err(CheckpointError::Scale {
+        path: file.path().into(),
+        tensor: name.into(),
+        index: 0,
+        byte: file.offset(name),
+        found: format!(
+            "{:e}, with which the largest weight is {as_is:e}, and with its reciprocal {inverted:e}",
+            global.stored(layout.convention())
+        ),
+        required: match layout.convention() {
+            Convention::Multiplier => "a multiplier; this looks like a divisor",
+            Convention::Divisor => "a divisor; this looks like a multiplier",
+        },
+    })
 }
 
 /// The tensor-level scale of a weight, without reading the rest; 1 if it has none.

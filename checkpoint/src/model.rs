@@ -33,6 +33,8 @@ pub struct Model {
     /// Tensor names, each with its shard.
     tensors: BTreeMap<String, usize>,
     unlisted: Vec<String>,
+    /// Files of tensors in the folder that the index does not name.
+    beside: Vec<PathBuf>,
     config: Option<Value>,
     hf_quant_config: Option<Value>,
 }
@@ -73,6 +75,11 @@ impl Model {
             None if info.is_dir() => Self::from_files(&path, files(&folder, ".safetensors")?)?,
             None => Self::from_files(&path, vec![path.clone()])?,
         };
+        if info.is_dir() && model.path.to_string_lossy().ends_with(INDEX_ENDING) {
+            let read = |path: &PathBuf| model.shards.iter().any(|shard| shard.path() == path);
+            model.beside = files(&folder, ".safetensors")?;
+            model.beside.retain(|path| !read(path));
+        }
         model.config = json(&folder.join(CONFIG))?;
         model.hf_quant_config = json(&folder.join(HF_QUANT_CONFIG))?;
         model.path = path;
@@ -163,7 +170,8 @@ impl Model {
         unlisted: Vec<String>,
     ) -> Self {
         let (config, hf_quant_config) = (None, None);
-        Self { path: path.into(), shards, tensors, unlisted, config, hf_quant_config }
+        let beside = Vec::new();
+        Self { path: path.into(), shards, tensors, unlisted, beside, config, hf_quant_config }
     }
 
     /// The path that was opened.
@@ -187,6 +195,13 @@ impl Model {
     #[must_use]
     pub fn unlisted(&self) -> &[String] {
         &self.unlisted
+    }
+
+    /// Files of tensors in the folder that the index does not name; their tensors are not among
+    /// [`names`](Self::names).
+    #[must_use]
+    pub fn beside(&self) -> &[PathBuf] {
+        &self.beside
     }
 
     /// Whether there is a tensor of this name.

@@ -7,6 +7,10 @@
 //! | `m.weight_scale_2` | F32 | `[]`: amax / (6 * 448); nvfp4 only |
 //! | `m.input_scale` | F32 | `[]`: amax of the input / (6 * 448); only with quantised activations |
 //!
+//! Scales of matrices in NVFP4 may be in 128x4 tiles, `[N to 128, K/16 to 4]`, as ModelOpt's
+//! `enable_swizzle_layout` writes them and ComfyUI reads them: the files' metadata has
+//! `_quantization_metadata` with these layers, or there is a tensor `m.comfy_quant`.
+//!
 //! NVFP4 has groups of 32 in `W4A8_NVFP4_FP8` and where a recipe asks for them. Experts that the
 //! model has in one tensor `x`, `[experts, K, N]` (gpt-oss, Llama 4), keep its name and order:
 //!
@@ -19,14 +23,16 @@
 //! `hf_quant_config.json` names the algorithm and the excluded modules or, where there are several
 //! algorithms, the algorithm of each module; `quantization_config` in `config.json` repeats it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fp4_formats::ScaleLayout;
+use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
+use super::file::RawTensor;
 use super::model::Model;
 use super::orientation::{EXPERTS, Orientation};
 use super::parts::{Content, Parts, Piece, present};
@@ -60,10 +66,57 @@ impl Names {
 /// A matrix of bytes is a weight if it has scales of bytes, or if it has none and its name ends in
 /// `.weight`. Floats as scales belong to integers.
 pub(super) fn find(model: &Model) -> Vec<Parts> {
-    model.names().filter_map(|name| part(model, name)).collect()
+    let tiles = Tiles::of(model);
+    model.names().filter_map(|name| part(model, &tiles, name)).collect()
 }
 
-fn part(model: &Model, name: &str) -> Option<Parts> {
+/// Key of a file's metadata with the layers whose scales are in 128x4 tiles, by which ModelOpt's
+/// `enable_swizzle_layout` and ComfyUI mark a checkpoint.
+const QUANTIZATION_METADATA: &str = "_quantization_metadata";
+
+/// The layers whose scales are in 128x4 tiles.
+enum Tiles {
+    /// Those that the file names.
+    Named(BTreeSet<String>),
+    /// All, for the file names none.
+    All,
+}
+
+impl Tiles {
+    fn of(model: &Model) -> Self {
+        let Some(text) = model.metadata(QUANTIZATION_METADATA) else {
+            return Self::Named(BTreeSet::new());
+        };
+        let stated: Value = serde_json::from_str(text).unwrap_or_default();
+        match stated["layers"].as_object() {
+            Some(layers) => Self::Named(layers.keys().cloned().collect()),
+            None => Self::All,
+        }
+    }
+
+    /// Whether a matrix has its scales in tiles, whose size they must have; `None` if the shape decides.
+    fn has(
+        &self,
+        model: &Model,
+        module: &str,
+        codes: &RawTensor<'_>,
+        scales: &str,
+    ) -> Option<bool> {
+        let marked = match self {
+            Self::All => true,
+            Self::Named(layers) => {
+                layers.contains(module) || model.contains(&format!("{module}.comfy_quant"))
+            }
+        };
+        let (&[rows, pairs], true) = (codes.shape.as_slice(), marked) else { return None };
+        let blocks = if codes.dtype == Dtype::F4 { pairs / 16 } else { pairs / 8 };
+        let tiles = ScaleLayout::Blocked128x4.bytes(rows, blocks).ok()?;
+        let stored = model.raw(scales).ok()?.data.len();
+        (stored == tiles).then_some(true)
+    }
+}
+
+fn part(model: &Model, tiles: &Tiles, name: &str) -> Option<Parts> {
     let raw = model.raw(name).ok()?;
     if !matches!(raw.dtype, Dtype::U8 | Dtype::F4) || raw.shape.len() < 2 {
         return None;
@@ -99,6 +152,11 @@ fn part(model: &Model, name: &str) -> Option<Parts> {
         }
         _ => Order::OutputFirst,
     };
+    // Tiles of a single matrix may also follow from the shape, which is padded then.
+    let swizzled = match (format, raw.shape.len()) {
+        (Format::Nvfp4, 2) => tiles.has(model, module(name), &raw, &scales),
+        _ => Some(false),
+    };
     Some(Parts {
         name: name.into(),
         format,
@@ -107,14 +165,32 @@ fn part(model: &Model, name: &str) -> Option<Parts> {
         global: (format == Format::Nvfp4).then_some(global),
         input: present(model, input),
         codes_in_blocks: false,
-        swizzled: Some(false),
+        swizzled,
         original: None,
         order,
         transposed,
     })
 }
 
-pub(super) fn pieces(weight: &WeightSpec) -> Result<Vec<Piece>, String> {
+/// The metadata of a file whose weights have their scales in tiles.
+pub(super) fn metadata(weights: &[(WeightSpec, ScaleLayout)]) -> BTreeMap<String, String> {
+    let tiled = weights.iter().filter(|(_, scales)| *scales == ScaleLayout::Blocked128x4);
+    let layers: BTreeMap<&str, Value> =
+        tiled.map(|(weight, _)| (weight.module(), json!({"format": "nvfp4"}))).collect();
+    if layers.is_empty() {
+        return BTreeMap::new();
+    }
+    let stated = json!({"format_version": "1.0", "layers": layers});
+    BTreeMap::from([(QUANTIZATION_METADATA.to_owned(), stated.to_string())])
+}
+
+pub(super) fn pieces(weight: &WeightSpec, layout: ScaleLayout) -> Result<Vec<Piece>, String> {
+    let tiles = layout == ScaleLayout::Blocked128x4;
+    if tiles && (weight.format != Format::Nvfp4 || weight.shape.len() != 2 || weight.group != 16) {
+        return Err(
+            "only matrices in nvfp4 in groups of 16 have their scales in 128x4 tiles".into()
+        );
+    }
     let name = &weight.name;
     if weight.order == Order::InputFirst && weight.format == Format::Mxfp4 {
         return Err(
@@ -132,12 +208,20 @@ pub(super) fn pieces(weight: &WeightSpec) -> Result<Vec<Piece>, String> {
         shape
     };
     let codes = stored(weight.with_last(&[weight.cols() / 2]));
-    let scale_shape = stored(weight.with_last(&[weight.cols() / weight.group]));
+    let scale_shape = match (tiles, weight.shape.as_slice()) {
+        (true, &[rows, cols]) => {
+            vec![
+                rows.next_multiple_of(TILE_ROWS),
+                (cols / weight.group).next_multiple_of(TILE_BLOCKS),
+            ]
+        }
+        _ => stored(weight.with_last(&[weight.cols() / weight.group])),
+    };
     let scale_type = match weight.format {
         Format::Nvfp4 => Dtype::F8_E4M3,
         Format::Mxfp4 => Dtype::U8,
     };
-    let scales = Content::Scales(ScaleLayout::Linear);
+    let scales = Content::Scales(layout);
     let mut pieces = vec![
         Piece::new(name.clone(), Dtype::U8, codes, Content::Codes),
         Piece::new(names.scales, scale_type, scale_shape, scales),

@@ -11,10 +11,44 @@ use super::pattern;
 /// Size of a shard, the same as in Hugging Face's tools.
 pub const SHARD_BYTES: u64 = 5_000_000_000;
 
-/// Names that are left out unless asked for otherwise: what the projects' own tools leave out,
-/// because it is no linear layer or costs too much accuracy.
-pub const DEFAULT_EXCLUDES: [&str; 5] =
-    ["*embed*", "*lm_head*", "*router*", "*.gate.weight", "*relative_attention_bias*"];
+/// Tensors that are left out unless asked for otherwise, and why: the list of ModelOpt 0.47 and more, of
+/// tensors that are no linear layer, that other formats of the model never quantise, or that cost too much
+/// accuracy. What an architecture adds is in `families`.
+pub const DEFAULT_EXCLUDES: [(&str, &str); 33] = [
+    ("*embed*", "an embedding"),
+    ("*wte.weight", "an embedding"),
+    ("*wpe.weight", "an embedding of positions"),
+    ("*token_embd*", "an embedding"),
+    ("*lm_head*", "the output head"),
+    ("output.weight", "the output head"),
+    ("*.output.weight", "the output head"),
+    ("*output_layer*", "the output head"),
+    ("*proj_out*", "the output head"),
+    ("score.weight", "a classifier"),
+    ("*.score.weight", "a classifier"),
+    ("*classifier*", "a classifier"),
+    ("*router*", "a router"),
+    ("*.gate.weight", "a router"),
+    ("*.gate.wg.weight", "a router"),
+    ("*moe_gate*", "a router"),
+    ("*shared_expert_gate*", "the gate of the shared expert, one row"),
+    ("*conv1d*", "a convolution"),
+    ("*linear_attn.in_proj_a.*", "gates of linear attention, a few rows"),
+    ("*linear_attn.in_proj_b.*", "gates of linear attention, a few rows"),
+    ("*linear_attn.in_proj_ba.*", "gates of linear attention, a few rows"),
+    ("mtp.*", "a multi-token predictor"),
+    ("*.mtp.*", "a multi-token predictor"),
+    ("visual.*", "the encoder of images"),
+    ("*.visual.*", "the encoder of images"),
+    ("*vision_tower*", "the encoder of images"),
+    ("*vision_model*", "the encoder of images"),
+    ("*vision_encoder*", "the encoder of images"),
+    ("*audio_tower*", "the encoder of sound"),
+    ("*multi_modal_projector*", "the projector of other inputs"),
+    ("*mm_projector*", "the projector of other inputs"),
+    ("*vision_adapter*", "the projector of other inputs"),
+    ("*relative_attention_bias*", "a bias of positions"),
+];
 
 /// Options of quantising a model.
 #[derive(Clone, Debug)]
@@ -26,6 +60,8 @@ pub struct ModelOptions {
     pub scale: TensorScale,
     /// Patterns of tensors to leave as they are; see [`pattern::matches`].
     pub exclude: Vec<String>,
+    /// Whether [`DEFAULT_EXCLUDES`] and those of the model's architecture are left, too.
+    pub default_excludes: bool,
     /// Whether only experts are quantised, `[experts, .., ..]`.
     pub experts_only: bool,
     /// Options of writing the result.
@@ -33,14 +69,15 @@ pub struct ModelOptions {
 }
 
 impl ModelOptions {
-    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`]; for [`Layout::GptOss`] experts only,
+    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`] and those of the architecture; for [`Layout::GptOss`] experts only,
     /// because its readers take every other weight for an unquantised one.
     #[must_use]
     pub fn new(recipe: Recipe, layout: Layout) -> Self {
         Self {
             recipe,
             scale: TensorScale::FromAmax,
-            exclude: DEFAULT_EXCLUDES.map(str::to_owned).to_vec(),
+            exclude: Vec::new(),
+            default_excludes: true,
             experts_only: layout == Layout::GptOss,
             save: SaveOptions::new(layout),
         }
@@ -50,6 +87,7 @@ impl ModelOptions {
 nvfp4::setters!(ModelOptions {
     scale: TensorScale,
     exclude: impl Into<Vec<String>>,
+    default_excludes: bool,
     experts_only: bool,
     save: SaveOptions,
 });
@@ -60,7 +98,7 @@ nvfp4::setters!(ModelOptions {
 pub struct SaveOptions {
     /// Names, types and conventions.
     pub layout: Layout,
-    /// Layout of block scales; only TorchAO's layout has another than linear.
+    /// Layout of block scales; TorchAO's and ModelOpt's layouts have 128x4 tiles, too.
     pub scales: ScaleLayout,
     /// Whether an existing checkpoint at the output path is replaced.
     pub force: bool,
@@ -69,6 +107,9 @@ pub struct SaveOptions {
     /// Whether stored weights that readers of the layout join get one tensor-level scale, even if
     /// that changes values. Weights that are quantised get one anyway.
     pub share_scales: bool,
+    /// Whether scales of inputs that are zero or not finite, those of experts that calibration never
+    /// reached, become the largest of the same layer's experts.
+    pub repair_input_scales: bool,
 }
 
 impl SaveOptions {
@@ -81,6 +122,7 @@ impl SaveOptions {
             force: false,
             shard_bytes: SHARD_BYTES,
             share_scales: false,
+            repair_input_scales: false,
         }
     }
 }
@@ -90,4 +132,5 @@ nvfp4::setters!(SaveOptions {
     force: bool,
     shard_bytes: u64,
     share_scales: bool,
+    repair_input_scales: bool,
 });

@@ -187,3 +187,19 @@ pub(super) fn modules_left<'a>(
     left.dedup();
     left
 }
+
+/// Modules with experts in one tensor of floats.
+pub(super) fn experts_left<'a>(
+    tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize])>,
+) -> Vec<String> {
+    let mut left: Vec<String> = tensors
+        .filter(|(name, dtype, shape)| {
+            let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+            float && shape.len() == 3 && module(name).ends_with("experts")
+        })
+        .map(|(name, ..)| module(name).to_owned())
+        .collect();
+    left.sort();
+    left.dedup();
+    left
+}

@@ -1,6 +1,8 @@
 //! Patterns over the names of tensors and modules.
 
-use regex::Regex;
+use std::collections::HashMap;
+
+use fancy_regex::Regex;
 
 /// Whether `name` matches `pattern`, in which `*` stands for any number of characters, including
 /// none and dots, and `?` for one character.
@@ -40,8 +42,9 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 pub(super) enum Pattern {
     /// The name of a module, or of a class of modules.
     Name(String),
-    /// A regular expression (`re:`) that the beginning of a name matches.
-    Regex(Regex),
+    /// A regular expression (`re:`) that the beginning of a name matches, as Python's `re` does: with
+    /// look-around.
+    Regex(Box<Regex>),
     /// A regular expression of another dialect.
     Unknown(String),
 }
@@ -50,7 +53,7 @@ impl Pattern {
     pub fn of_compressed_tensors(text: &str) -> Self {
         let Some(expression) = text.strip_prefix("re:") else { return Self::Name(text.into()) };
         match Regex::new(&format!("^(?:{expression})")) {
-            Ok(expression) => Self::Regex(expression),
+            Ok(expression) => Self::Regex(Box::new(expression)),
             Err(_) => Self::Unknown(text.into()),
         }
     }
@@ -58,7 +61,8 @@ impl Pattern {
     pub fn matches(&self, module: &str) -> bool {
         match self {
             Self::Name(name) => name == module,
-            Self::Regex(expression) => expression.is_match(module),
+            // One that takes too many steps matches nothing.
+            Self::Regex(expression) => expression.is_match(module).unwrap_or(false),
             Self::Unknown(_) => false,
         }
     }
@@ -69,6 +73,76 @@ impl Pattern {
             Self::Unknown(text) => Some(text),
             Self::Name(_) | Self::Regex(_) => None,
         }
+    }
+}
+
+/// Many patterns, of which most are names: finding the first that a module matches takes the time of a look-up
+/// and of the patterns that are none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patterns<'a> {
+    /// The first index of each name.
+    names: HashMap<&'a str, usize>,
+    others: Vec<(usize, Other<'a>)>,
+}
+
+#[derive(Clone, Debug)]
+enum Other<'a> {
+    /// With `*` and `?`; see [`matches`].
+    Wildcards(&'a str),
+    CompressedTensors(Pattern),
+}
+
+impl<'a> Patterns<'a> {
+    /// Patterns with `*` and `?`, ModelOpt's.
+    pub fn of_wildcards(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut patterns = Self::default();
+        for (at, text) in texts.into_iter().enumerate() {
+            match text.contains(['*', '?']) {
+                true => patterns.others.push((at, Other::Wildcards(text))),
+                false => {
+                    patterns.names.entry(text).or_insert(at);
+                }
+            }
+        }
+        patterns
+    }
+
+    /// Names and regular expressions of compressed-tensors.
+    pub fn of_compressed_tensors(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut patterns = Self::default();
+        for (at, text) in texts.into_iter().enumerate() {
+            match Pattern::of_compressed_tensors(text) {
+                Pattern::Name(_) => {
+                    patterns.names.entry(text).or_insert(at);
+                }
+                other => patterns.others.push((at, Other::CompressedTensors(other))),
+            }
+        }
+        patterns
+    }
+
+    /// Returns the index of the first pattern that a module matches.
+    pub fn find(&self, module: &str) -> Option<usize> {
+        let name = self.names.get(module).copied();
+        let matching = |(_, other): &&(usize, Other<'_>)| match other {
+            Other::Wildcards(text) => matches(text, module),
+            Other::CompressedTensors(pattern) => pattern.matches(module),
+        };
+        let other = self.others.iter().find(matching).map(|(at, _)| *at);
+        name.into_iter().chain(other).min()
+    }
+
+    /// Whether a name is among them.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Expressions that cannot be evaluated.
+    pub fn unknown(&self) -> impl Iterator<Item = &str> {
+        self.others.iter().filter_map(|(_, other)| match other {
+            Other::Wildcards(_) => None,
+            Other::CompressedTensors(pattern) => pattern.unknown(),
+        })
     }
 }
 
@@ -109,11 +183,25 @@ mod tests {
         assert!(!matches("re:self_attn", "model.layers.0.self_attn.q_proj"));
         assert!(matches("re:model", "model.layers.0"));
         assert!(matches("lm_head", "lm_head") && !matches("lm_head", "lm_head.x"));
-        let unknown = Pattern::of_compressed_tensors("re:(?!x)y");
-        assert_eq!((unknown.matches("y"), unknown.unknown()), (false, Some("re:(?!x)y")));
+        let ahead = r"re:^model\.layers\.(?!92).*_proj$";
+        assert!(matches(ahead, "model.layers.91.mlp.up_proj"));
+        assert!(!matches(ahead, "model.layers.92.mlp.up_proj"));
+        let unknown = Pattern::of_compressed_tensors("re:(x");
+        assert_eq!((unknown.matches("x"), unknown.unknown()), (false, Some("re:(x")));
     }
 
     proptest! {
+        /// The first of many is the first of all that match one by one.
+        #[test]
+        fn sets_are_their_members(
+            patterns in prop::collection::vec("[ab*?]{0,3}", 0..8),
+            name in "[ab]{0,4}",
+        ) {
+            let set = Patterns::of_wildcards(patterns.iter().map(String::as_str));
+            let first = patterns.iter().position(|pattern| matches(pattern, &name));
+            prop_assert_eq!(set.find(&name), first);
+        }
+
         #[test]
         fn as_defined(pattern in "[ab*?]{0,7}", name in "[ab]{0,9}") {
             let (p, n): (Vec<_>, Vec<_>) = (pattern.chars().collect(), name.chars().collect());

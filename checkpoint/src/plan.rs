@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::contents::{Contents, Extras};
 use super::error::CheckpointError;
 use super::experts;
+use super::kept;
 use super::options::SaveOptions;
-use super::parts::{Piece, modules_left};
+use super::parts::{Piece, experts_left, modules_left};
 use super::split::{self, Slice};
 use super::weight::WeightSpec;
 use super::write::TensorSpec;
@@ -98,9 +99,22 @@ impl Plan {
         if !extras.verbatim {
             experts::check(options.layout, weights, extras.family)?;
         }
-        plan.contents.left = modules_left(
-            left.iter().map(|spec| (spec.name.as_str(), spec.dtype, spec.shape.as_slice())),
-        );
+        let described =
+            left.iter().map(|spec| (spec.name.as_str(), spec.dtype, spec.shape.as_slice()));
+        plan.contents.left = modules_left(described.clone());
+        let quantised = |module: &str| {
+            let below = |weight: &WeightSpec| {
+                weight.name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+            };
+            plan.contents.weights.iter().any(below)
+        };
+        let mut further = plan.contents.extras.kept.clone();
+        for module in experts_left(described) {
+            if !quantised(&module) {
+                further.extend(kept::below(&module, options.layout));
+            }
+        }
+        kept::add(&mut plan.contents.left, further);
         Ok(plan)
     }
 

@@ -4,17 +4,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use fp4_formats::FloatType;
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::contents::Extras;
+use super::decode::{self, Encoded};
+use super::dequantize::encoded as encode;
 use super::error::CheckpointError;
 use super::experts::Family;
+use super::families::{self, Kept};
+use super::kept;
 use super::model::Model;
-use super::options::ModelOptions;
+use super::options::{DEFAULT_EXCLUDES, ModelOptions};
 use super::orientation::{EXPERTS, Orientation};
+use super::others;
 use super::parts::Layout;
 use super::pattern;
 use super::plan::Item;
@@ -53,6 +59,10 @@ pub struct QuantizeReport {
     pub device: String,
     /// Tensors that were quantised.
     pub quantized: Vec<String>,
+    /// Weights that were in FP8 or packed integers.
+    pub decoded: Vec<Decoded>,
+    /// What is known of the architecture.
+    pub architecture: String,
     /// Weights that were `[experts, K, N]` and are `[experts, N, K]` now.
     pub transposed: Vec<String>,
     /// Groups of them with one tensor-level scale, because readers of the layout join them.
@@ -69,32 +79,117 @@ pub struct QuantizeReport {
     pub saved: Saved,
 }
 
-/// Returns the reason why a tensor is not quantised; `None` if it is.
-fn reason_to_leave(
-    name: &str,
+/// A weight of the input that was in FP8 or in packed integers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decoded {
+    /// Its name as a tensor of floats.
+    pub weight: String,
+    /// Its format in the input.
+    pub format: &'static str,
+    /// Whether it is quantised in the output, which otherwise has it in BF16.
+    pub quantized: bool,
+}
+
+/// The fate of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fate {
+    /// The tensor, under the name that it has as floats.
+    pub tensor: String,
+    /// Its type in the input.
+    pub from: String,
+    /// Its shape as floats.
+    pub shape: Vec<usize>,
+    /// What becomes of it.
+    pub to: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What [`quantize_model`] would do, as `--list` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct QuantizePlan {
+    /// The input.
+    pub source: String,
+    /// What is known of the architecture.
+    pub architecture: String,
+    /// Every tensor, in the order of the files.
+    pub tensors: Vec<Fate>,
+    /// Weights that get one tensor-level scale.
+    pub shared: Vec<Vec<String>>,
+}
+
+/// A tensor of the input.
+struct Source {
+    /// Its name as floats.
+    name: String,
+    /// Its type, F32 where it is encoded.
     dtype: Dtype,
-    shape: &[usize],
-    options: &ModelOptions,
-) -> Option<String> {
-    if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-        return Some(format!("type {dtype:?}"));
+    shape: Vec<usize>,
+    /// Its type in words.
+    stored: String,
+    /// Its format if it is in FP8 or packed integers.
+    encoded: Option<&'static str>,
+}
+
+/// The tensors of a model, those of encoded weights as one each.
+///
+/// # Errors
+/// [`CheckpointError::Unsupported`] for weights in formats that are not read: copied, they would be among
+/// those of which the output's configuration says that they are in this crate's formats.
+fn sources(model: &Model, layout: Layout) -> Result<Vec<Source>> {
+    let mut parts: BTreeMap<String, Option<Encoded>> = BTreeMap::new();
+    for entry in model.entries() {
+        let raw = model.raw(&entry.name)?;
+        let Some(weight) = decode::weight_of(&entry.name, raw.dtype, raw.shape.len()) else {
+            continue;
+        };
+        if let Some(encoded) = Encoded::of(model, &weight)? {
+            parts.extend(encoded.tensors.iter().skip(1).map(|name| (name.clone(), None)));
+            parts.insert(entry.name, Some(encoded));
+        }
     }
-    let is_weight = match shape.len() {
-        2 => name.ends_with(".weight") || name.ends_with("_weight"),
-        // Experts in one tensor go without the ending.
-        3 => name.ends_with("weight") || name.ends_with(EXPERTS),
-        _ => false,
-    };
-    if !is_weight {
-        return Some("no matrix called weight".into());
+    let unread = others::find(model, &[]).into_iter().find(|x| !parts.contains_key(&x.weight));
+    if let Some(other) = unread {
+        return Err(CheckpointError::Unsupported {
+            layout: layout.name(),
+            tensor: other.weight,
+            reason: format!(
+                "it is quantised already, in {}, which is not read and which the output's \
+                 configuration cannot describe",
+                other.format.name()
+            ),
+        });
     }
-    if let Some(pattern) = options.exclude.iter().find(|pattern| pattern::matches(pattern, name)) {
-        return Some(format!("excluded by {pattern}"));
+    let mut sources = Vec::new();
+    for entry in model.entries() {
+        let raw = model.raw(&entry.name)?;
+        let stored = format!("{:?}", raw.dtype);
+        match parts.remove(&entry.name) {
+            Some(Some(encoded)) => sources.push(Source {
+                encoded: Some(encoded.format()),
+                name: encoded.name,
+                dtype: Dtype::F32,
+                shape: encoded.shape,
+                stored,
+            }),
+            Some(None) => {}
+            None => sources.push(Source {
+                name: entry.name,
+                dtype: raw.dtype,
+                shape: raw.shape,
+                stored,
+                encoded: None,
+            }),
+        }
     }
-    if options.experts_only && shape.len() != 3 {
-        return Some("no experts".into());
-    }
-    shape.contains(&0).then(|| "no elements".into())
+    Ok(sources)
+}
+
+/// Decides which tensors of a model are quantised.
+struct Decisions<'a> {
+    model: &'a Model,
+    options: &'a ModelOptions,
+    family: Family,
 }
 
 /// The decision about a tensor.
@@ -104,31 +199,165 @@ enum Decision {
     Quantize(Orientation, Vec<usize>),
 }
 
-fn decide(model: &Model, name: &str, options: &ModelOptions) -> Result<Decision> {
-    let raw = model.raw(name)?;
-    if let Some(reason) = reason_to_leave(name, raw.dtype, &raw.shape, options) {
-        return Ok(Decision::Leave(reason));
+impl Decisions<'_> {
+    /// Returns the reason why a tensor is not quantised; `None` if it is.
+    fn reason_to_leave(&self, Source { name, dtype, shape, .. }: &Source) -> Option<String> {
+        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Some(format!("type {dtype:?}"));
+        }
+        let is_weight = match shape.len() {
+            2 => name.ends_with(".weight") || name.ends_with("_weight"),
+            // Experts in one tensor go without the ending.
+            3 => name.ends_with("weight") || name.ends_with(EXPERTS),
+            _ => false,
+        };
+        if !is_weight {
+            return Some("no matrix called weight".into());
+        }
+        let excluded = self.options.exclude.iter();
+        if let Some(pattern) = excluded.into_iter().find(|pattern| pattern::matches(pattern, name))
+        {
+            return Some(format!("excluded by {pattern}"));
+        }
+        if self.options.default_excludes {
+            let matching = |kept: &&Kept| pattern::matches(kept.0, name);
+            let by_family = match self.family {
+                Family::Known(architecture) => architecture.keeps(name),
+                Family::Unknown | Family::Other => None,
+            };
+            if let Some((pattern, why)) =
+                by_family.or_else(|| DEFAULT_EXCLUDES.iter().find(matching))
+            {
+                return Some(format!("excluded by {pattern}: {why}"));
+            }
+            if families::predicts(self.model, name) {
+                return Some("a multi-token predictor, past num_hidden_layers".into());
+            }
+        }
+        if self.options.experts_only && shape.len() != 3 {
+            return Some("no experts".into());
+        }
+        shape.contains(&0).then(|| "no elements".into())
     }
-    let orientation = Orientation::of(model, name, &raw.shape)?;
-    let shape = orientation.output_first(&raw.shape);
-    let (cols, block) =
-        (shape.last().copied().unwrap_or(0), options.recipe.format().block() as usize);
-    if !cols.is_multiple_of(block) {
-        return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
+
+    fn of(&self, source: &Source) -> Result<Decision> {
+        if let Some(reason) = self.reason_to_leave(source) {
+            return Ok(Decision::Leave(reason));
+        }
+        let Source { name, shape, .. } = source;
+        let orientation = Orientation::of(self.model, name, shape)?;
+        let stored = shape;
+        let shape = orientation.output_first(shape);
+        let (cols, block) =
+            (shape.last().copied().unwrap_or(0), self.options.recipe.format().block() as usize);
+        if !cols.is_multiple_of(block) {
+            return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
+        }
+        let layout = self.options.save.layout;
+        if orientation == Orientation::InputFirst && layout == Layout::TorchAo {
+            return Err(CheckpointError::Unsupported {
+                layout: layout.name(),
+                tensor: name.clone(),
+                reason: format!(
+                    "it is {stored:?}, [experts, K, N], and no reader of this layout is known to \
+                     expect its blocks transposed, [experts, N, K]"
+                ),
+            });
+        }
+        Ok(Decision::Quantize(orientation, shape))
     }
-    let layout = options.save.layout;
-    if orientation == Orientation::InputFirst && layout == Layout::TorchAo {
-        return Err(CheckpointError::Unsupported {
-            layout: layout.name(),
-            tensor: name.into(),
-            reason: format!(
-                "it is {:?}, [experts, K, N], and no reader of this layout is known to expect its \
-                 blocks transposed, [experts, N, K]",
-                raw.shape
-            ),
-        });
+}
+
+/// The family in words, and what follows from it.
+fn architecture(model: &Model, options: &ModelOptions) -> String {
+    let (types, classes) = families::stated(model);
+    let named = types.first().or(classes.first()).copied().unwrap_or_default();
+    let rules = match options.default_excludes {
+        true => "the general list of exclusions and of joined weights",
+        false => "no list of exclusions, and the general list of joined weights",
+    };
+    match Family::of(model) {
+        Family::Known(architecture) => format!("architecture {} ({named})", architecture.name),
+        Family::Other => {
+            format!("architecture {named} is unknown: {rules} decides; --list shows every tensor")
+        }
+        Family::Unknown => {
+            format!(
+                "no config.json names the architecture: {rules} decides; --list shows every tensor"
+            )
+        }
     }
-    Ok(Decision::Quantize(orientation, shape))
+}
+
+/// Refuses what [`quantize_model`] refuses before it looks at tensors.
+fn check(model: &Model, options: &ModelOptions) -> Result<()> {
+    if let Some(layout) = Layout::detect(model) {
+        let field = model.path().display().to_string();
+        return Err(CheckpointError::shape(
+            field,
+            "not quantised yet",
+            format!("in layout {layout}"),
+        ));
+    }
+    if options.scale == TensorScale::PerRow {
+        return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
+    }
+    Ok(())
+}
+
+/// Says what [`quantize_model`] would do with every tensor, and why. Only headers are read.
+///
+/// # Errors
+/// The errors of [`quantize_model`] that follow from names, types and shapes.
+pub fn plan_quantize(model: &Model, options: &ModelOptions) -> Result<QuantizePlan> {
+    check(model, options)?;
+    let decisions = Decisions { model, options, family: Family::of(model) };
+    let format = options.recipe.format().name();
+    let (mut tensors, mut quantized) = (Vec::new(), Vec::new());
+    for source in sources(model, options.save.layout)? {
+        let (to, reason) = match decisions.of(&source)? {
+            Decision::Quantize(orientation, _) => {
+                quantized.push(source.name.clone());
+                let how = match orientation {
+                    Orientation::OutputFirst => "a matrix of weights",
+                    Orientation::InputFirst => "experts [experts, K, N], along K",
+                };
+                (format.to_owned(), how.to_owned())
+            }
+            Decision::Leave(reason) => match source.encoded {
+                Some(_) => ("BF16".into(), reason),
+                None => ("copied".into(), reason),
+            },
+        };
+        let Source { name, shape, stored, encoded, .. } = source;
+        let from = encoded.map_or(stored, str::to_owned);
+        tensors.push(Fate { tensor: name, from, shape, to, reason });
+    }
+    Ok(QuantizePlan {
+        source: model.path().display().to_string(),
+        architecture: architecture(model, options),
+        tensors,
+        shared: Scales::new(model, options, &quantized).groups,
+    })
+}
+
+impl fmt::Display for QuantizePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.architecture)?;
+        let width = self.tensors.iter().map(|fate| fate.tensor.len()).max().unwrap_or(0);
+        for Fate { tensor, from, shape, to, reason } in &self.tensors {
+            writeln!(f, "{:width$}  {from} {shape:?} -> {to}: {reason}", shown(tensor))?;
+        }
+        for group in &self.shared {
+            writeln!(f, "one tensor-level scale: {}", group.join(", "))?;
+        }
+        let count = self.tensors.iter().filter(|fate| fate.to.ends_with("fp4")).count();
+        writeln!(
+            f,
+            "{count} of {} tensors would be quantised; nothing was written",
+            self.tensors.len()
+        )
+    }
 }
 
 /// Quantises the weights of `model` into a new folder `target`, on the CPU or, with `kernels`, on
@@ -152,27 +381,24 @@ pub fn quantize_model(
     kernels: Option<&Kernels>,
     observer: &mut dyn Observer,
 ) -> Result<QuantizeReport> {
-    if let Some(layout) = Layout::detect(model) {
-        let field = model.path().display().to_string();
-        return Err(CheckpointError::shape(
-            field,
-            "not quantised yet",
-            format!("in layout {layout}"),
-        ));
-    }
-    if options.scale == TensorScale::PerRow {
-        return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
-    }
+    check(model, options)?;
     let format = options.recipe.format();
     let (mut items, mut left) = (Vec::new(), Vec::new());
     let (mut quantized, mut transposed) = (Vec::new(), Vec::new());
-    for entry in model.entries() {
-        let raw = model.raw(&entry.name)?;
-        let name = entry.name;
-        match decide(model, &name, options)? {
+    let decisions = Decisions { model, options, family: Family::of(model) };
+    let mut decoded = Vec::new();
+    for source in sources(model, options.save.layout)? {
+        let decision = decisions.of(&source)?;
+        let Source { name, dtype, shape, encoded, .. } = source;
+        if let Some(format) = encoded {
+            let quantized = matches!(decision, Decision::Quantize(..));
+            decoded.push(Decoded { weight: name.clone(), format, quantized });
+        }
+        match decision {
             Decision::Leave(reason) => {
                 left.push(Unquantized { tensor: name.clone(), reason });
-                items.push(Item::Tensor(TensorSpec { name, dtype: raw.dtype, shape: raw.shape }));
+                let dtype = if encoded.is_some() { Dtype::BF16 } else { dtype };
+                items.push(Item::Tensor(TensorSpec { name, dtype, shape }));
             }
             Decision::Quantize(orientation, shape) => {
                 quantized.push(name.clone());
@@ -181,7 +407,7 @@ pub fn quantize_model(
                 }
                 let global = options.recipe.parameter_of().is_some()
                     && options.scale != TensorScale::OneLevel;
-                let original = Some(raw.dtype);
+                let original = Some(if encoded.is_some() { Dtype::BF16 } else { dtype });
                 let order = match orientation {
                     Orientation::OutputFirst => Order::OutputFirst,
                     Orientation::InputFirst => Order::InputFirst,
@@ -211,18 +437,25 @@ pub fn quantize_model(
     observer.begin(bytes_before);
     let mut scales = Scales::new(model, options, &quantized);
     let interleaved = split::interleaved(model, None);
-    let extras = Extras { interleaved, family: Family::of(model), ..Extras::default() };
+    let kept = kept::tied_head(model).into_iter().collect();
+    let extras = Extras { interleaved, family: decisions.family, kept, ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
     let (mut values, mut underflows) = (0, 0);
     for (at, item) in items.iter().enumerate() {
         save.go_on(observer)?;
         if let Some(next) = items.get(at + 1) {
+            // Weights that are packed have other names and are not read ahead.
             model.prefetch(next.name());
         }
         observer.tensor(item.name());
-        let raw = model.raw(item.name())?;
         match item {
-            Item::Tensor(spec) => save.tensor(&spec.name, raw.data)?,
+            Item::Tensor(spec) => match Encoded::of(model, &spec.name)? {
+                Some(encoded) => {
+                    let values = encoded.decode(model)?;
+                    save.tensor(&spec.name, &encode(&spec.name, &values, FloatType::Bf16)?)?;
+                }
+                None => save.tensor(&spec.name, model.raw(&spec.name)?.data)?,
+            },
             Item::Weight(spec) => {
                 let order = match spec.order {
                     Order::InputFirst => Orientation::InputFirst,
@@ -235,8 +468,12 @@ pub fn quantize_model(
                 save.weight(&tensor.weight)?;
             }
         }
-        observer.done(raw.data.len() as u64);
-        model.release(item.name());
+        let tensors = Encoded::of(model, item.name())?;
+        let tensors = tensors.map_or_else(|| vec![item.name().to_owned()], |x| x.tensors);
+        for name in &tensors {
+            observer.done(model.raw(name)?.data.len() as u64);
+            model.release(name);
+        }
     }
     let device = kernels.map_or("cpu".into(), |kernels| kernels.device().choice().device.clone());
     Ok(QuantizeReport {
@@ -247,6 +484,8 @@ pub fn quantize_model(
         device,
         shared: scales.groups,
         quantized,
+        decoded,
+        architecture: architecture(model, options),
         transposed,
         left,
         values,
@@ -287,7 +526,11 @@ impl<'a> Scales<'a> {
 
     fn of(&mut self, name: &str) -> Result<TensorScale> {
         let (model, recipe) = (self.model, self.options.recipe);
-        let dtype = model.raw(name)?.dtype;
+        // Weights that are decoded are BF16 to compressed-tensors, as they are to who loads them first.
+        let dtype = match Encoded::of(model, name)? {
+            Some(_) => Dtype::BF16,
+            None => model.raw(name)?.dtype,
+        };
         let Some(&group) = self.group_of.get(name) else {
             let by_type = recipe == Recipe::Nvfp4(Nvfp4Recipe::CompressedTensors)
                 && self.options.scale == TensorScale::FromAmax;
@@ -335,6 +578,16 @@ impl fmt::Display for QuantizeReport {
         for group in &self.shared {
             writeln!(f, "one tensor-level scale: {}", group.join(", "))?;
         }
+        writeln!(f, "{}", self.architecture)?;
+        let mut formats: BTreeMap<(&str, bool), usize> = BTreeMap::new();
+        for Decoded { format, quantized, .. } in &self.decoded {
+            *formats.entry((format, *quantized)).or_default() += 1;
+        }
+        for ((from, quantized), count) in formats {
+            let to = if quantized { format } else { "BF16" };
+            writeln!(f, "{count} weights were decoded from {from} and are {to} now")?;
+        }
+        writeln!(f, "inputs are not quantised (W4A16)")?;
         writeln!(
             f,
             "{} weights quantised to {format} by recipe {recipe} on {device}, {} tensors left",

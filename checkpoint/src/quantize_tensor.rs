@@ -1,5 +1,7 @@
 //! Quantising one tensor of a model, and the tensor-level scale that it gets.
 
+use std::borrow::Cow;
+
 use fp4_formats::quantize::Recipe;
 use fp4_formats::recipe::Nvfp4Recipe;
 use fp4_formats::{FloatType, Nvfp4};
@@ -7,8 +9,9 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 
+use super::decode::Encoded;
 use super::error::CheckpointError;
-use super::file::{Checkpoint, RawTensor};
+use super::file::Checkpoint;
 use super::model::Model;
 use super::options::ModelOptions;
 use super::orientation::{Orientation, transposed};
@@ -52,26 +55,25 @@ pub(super) fn quantize_tensor(
     };
     let recipe = options.recipe;
     let how = QuantizeOptions::new(recipe).scale(scale);
-    let file = model.file(&spec.name)?;
-    let raw = file.raw(&spec.name)?;
+    let raw = Floats::of(model, &spec.name)?;
     let copy = match order {
         Orientation::OutputFirst => None,
         Orientation::InputFirst => Some(transposed_bytes(&spec.name, &raw, dims)?),
     };
-    let data = copy.as_deref().unwrap_or(raw.data);
+    let data = copy.as_deref().unwrap_or(&raw.data);
     let matrix = match kernels {
         None => {
             let source = Source::Bytes(float_type(raw.dtype)?, data);
             match quantize_source(&spec.name, source, dims, &how)? {
                 Some(matrix) => matrix,
-                None => return Err(not_finite(&spec.name, file)),
+                None => return Err(not_finite(&spec.name, model.file(&spec.name)?)),
             }
         }
         Some(kernels) => {
             match device::quantize_once(kernels, data, float_type(raw.dtype)?, dims, &how) {
                 // The device knows where; the file says what and at which byte.
                 Err(Error::NonFiniteAt { index, .. }) => {
-                    file.floats(&spec.name)?;
+                    model.file(&spec.name)?.floats(&spec.name)?;
                     return Err(Error::NonFiniteAt { tensor: spec.name.clone(), index }.into());
                 }
                 matrix => matrix?,
@@ -81,8 +83,28 @@ pub(super) fn quantize_tensor(
     let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
     let global = matrix.global();
     let blocks = matrix.into_blocks(&spec.name, dims)?;
-    let weight = Weight { spec: spec.clone(), blocks, global, experts: None, input: None };
+    let (experts, input, inputs) = (None, None, None);
+    let weight = Weight { spec: spec.clone(), blocks, global, experts, input, inputs };
     Ok(Quantized { weight, values, underflows })
+}
+
+/// The elements of a tensor to quantise.
+struct Floats<'a> {
+    dtype: Dtype,
+    data: Cow<'a, [u8]>,
+}
+
+impl<'a> Floats<'a> {
+    /// The tensor as it is stored; one in FP8 or packed integers in F32, all finite.
+    fn of(model: &'a Model, name: &str) -> Result<Self> {
+        let Some(encoded) = Encoded::of(model, name)? else {
+            let raw = model.raw(name)?;
+            return Ok(Self { dtype: raw.dtype, data: raw.data.into() });
+        };
+        let values = encoded.decode(model)?;
+        let data = values.par_iter().flat_map_iter(|value| value.to_le_bytes()).collect();
+        Ok(Self { dtype: Dtype::F32, data: Cow::Owned(data) })
+    }
 }
 
 /// The error for a tensor with an infinity or a NaN. If there is none any more, the file was changed.
@@ -94,7 +116,7 @@ fn not_finite(name: &str, file: &Checkpoint) -> CheckpointError {
 }
 
 /// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
-fn transposed_bytes(name: &str, raw: &RawTensor, dims: Dims) -> Result<Vec<u8>> {
+fn transposed_bytes(name: &str, raw: &Floats<'_>, dims: Dims) -> Result<Vec<u8>> {
     let stored = [dims.cols(), dims.rows()];
     Ok(match raw.dtype {
         Dtype::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
@@ -157,10 +179,9 @@ pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale 
 
 /// The largest magnitude of a float tensor.
 pub(super) fn amax(model: &Model, name: &str) -> Result<f32> {
-    let file = model.file(name)?;
-    let raw = file.raw(name)?;
-    let largest = Source::Bytes(float_type(raw.dtype)?, raw.data).par_maximum();
-    if largest.is_finite() { Ok(largest) } else { Err(not_finite(name, file)) }
+    let raw = Floats::of(model, name)?;
+    let largest = Source::Bytes(float_type(raw.dtype)?, &raw.data).par_maximum();
+    if largest.is_finite() { Ok(largest) } else { Err(not_finite(name, model.file(name)?)) }
 }
 
 /// The float type of a safetensors type.

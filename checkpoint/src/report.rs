@@ -16,6 +16,8 @@ pub enum Severity {
     Error,
     /// The checkpoint may be wrong.
     Warning,
+    /// A difference that changes nothing.
+    Note,
 }
 
 /// A finding of the verification.
@@ -25,7 +27,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Kind, for programs: `missing`, `type`, `shape`, `scale`, `reciprocal`, `nibble-order`,
     /// `scale-order`, `factor`, `shared-scale`, `sqnr`, `rounding`, `rounded-twice`, `differs`,
-    /// `blocks`, `moved-factors`, `transform`, `unread`, `zero-scale`, `orphan`, `unlisted`,
+    /// `blocks`, `element-type`, `moved-factors`, `transform`, `unread`, `zero-scale`, `orphan`, `unlisted`,
     /// `configuration`, `unreadable`.
     pub kind: &'static str,
     /// The tensor, if it concerns one.
@@ -120,6 +122,7 @@ impl fmt::Display for VerifyReport {
             let severity = match finding.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
+                Severity::Note => "note",
             };
             let tensor = shown(finding.tensor.as_deref().unwrap_or("-"));
             writeln!(f, "{severity}: {}: {tensor}: {}", finding.kind, finding.message)?;

@@ -164,9 +164,14 @@ impl Save {
         for (name, value) in &description.files {
             self.json(name, value)?;
         }
-        for path in source.companions()? {
+        for path in source.companions()?.into_iter().chain(contents.extras.beside.clone()) {
             let Some(name) = path.file_name() else { continue };
-            std::fs::copy(&path, self.staging.path().join(name)).map_err(|source| Error::Io {
+            let copy = self.staging.path().join(name);
+            if copy.exists() {
+                let reason = format!("it has the name of a file of the output, {}", copy.display());
+                return Err(CheckpointError::Malformed { path, reason });
+            }
+            std::fs::copy(&path, copy).map_err(|source| Error::Io {
                 action: "copy",
                 path: path.clone(),
                 source,

@@ -15,22 +15,12 @@ use std::fmt;
 use fp4_formats::{BlockFormat, Nvfp4, ScaleLayout, e2m1, e4m3, pack};
 use serde::Serialize;
 
+use super::families;
 use super::weight::{Blocks, Convention, GlobalScale, Weight, module};
 use crate::error::Result;
 use crate::measured::decibels;
 use nvfp4::error::filled;
 use nvfp4::tensor::BlockScaled;
-
-/// Endings of modules that readers join, as in ModelOpt (layers with the same input) and
-/// llmcompressor (`FUSED_LAYER_NAMES`), and in BERT's names.
-const JOINED: [&[&str]; 6] = [
-    &["q_proj", "k_proj", "v_proj"],
-    &["query", "key", "value"],
-    &["gate_proj", "up_proj"],
-    &["w1", "w3"],
-    &["q_a_proj", "kv_a_proj_with_mqa"],
-    &["wq_a", "wkv_a_with_mqa"],
-];
 
 /// Groups of at least two of `names` that readers join, as indices in the order of `names`.
 pub(super) fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<usize>> {
@@ -38,7 +28,7 @@ pub(super) fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<us
     for (at, name) in names.into_iter().enumerate() {
         let of = module(name);
         let (parent, last) = of.rsplit_once('.').unwrap_or(("", of));
-        if let Some(which) = JOINED.iter().position(|joined| joined.contains(&last)) {
+        if let Some(which) = families::joined(last) {
             groups.entry((parent, which, &name[of.len()..])).or_default().push(at);
         }
     }
@@ -251,8 +241,18 @@ mod tests {
             "l.1.moe.experts.3.w3.weight",
             "up_proj.weight",
             "gate_proj.weight",
+            "l.2.linear_attn.in_proj_a.weight",
+            "l.2.linear_attn.in_proj_b.weight",
+            "l.2.linear_attn.in_proj_qkv.weight",
+            "l.2.linear_attn.in_proj_z.weight",
+            "layers.3.attention.wk.weight",
+            "layers.3.attention.wo.weight",
+            "layers.3.attention.wq.weight",
+            "layers.3.attention.wv.weight",
         ];
-        assert_eq!(groups(names), [vec![0, 2], vec![3, 4], vec![7, 9], vec![10, 11]]);
+        let expected: [&[usize]; 7] =
+            [&[0, 2], &[3, 4], &[7, 9], &[10, 11], &[12, 13], &[14, 15], &[16, 18, 19]];
+        assert_eq!(groups(names), expected);
     }
 
     fn weight(codes: Vec<u8>, scales: Vec<u8>, multiplier: f32) -> Weight {
@@ -272,7 +272,14 @@ mod tests {
             expert_scales: false,
         };
         let global = Some(GlobalScale::Multiplier(multiplier));
-        Weight { spec, blocks: blocks.expect("valid"), global, experts: None, input: None }
+        Weight {
+            spec,
+            blocks: blocks.expect("valid"),
+            global,
+            experts: None,
+            input: None,
+            inputs: None,
+        }
     }
 
     fn member(weight: &Weight) -> (GlobalScale, Room) {

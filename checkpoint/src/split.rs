@@ -146,6 +146,8 @@ impl Slice {
                 Blocks::Mxfp4(cut::<Mxfp4>(self, tensor, &spec.name, dims, how)?)
             }
         };
-        Ok(Weight { spec, blocks, global, experts: None, input: whole.input })
+        let own = whole.inputs.as_ref().and_then(|scales| scales.get(self.expert)).copied();
+        let input = own.or(whole.input);
+        Ok(Weight { spec, blocks, global, experts: None, input, inputs: None })
     }
 }

@@ -27,12 +27,17 @@ pub struct Replaced {
     pub kept: Vec<String>,
     /// The old checkpoint's folder, if it could not be removed entirely.
     pub left_behind: Option<PathBuf>,
+    /// Incomplete outputs of killed runs beside it, which were removed.
+    pub removed: Vec<PathBuf>,
 }
 
 impl fmt::Display for Replaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.kept.is_empty() {
             writeln!(f, "kept, as no part of the replaced checkpoint: {}", self.kept.join(", "))?;
+        }
+        for path in &self.removed {
+            writeln!(f, "removed, as a killed run left it: {}", path.display())?;
         }
         match &self.left_behind {
             Some(path) => {
@@ -44,10 +49,15 @@ impl fmt::Display for Replaced {
 }
 
 /// A folder with a temporary name (`.NAME.RANDOM.partial`, beside the final one). It is renamed
-/// when it is complete, and removed otherwise. It remains only if the process is killed.
+/// when it is complete, and removed otherwise. It remains only if the process is killed; the next run for
+/// the same output removes it then.
 #[derive(Debug)]
 pub struct Staging {
     temporary: PathBuf,
+    /// The marker, locked while this run is alive.
+    owner: Option<File>,
+    /// Outputs of killed runs that were removed.
+    removed: Vec<PathBuf>,
     target: PathBuf,
     force: bool,
     committed: bool,
@@ -63,10 +73,12 @@ impl Staging {
     /// [`Error::Io`].
     pub fn create(target: &Path, force: bool) -> Result<Self> {
         check_target(target, force)?;
-        let created = fresh(target, "partial", |path| fs::create_dir(path));
+        let removed = remove_abandoned(target);
+        let created = fresh(target, PARTIAL, create_owned);
         let io = |source| Error::Io { action: "create a folder for", path: target.into(), source };
-        let (temporary, ()) = created.map_err(io)?;
-        Ok(Self { temporary, target: target.into(), force, committed: false })
+        let (temporary, owner) = created.map_err(io)?;
+        let (target, owner) = (target.into(), Some(owner));
+        Ok(Self { temporary, owner, removed, target, force, committed: false })
     }
 
     /// The temporary folder.
@@ -93,6 +105,8 @@ impl Staging {
     pub fn commit(mut self) -> Result<Replaced> {
         check_target(&self.target, self.force)?;
         let io = |source| Error::Io { action: "write", path: self.target.clone(), source };
+        fs::remove_file(self.temporary.join(OWNER)).map_err(io)?;
+        self.owner = None;
         sync_contents(&self.temporary).map_err(io)?;
         let old = if self.target.symlink_metadata().is_ok() {
             Some(exchange(&self.temporary, &self.target).map_err(io)?)
@@ -112,7 +126,8 @@ impl Staging {
         };
         self.committed = true;
         sync_folder(folder_of(&self.target)).map_err(io)?;
-        Ok(old.map(|old| clear(old, &self.target)).unwrap_or_default())
+        let replaced = old.map(|old| clear(old, &self.target)).unwrap_or_default();
+        Ok(Replaced { removed: std::mem::take(&mut self.removed), ..replaced })
     }
 }
 
@@ -123,6 +138,53 @@ impl Drop for Staging {
             let _ = fs::remove_dir_all(&self.temporary);
         }
     }
+}
+
+/// Ending of incomplete outputs.
+const PARTIAL: &str = "partial";
+/// The file that marks a folder as an incomplete output, and that its run has locked. A replaced checkpoint,
+/// which has such a name while it is cleared, has none.
+const OWNER: &str = ".nvfp4-partial";
+
+/// Makes a folder with a locked marker.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if another run took it for an abandoned one before it was locked.
+fn create_owned(path: &Path) -> io::Result<File> {
+    fs::create_dir(path)?;
+    let marker = path.join(OWNER);
+    let owner = File::create_new(&marker)?;
+    // Without locks, nobody can lock it later either, and so nobody removes it.
+    if owner.lock().is_ok() && !marker.exists() {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
+    Ok(owner)
+}
+
+/// Removes incomplete outputs for `target` whose runs are gone: their markers are not locked. Best effort,
+/// since they are in nobody's way.
+fn remove_abandoned(target: &Path) -> Vec<PathBuf> {
+    let Some(name) = target.file_name().map(OsStr::to_string_lossy) else { return Vec::new() };
+    let is_abandoned = |path: &PathBuf| {
+        let own = path.file_name().unwrap_or_default().to_string_lossy();
+        let random = own
+            .strip_prefix('.')
+            .and_then(|rest| rest.strip_prefix(&*name))
+            .and_then(|rest| rest.strip_prefix('.'))
+            .and_then(|rest| rest.strip_suffix(PARTIAL)?.strip_suffix('.'));
+        let digits = |text: &str| text.len() == 16 && text.chars().all(|c| c.is_ascii_hexdigit());
+        if !random.is_some_and(digits) {
+            return false;
+        }
+        let Ok(marker) = File::open(path.join(OWNER)) else { return false };
+        // The lock is held until the folder is gone, so that its run, if it is just beginning, sees that.
+        marker.try_lock().is_ok() && fs::remove_dir_all(path).is_ok()
+    };
+    let entries = fs::read_dir(folder_of(target)).into_iter().flatten().flatten();
+    let mut removed: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(is_abandoned).collect();
+    removed.sort();
+    removed
 }
 
 fn check_target(target: &Path, force: bool) -> Result<()> {
@@ -248,7 +310,7 @@ fn clear(old: PathBuf, new: &Path) -> Replaced {
         fs::remove_dir(&old)
     })();
     kept.sort();
-    Replaced { kept, left_behind: cleared.is_err().then_some(old) }
+    Replaced { removed: Vec::new(), kept, left_behind: cleared.is_err().then_some(old) }
 }
 
 /// Whether a file of this name belongs to a checkpoint, and to none but one.
@@ -360,7 +422,11 @@ mod tests {
         let replaced = staging.commit().expect("committed");
         assert_eq!(
             replaced,
-            Replaced { kept: vec!["notes.md".into(), "results".into()], left_behind: None }
+            Replaced {
+                kept: vec!["notes.md".into(), "results".into()],
+                left_behind: None,
+                removed: Vec::new()
+            }
         );
         assert_eq!(scratch.names(), ["out"]);
         let inside = Scratch(target.clone());
@@ -383,6 +449,29 @@ mod tests {
         let left = replaced.left_behind.expect("it has a folder that is no part of a checkpoint");
         assert!(left.join("config.json/a folder has this name").is_file());
         assert!(target.join("config.json").is_file());
+    }
+
+    /// What a killed run leaves is removed by the next for the same output, unless its run is alive or it is a
+    /// replaced checkpoint, which has no marker.
+    #[test]
+    fn abandoned_outputs_are_removed() {
+        let scratch = Scratch::new();
+        let target = scratch.0.join("out");
+        let alive = Staging::create(&target, false).expect("a folder");
+        let abandoned = scratch.0.join(".out.0123456789abcdef.partial");
+        fill(&abandoned, &[OWNER, "model.safetensors"]);
+        let replaced = scratch.0.join(".out.0123456789abcdee.partial");
+        fill(&replaced, &["model.safetensors", "notes"]);
+        let of_another = scratch.0.join(".out2.0123456789abcdef.partial");
+        fill(&of_another, &[OWNER]);
+        let next = Staging::create(&target, false).expect("a folder");
+        assert!(alive.path().is_dir() && replaced.is_dir() && of_another.is_dir());
+        assert!(!abandoned.exists());
+        fill(next.path(), &["model.safetensors"]);
+        let done = next.commit().expect("committed");
+        assert_eq!(done.removed, [abandoned]);
+        assert_eq!(fs::read_dir(&target).expect("a folder").count(), 1);
+        assert!(done.to_string().starts_with("removed, as a killed run left it: "));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::model::Model;
 use super::parts::{Layout, Parts};
-use super::pattern::Pattern;
+use super::pattern::Patterns;
 use super::weight::module;
 
 /// The quantisation of a layer's inputs when it is run.
@@ -28,9 +28,9 @@ pub enum Inputs {
 }
 
 impl Inputs {
-    /// Reads the inputs of a weight, from the configuration or, if it says nothing, from whether
-    /// there is a scale for them.
-    pub(super) fn of(model: &Model, layout: Layout, part: &Parts) -> Self {
+    /// Reads the inputs of a weight, from the configuration, whose groups are given, or, if it says nothing,
+    /// from whether there is a scale for them.
+    pub(super) fn of(model: &Model, layout: Layout, groups: &[Group<'_>], part: &Parts) -> Self {
         let stored = if part.input.is_some() { Self::Calibrated } else { Self::Float };
         let of = module(&part.name);
         match layout {
@@ -39,13 +39,10 @@ impl Inputs {
                 Some(algorithm) if algorithm.starts_with("W4A8_") => Self::Fp8,
                 _ => stored,
             },
-            Layout::CompressedTensors => {
-                let groups = Group::all(model);
-                match Group::of(&groups, of) {
-                    Some(group) => group.inputs().unwrap_or(stored),
-                    None => stored,
-                }
-            }
+            Layout::CompressedTensors => match Group::of(groups, of) {
+                Some(group) => group.inputs().unwrap_or(stored),
+                None => stored,
+            },
             Layout::TorchAo => {
                 let stated: Value = described(model, &part.name)
                     .and_then(|text| serde_json::from_str(text).ok())
@@ -118,7 +115,7 @@ pub(super) struct Group<'a> {
     /// The group as it is stated.
     pub stated: &'a Value,
     /// Layers by name.
-    targets: Vec<Pattern>,
+    targets: Patterns<'a>,
     /// Whether it has all linear layers that no other group names.
     linear: bool,
 }
@@ -130,7 +127,7 @@ impl<'a> Group<'a> {
             let targets = stated["targets"].as_array().into_iter().flatten();
             let targets: Vec<&str> = targets.filter_map(Value::as_str).collect();
             let linear = targets.contains(&"Linear");
-            let targets = targets.into_iter().map(Pattern::of_compressed_tensors).collect();
+            let targets = Patterns::of_compressed_tensors(targets);
             Self { name, stated, targets, linear }
         };
         groups.into_iter().flatten().map(group).collect()
@@ -138,13 +135,13 @@ impl<'a> Group<'a> {
 
     /// The group of a module: one that names it, or else one of all linear layers.
     pub fn of<'g>(groups: &'g [Self], module: &str) -> Option<&'g Self> {
-        let named = |group: &&Self| group.targets.iter().any(|target| target.matches(module));
+        let named = |group: &&Self| group.targets.find(module).is_some();
         groups.iter().find(named).or_else(|| groups.iter().find(|group| group.linear))
     }
 
     /// Targets that cannot be compared with names.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
-        self.targets.iter().filter_map(Pattern::unknown)
+        self.targets.unknown()
     }
 
     fn inputs(&self) -> Option<Inputs> {

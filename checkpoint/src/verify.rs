@@ -8,10 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use half::{bf16, f16};
+use safetensors::tensor::Dtype;
+
 use super::configuration;
 use super::counterpart::Counterpart;
+use super::decode::{self, Encoded};
 use super::error::CheckpointError;
-use super::load::{load, outline};
+use super::load::{load, outline, reciprocal};
 use super::measured::{Measured, largest, reordered, split, swapped};
 use super::model::Model;
 use super::others::{self, OtherFormat, OtherLayer};
@@ -33,9 +37,6 @@ pub const LEAST_SQNR_DB: f64 = 8.0;
 
 /// Difference by which another interpretation must be better to be named as the explanation.
 const CLEARLY_BETTER_DB: f64 = 6.0;
-
-/// Plausible largest magnitudes of a tensor of weights.
-const PLAUSIBLE: std::ops::RangeInclusive<f32> = 1e-6..=1e3;
 
 /// The measurements against the original.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,6 +138,20 @@ pub fn verify_with(
     })
 }
 
+fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
+/// Whether two models have the same finite values in a float tensor, or the same bytes.
+fn same_values(model: &Model, original: &Model, name: &str) -> bool {
+    let (Ok(after), Ok(before)) = (model.raw(name), original.raw(name)) else { return false };
+    if after.dtype == before.dtype {
+        return after.data == before.data;
+    }
+    let values = |model: &Model| decode::values(model, name).ok().map(|tensor| tensor.values);
+    values(model).is_some_and(|values_after| values(original) == Some(values_after))
+}
+
 struct Check<'a> {
     model: &'a Model,
     original: Option<&'a Model>,
@@ -191,7 +206,12 @@ impl Check<'_> {
             Layout::GptOss => "mxfp4",
         };
         let stated = self.model.quantization_config().and_then(|x| x["quant_method"].as_str());
-        if let Some(stated) = stated.filter(|stated| *stated != expected) {
+        // ModelOpt's own file says what the method of a first quantisation in config.json does not.
+        let of_layout = |method: &str| ["compressed-tensors", "torchao", "mxfp4"].contains(&method);
+        let by_file = self.layout == Layout::ModelOpt && self.model.hf_quant_config().is_some();
+        if let Some(stated) =
+            stated.filter(|stated| *stated != expected && (!by_file || of_layout(stated)))
+        {
             let message = format!(
                 "config.json says quant_method `{stated}`, the tensors are {}'s",
                 self.layout
@@ -225,14 +245,22 @@ impl Check<'_> {
 
     /// Findings for missing tensors and for tensors that belong to no weight.
     fn names(&mut self, parts: &[Parts]) {
+        for path in self.model.beside() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let message =
+                "the index names no tensor of this file, so that it is not checked".into();
+            self.add(Severity::Warning, "unlisted", name, message);
+        }
         for name in self.model.unlisted() {
             let message = "it is in a file, but not in the index".to_owned();
             self.add(Severity::Warning, "unlisted", name.clone(), message);
         }
         let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
+        let others: BTreeSet<String> =
+            self.others.iter().map(|other| other.module.clone()).collect();
         let orphan = |name: &&str| {
             let ending = ["weight_scale", "weight_scale_2", "weight_global_scale", "_scales"];
-            let other = self.others.iter().any(|other| other.module == module(name));
+            let other = others.contains(module(name));
             !other && !pieces.contains(name) && ending.iter().any(|ending| name.ends_with(ending))
         };
         let model = self.model;
@@ -250,13 +278,38 @@ impl Check<'_> {
         let biases = compared.iter().map(|name| format!("{name}_bias"));
         let biases: Vec<String> = biases.filter(|name| !model.contains(name)).collect();
         compared.extend(biases);
-        let other = |name: &str| self.others.iter().any(|other| other.module == module(name));
+        // Tensors of the original that hold encoded weights; of those that are floats here, the values.
+        for name in original.names() {
+            let encoded = original.raw(name).ok().and_then(|raw| {
+                let weight = decode::weight_of(name, raw.dtype, raw.shape.len())?;
+                Encoded::of(original, &weight).ok().flatten()
+            });
+            let Some(encoded) = encoded else { continue };
+            let quantised = compared.contains(&encoded.name);
+            if !quantised && model.raw(&encoded.name).is_ok_and(|raw| is_float(raw.dtype)) {
+                self.decoded(original, &encoded);
+                compared.insert(encoded.name.clone());
+            }
+            if quantised || compared.contains(&encoded.name) {
+                compared.extend(encoded.tensors);
+            }
+        }
+        let other = |name: &str| others.contains(module(name));
         let left = |name: &&str| !compared.contains(*name) && !other(name);
         let names: Vec<&str> = original.names().filter(left).collect();
         for name in names {
             let (Ok(before), after) = (original.raw(name), model.raw(name)) else { continue };
             match after {
                 Err(error) => self.unreadable(name, &error),
+                Ok(after) if after.shape == before.shape && same_values(model, original, name) => {
+                    if after.dtype != before.dtype {
+                        let message = format!(
+                            "it is {:?}, in the original {:?}, with the same values",
+                            after.dtype, before.dtype
+                        );
+                        self.add(Severity::Note, "element-type", name.to_owned(), message);
+                    }
+                }
                 Ok(after) if (after.dtype, &after.shape) != (before.dtype, &before.shape) => {
                     let message = format!(
                         "it is {:?} {:?}, in the original {:?} {:?}",
@@ -274,6 +327,31 @@ impl Check<'_> {
                 }
                 Ok(_) => {}
             }
+        }
+    }
+
+    /// A finding if a weight of floats has other values than an encoded one, rounded to its type.
+    fn decoded(&mut self, original: &Model, encoded: &Encoded) {
+        let name = encoded.name.as_str();
+        let both = || -> Result<bool> {
+            let before = encoded.decode(original)?;
+            let after = self.model.file(name)?.floats(name)?;
+            let round = |value: f32| match self.model.raw(name).map(|raw| raw.dtype) {
+                Ok(Dtype::BF16) => bf16::from_f32(value).to_f32(),
+                Ok(Dtype::F16) => f16::from_f32(value).to_f32(),
+                _ => value,
+            };
+            let same = before.iter().zip(&after.values).all(|(&x, &y)| round(x) == y);
+            Ok(same && after.shape == encoded.shape)
+        };
+        match both() {
+            Ok(true) => {}
+            Ok(false) => {
+                let message =
+                    format!("it differs from the original, which is {}", encoded.format());
+                self.add(Severity::Error, "differs", name.to_owned(), message);
+            }
+            Err(error) => self.unreadable(name, &error),
         }
     }
 
@@ -344,7 +422,7 @@ impl Check<'_> {
             let message = "its blocks run along the output dimension, which no product can use";
             self.add(Severity::Warning, "blocks", part.name.clone(), message.into());
         }
-        self.reciprocal(part, weight.global, largest);
+        self.reciprocal(part, &weight, largest);
         let mut found = WeightCheck {
             name: part.name.clone(),
             format: part.format.name(),
@@ -367,14 +445,10 @@ impl Check<'_> {
         Ok(found)
     }
 
-    /// A divisor read as a multiplier makes weights of 10^6 and more out of ordinary ones.
-    fn reciprocal(&mut self, part: &Parts, global: Option<GlobalScale>, largest: f32) {
-        let Some(global) = global else { return };
-        let (multiplier, stored) = (global.multiplier(), global.stored(self.layout.convention()));
-        let (as_is, inverted) = (largest * multiplier, largest / multiplier);
-        if largest == 0.0 || PLAUSIBLE.contains(&as_is) || !PLAUSIBLE.contains(&inverted) {
-            return;
-        }
+    /// A tensor-level scale in the other convention.
+    fn reciprocal(&mut self, part: &Parts, weight: &Weight, largest: f32) {
+        let Some((global, as_is, inverted)) = reciprocal(weight, largest) else { return };
+        let stored = global.stored(self.layout.convention());
         let (is, belongs) = match global {
             GlobalScale::Multiplier(_) => ("divisor", "multiplier"),
             GlobalScale::Divisor(_) => ("multiplier", "divisor"),

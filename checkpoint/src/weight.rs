@@ -86,8 +86,10 @@ pub struct Weight {
     pub global: Option<GlobalScale>,
     /// The tensor-level scale of each expert, where they are stored one by one.
     pub experts: Option<Vec<GlobalScale>>,
-    /// The scale of the layer's input, from calibration.
+    /// The scale of the layer's input, from calibration; the largest where each expert has its own.
     pub input: Option<GlobalScale>,
+    /// The scale of each expert's input, where they are stored one by one.
+    pub inputs: Option<Vec<GlobalScale>>,
 }
 
 impl Weight {
@@ -136,6 +138,9 @@ impl Weight {
         own.spec.shape = shape[leading..].to_vec();
         if let (Cut::Experts, Some(scales)) = (cut, &self.experts) {
             own.experts = Some(scales[part.experts(scales.len())?].to_vec());
+        }
+        if let (Cut::Experts, Some(scales)) = (cut, &self.inputs) {
+            own.inputs = Some(scales[part.experts(scales.len())?].to_vec());
         }
         Ok(Self { blocks, ..own })
     }

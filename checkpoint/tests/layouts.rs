@@ -210,11 +210,11 @@ fn torchao_scales_may_be_swizzled() {
             assert_eq!(linear.blocks, swizzled.blocks, "{}", format.name());
         }
     }
-    // Only TorchAO has them, and only for matrices.
+    // Only TorchAO and ModelOpt have them.
     let model = Model::open(&source).expect("a model");
-    let mut modelopt = options(Format::Nvfp4, Layout::ModelOpt);
-    modelopt.save.scales = ScaleLayout::Blocked128x4;
-    let error = quantize_model(&model, &modelopt, &folder.file("no"), None, &mut ());
+    let mut linear = options(Format::Nvfp4, Layout::CompressedTensors);
+    linear.save.scales = ScaleLayout::Blocked128x4;
+    let error = quantize_model(&model, &linear, &folder.file("no"), None, &mut ());
     let error = error.expect_err("not in this layout");
     assert!(matches!(error, CheckpointError::Unsupported { .. }), "{error}");
 }

@@ -417,6 +417,9 @@ pub struct BenchQuantize {
 /// block. Everything else is copied, as are the folder's other files. Memory holds one tensor at a
 /// time. The output appears complete or not at all.
 #[derive(Debug, ClapArgs)]
+#[command(mut_arg("out", |out| {
+    out.required(false).required_unless_present("list").default_value_if("list", "true", ".")
+}))]
 pub struct Quantize {
     /// A .safetensors file, an index, or a folder that has either.
     pub model: PathBuf,
@@ -434,12 +437,16 @@ pub struct Quantize {
     #[arg(long)]
     pub one_level: bool,
     /// Tensors to leave as they are; * and ? stand for any characters and for one. Can be
-    /// repeated; adds to the built-in list of embeddings, output heads and routers.
+    /// repeated; adds to the built-in lists of embeddings, output heads, routers, encoders of images and
+    /// other tensors, by architecture; --list shows them.
     #[arg(long, value_name = "PATTERN")]
     pub exclude: Vec<String>,
-    /// Ignore the built-in list.
+    /// Ignore the built-in lists: the general one and that of the model's architecture.
     #[arg(long)]
     pub no_default_excludes: bool,
+    /// Write nothing: print for every tensor what would become of it and why.
+    #[arg(long)]
+    pub list: bool,
     /// gpt-oss: quantise other weights than experts too, which its readers do not expect.
     #[arg(long)]
     pub all_layers: bool,
@@ -472,6 +479,10 @@ pub struct Convert {
     /// have room for; otherwise block scales are rounded, and the error is printed.
     #[arg(long)]
     pub share_scales: bool,
+    /// Give experts whose scale of inputs is zero or not finite, because calibration never reached them,
+    /// the largest of the same layer's experts.
+    #[arg(long)]
+    pub repair_input_scales: bool,
     #[command(flatten)]
     pub output: CheckpointOutput,
 }
@@ -498,7 +509,7 @@ pub struct CheckpointOutput {
     /// modelopt, compressed-tensors, torchao, or gpt-oss (mxfp4).
     #[arg(long)]
     pub layout: Layout,
-    /// Store block scales in 128x4 tiles; torchao only.
+    /// Store block scales in 128x4 tiles; torchao, and modelopt's matrices in nvfp4.
     #[arg(long)]
     pub swizzled: bool,
     #[command(flatten)]

@@ -32,10 +32,14 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
         options.experts_only = false;
     }
     if args.no_default_excludes {
-        options.exclude.clear();
+        options.default_excludes = false;
     }
     options.exclude.extend(args.exclude.iter().cloned());
     let model = Model::open(&args.model)?;
+    if args.list {
+        print(&checkpoint::plan_quantize(&model, &options)?, args.output.folder.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let kernels = match &args.device {
         Some(request) => Some(Device::open(request)?.kernels(args.kernels.as_deref())?),
         None => None,
@@ -53,6 +57,7 @@ pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
     let mut bar = Bar::new();
     let mut options = save_options(&args.output);
     options.share_scales = args.share_scales;
+    options.repair_input_scales = args.repair_input_scales;
     let out = &args.output.folder.out;
     let report = checkpoint::convert_model(&model, args.format, &options, out, &mut bar)?;
     drop(bar);

@@ -1,0 +1,19 @@
+//! Llama.
+
+use super::{Architecture, GENERAL};
+
+/// Llama 2 and 3 and models with their classes.
+pub(super) const LLAMA: Architecture = Architecture {
+    name: "Llama",
+    model_types: &["llama", "smollm3", "granite", "olmo2", "olmo3", "exaone4"],
+    classes: &["LlamaForCausalLM"],
+    ..GENERAL
+};
+
+/// Llama 4, whose experts are `[experts, K, N]`.
+pub(super) const LLAMA4: Architecture = Architecture {
+    name: "Llama 4",
+    model_types: &["llama4", "llama4_text"],
+    classes: &["Llama4ForCausalLM", "Llama4ForConditionalGeneration"],
+    ..GENERAL
+};

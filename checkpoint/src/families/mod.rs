@@ -1,0 +1,170 @@
+//! Architectures as data: which weights readers join, which stay floats, where experts lie and what other
+//! formats call them. One file per family; a new one is a file and a line in [`ALL`].
+
+mod bert;
+mod deepseek;
+mod gemma;
+mod glm;
+mod gpt2;
+mod gpt_oss;
+mod hunyuan;
+mod llama;
+mod minimax;
+mod mistral;
+mod mixtral;
+mod nemotron;
+mod phi;
+mod qwen;
+mod qwen_next;
+mod t5;
+mod vision;
+
+use serde_json::Value;
+
+use super::model::Model;
+use super::pattern;
+
+/// Tensors that stay as they are, by a pattern over names, and the reason.
+pub(super) type Kept = (&'static str, &'static str);
+
+/// The names that ModelOpt's export gives an expert's gate, up and down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExpertNames {
+    /// `gate_proj`, `up_proj`, `down_proj`.
+    General,
+    /// `w1`, `w3`, `w2`.
+    Numbered,
+    /// All experts in one tensor, `gate_up_proj` and `down_proj`.
+    Joint,
+}
+
+/// A family of models that are built alike.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Architecture {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// Values of `model_type` in `config.json`.
+    pub model_types: &'static [&'static str],
+    /// Classes in `architectures` of `config.json`.
+    pub classes: &'static [&'static str],
+    /// Endings of modules that readers join, besides the general ones.
+    pub joined: &'static [&'static [&'static str]],
+    /// Tensors that stay floats, besides the general ones.
+    pub floats: &'static [Kept],
+    /// Its experts in ModelOpt's export.
+    pub experts: ExpertNames,
+}
+
+/// A family in which nothing differs from the general rules.
+const GENERAL: Architecture = Architecture {
+    name: "",
+    model_types: &[],
+    classes: &[],
+    joined: &[],
+    floats: &[],
+    experts: ExpertNames::General,
+};
+
+/// All known families.
+const ALL: [&Architecture; 18] = [
+    &bert::BERT,
+    &deepseek::DEEPSEEK,
+    &gemma::GEMMA,
+    &glm::GLM,
+    &gpt2::GPT2,
+    &gpt_oss::GPT_OSS,
+    &hunyuan::HUNYUAN,
+    &llama::LLAMA,
+    &llama::LLAMA4,
+    &minimax::MINIMAX,
+    &mistral::MISTRAL,
+    &mixtral::MIXTRAL,
+    &nemotron::NEMOTRON,
+    &phi::PHI,
+    &qwen::QWEN,
+    &qwen_next::QWEN_NEXT,
+    &t5::T5,
+    &vision::VISION,
+];
+
+/// Endings of modules that readers of any model join, as in ModelOpt (layers with the same input) and
+/// llmcompressor (`FUSED_LAYER_NAMES`).
+const JOINED: [&[&str]; 4] = [
+    &["q_proj", "k_proj", "v_proj"],
+    &["gate_proj", "up_proj"],
+    &["w1", "w3"],
+    &["q_a_proj", "kv_a_proj_with_mqa"],
+];
+
+/// Returns the index of the first table of joined modules that has this ending, among those of all families.
+pub(super) fn joined(ending: &str) -> Option<usize> {
+    let tables = JOINED.iter().chain(ALL.iter().flat_map(|family| family.joined));
+    tables.into_iter().position(|table| table.contains(&ending))
+}
+
+impl Architecture {
+    /// The family of this `model_type` or class.
+    pub fn find(types: &[&str], classes: &[&str]) -> Option<&'static Self> {
+        ALL.into_iter().find(|family| {
+            family.model_types.iter().any(|kind| types.contains(kind))
+                || family.classes.iter().any(|class| classes.contains(class))
+        })
+    }
+
+    /// The reason why a tensor stays floats in this family.
+    pub fn keeps(&self, name: &str) -> Option<&'static Kept> {
+        self.floats.iter().find(|(pattern, _)| pattern::matches(pattern, name))
+    }
+}
+
+/// `model_type` and `architectures` of `config.json`.
+pub(super) fn stated(model: &Model) -> (Vec<&str>, Vec<&str>) {
+    let Some(config) = model.config() else { return (Vec::new(), Vec::new()) };
+    let types = [&config["model_type"], &config["text_config"]["model_type"]];
+    let classes = config["architectures"].as_array().into_iter().flatten();
+    (
+        types.into_iter().filter_map(Value::as_str).collect(),
+        classes.filter_map(Value::as_str).collect(),
+    )
+}
+
+/// Whether a tensor belongs to a layer past the model's own: `num_nextn_predict_layers` layers that predict
+/// further tokens follow them under the same names.
+pub(super) fn predicts(model: &Model, name: &str) -> bool {
+    let Some(config) = model.config() else { return false };
+    let number = |key: &str| {
+        let values = [&config[key], &config["text_config"][key]];
+        values.into_iter().find_map(Value::as_u64)
+    };
+    let (Some(layers), Some(1..)) =
+        (number("num_hidden_layers"), number("num_nextn_predict_layers"))
+    else {
+        return false;
+    };
+    let mut parts = name.split('.');
+    let found = parts.any(|part| part == "layers");
+    found && parts.next().and_then(|index| index.parse().ok()).is_some_and(|at: u64| at >= layers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model_type of two families, or a join that another table has too, would be found in one only.
+    #[test]
+    fn tables_do_not_contradict_each_other() {
+        let mut kinds: Vec<&str> = ALL
+            .iter()
+            .flat_map(|family| family.model_types.iter().chain(family.classes))
+            .copied()
+            .collect();
+        let mut endings: Vec<&str> = JOINED.iter().copied().flatten().copied().collect();
+        endings.extend(ALL.iter().flat_map(|family| family.joined.iter().copied().flatten()));
+        for names in [&mut kinds, &mut endings] {
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
+    }
+}
