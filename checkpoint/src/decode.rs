@@ -436,13 +436,13 @@ fn block_of(model: &Model, name: &str, shape: &[usize], scales: &str) -> Result<
     if count == 1 || (batch > 1 && count == batch) {
         return Ok([rows.max(1), cols.max(1)]);
     }
-    let down_and_across = match stored.as_slice() {
-        &[down, 1, across, 1] if batch == 1 => Some([down, across]),
-        &[down] if batch == 1 && down == rows => Some([down, 1]),
-        &[ref of @ .., down, across] if of.iter().product::<usize>() == batch => {
+    let down_and_across = match *stored.as_slice() {
+        [down, 1, across, 1] if batch == 1 => Some([down, across]),
+        [down] if batch == 1 && down == rows => Some([down, 1]),
+        [ref of @ .., down, across] if of.iter().product::<usize>() == batch => {
             Some([down, across])
         }
-        &[experts, down] if batch > 1 && experts == batch && down == rows => Some([down, 1]),
+        [experts, down] if batch > 1 && experts == batch && down == rows => Some([down, 1]),
         _ => None,
     };
     let stated = stated_block(model);

@@ -9,6 +9,7 @@
 //! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
 //! | `decode` | weights in FP8 and packed integers as floats |
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
 //! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
@@ -75,12 +76,14 @@ mod configuration;
 mod contents;
 mod convert;
 mod counterpart;
+mod decide;
 mod decode;
 mod dequantize;
 mod error;
 mod exact;
 mod experts;
 mod families;
+mod fate;
 mod file;
 mod gpt_oss;
 mod groups;
@@ -119,6 +122,7 @@ pub use convert::{ConvertReport, SharedGroup, convert_model};
 pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
 pub use error::{CheckpointError, Result};
 pub use exact::to_nvfp4;
+pub use fate::{Fate, QuantizePlan, plan_quantize};
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
 pub use inspect::{Contents, WeightEntry, inspect};
 pub use load::{Outline, load, outline};
@@ -129,9 +133,7 @@ pub use options::{DEFAULT_EXCLUDES, ModelOptions, SHARD_BYTES, SaveOptions};
 pub use others::{OtherFormat, OtherLayer};
 pub use parts::{Content, Layout, Parts, Piece};
 pub use products::ProductNoise;
-pub use quantize::{
-    Decoded, Fate, QuantizePlan, QuantizeReport, Unquantized, plan_quantize, quantize_model,
-};
+pub use quantize::{Decoded, QuantizeReport, Unquantized, quantize_model};
 pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, Saved};
 pub use shared::{Misread, Unshared};

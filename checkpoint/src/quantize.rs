@@ -11,18 +11,16 @@ use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::contents::Extras;
-use super::decode::{self, Encoded};
+use super::decide::{Decision, Decisions, Source, architecture, check, sources};
+use super::decode::Encoded;
 use super::dequantize::encoded as encode;
 use super::error::CheckpointError;
 use super::experts::Family;
-use super::families::{self, Kept};
 use super::kept;
 use super::model::Model;
-use super::options::{DEFAULT_EXCLUDES, ModelOptions};
-use super::orientation::{EXPERTS, Orientation};
-use super::others;
+use super::options::ModelOptions;
+use super::orientation::Orientation;
 use super::parts::Layout;
-use super::pattern;
 use super::plan::Item;
 use super::quantize_tensor::{amax, quantize_tensor, scale_for};
 use super::report::shown;
@@ -88,276 +86,6 @@ pub struct Decoded {
     pub format: &'static str,
     /// Whether it is quantised in the output, which otherwise has it in BF16.
     pub quantized: bool,
-}
-
-/// The fate of a tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fate {
-    /// The tensor, under the name that it has as floats.
-    pub tensor: String,
-    /// Its type in the input.
-    pub from: String,
-    /// Its shape as floats.
-    pub shape: Vec<usize>,
-    /// What becomes of it.
-    pub to: String,
-    /// Why.
-    pub reason: String,
-}
-
-/// What [`quantize_model`] would do, as `--list` prints it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct QuantizePlan {
-    /// The input.
-    pub source: String,
-    /// What is known of the architecture.
-    pub architecture: String,
-    /// Every tensor, in the order of the files.
-    pub tensors: Vec<Fate>,
-    /// Weights that get one tensor-level scale.
-    pub shared: Vec<Vec<String>>,
-}
-
-/// A tensor of the input.
-struct Source {
-    /// Its name as floats.
-    name: String,
-    /// Its type, F32 where it is encoded.
-    dtype: Dtype,
-    shape: Vec<usize>,
-    /// Its type in words.
-    stored: String,
-    /// Its format if it is in FP8 or packed integers.
-    encoded: Option<&'static str>,
-}
-
-/// The tensors of a model, those of encoded weights as one each.
-///
-/// # Errors
-/// [`CheckpointError::Unsupported`] for weights in formats that are not read: copied, they would be among
-/// those of which the output's configuration says that they are in this crate's formats.
-fn sources(model: &Model, layout: Layout) -> Result<Vec<Source>> {
-    let mut parts: BTreeMap<String, Option<Encoded>> = BTreeMap::new();
-    for entry in model.entries() {
-        let raw = model.raw(&entry.name)?;
-        let Some(weight) = decode::weight_of(&entry.name, raw.dtype, raw.shape.len()) else {
-            continue;
-        };
-        if let Some(encoded) = Encoded::of(model, &weight)? {
-            parts.extend(encoded.tensors.iter().skip(1).map(|name| (name.clone(), None)));
-            parts.insert(entry.name, Some(encoded));
-        }
-    }
-    let unread = others::find(model, &[]).into_iter().find(|x| !parts.contains_key(&x.weight));
-    if let Some(other) = unread {
-        return Err(CheckpointError::Unsupported {
-            layout: layout.name(),
-            tensor: other.weight,
-            reason: format!(
-                "it is quantised already, in {}, which is not read and which the output's \
-                 configuration cannot describe",
-                other.format.name()
-            ),
-        });
-    }
-    let mut sources = Vec::new();
-    for entry in model.entries() {
-        let raw = model.raw(&entry.name)?;
-        let stored = format!("{:?}", raw.dtype);
-        match parts.remove(&entry.name) {
-            Some(Some(encoded)) => sources.push(Source {
-                encoded: Some(encoded.format()),
-                name: encoded.name,
-                dtype: Dtype::F32,
-                shape: encoded.shape,
-                stored,
-            }),
-            Some(None) => {}
-            None => sources.push(Source {
-                name: entry.name,
-                dtype: raw.dtype,
-                shape: raw.shape,
-                stored,
-                encoded: None,
-            }),
-        }
-    }
-    Ok(sources)
-}
-
-/// Decides which tensors of a model are quantised.
-struct Decisions<'a> {
-    model: &'a Model,
-    options: &'a ModelOptions,
-    family: Family,
-}
-
-/// The decision about a tensor.
-enum Decision {
-    Leave(String),
-    /// Quantise it, with this shape once it is `[.., N, K]`.
-    Quantize(Orientation, Vec<usize>),
-}
-
-impl Decisions<'_> {
-    /// Returns the reason why a tensor is not quantised; `None` if it is.
-    fn reason_to_leave(&self, Source { name, dtype, shape, .. }: &Source) -> Option<String> {
-        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            return Some(format!("type {dtype:?}"));
-        }
-        let is_weight = match shape.len() {
-            2 => name.ends_with(".weight") || name.ends_with("_weight"),
-            // Experts in one tensor go without the ending.
-            3 => name.ends_with("weight") || name.ends_with(EXPERTS),
-            _ => false,
-        };
-        if !is_weight {
-            return Some("no matrix called weight".into());
-        }
-        let excluded = self.options.exclude.iter();
-        if let Some(pattern) = excluded.into_iter().find(|pattern| pattern::matches(pattern, name))
-        {
-            return Some(format!("excluded by {pattern}"));
-        }
-        if self.options.default_excludes {
-            let matching = |kept: &&Kept| pattern::matches(kept.0, name);
-            let by_family = match self.family {
-                Family::Known(architecture) => architecture.keeps(name),
-                Family::Unknown | Family::Other => None,
-            };
-            if let Some((pattern, why)) =
-                by_family.or_else(|| DEFAULT_EXCLUDES.iter().find(matching))
-            {
-                return Some(format!("excluded by {pattern}: {why}"));
-            }
-            if families::predicts(self.model, name) {
-                return Some("a multi-token predictor, past num_hidden_layers".into());
-            }
-        }
-        if self.options.experts_only && shape.len() != 3 {
-            return Some("no experts".into());
-        }
-        shape.contains(&0).then(|| "no elements".into())
-    }
-
-    fn of(&self, source: &Source) -> Result<Decision> {
-        if let Some(reason) = self.reason_to_leave(source) {
-            return Ok(Decision::Leave(reason));
-        }
-        let Source { name, shape, .. } = source;
-        let orientation = Orientation::of(self.model, name, shape)?;
-        let stored = shape;
-        let shape = orientation.output_first(shape);
-        let (cols, block) =
-            (shape.last().copied().unwrap_or(0), self.options.recipe.format().block() as usize);
-        if !cols.is_multiple_of(block) {
-            return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
-        }
-        let layout = self.options.save.layout;
-        if orientation == Orientation::InputFirst && layout == Layout::TorchAo {
-            return Err(CheckpointError::Unsupported {
-                layout: layout.name(),
-                tensor: name.clone(),
-                reason: format!(
-                    "it is {stored:?}, [experts, K, N], and no reader of this layout is known to \
-                     expect its blocks transposed, [experts, N, K]"
-                ),
-            });
-        }
-        Ok(Decision::Quantize(orientation, shape))
-    }
-}
-
-/// The family in words, and what follows from it.
-fn architecture(model: &Model, options: &ModelOptions) -> String {
-    let (types, classes) = families::stated(model);
-    let named = types.first().or(classes.first()).copied().unwrap_or_default();
-    let rules = match options.default_excludes {
-        true => "the general list of exclusions and of joined weights",
-        false => "no list of exclusions, and the general list of joined weights",
-    };
-    match Family::of(model) {
-        Family::Known(architecture) => format!("architecture {} ({named})", architecture.name),
-        Family::Other => {
-            format!("architecture {named} is unknown: {rules} decides; --list shows every tensor")
-        }
-        Family::Unknown => {
-            format!(
-                "no config.json names the architecture: {rules} decides; --list shows every tensor"
-            )
-        }
-    }
-}
-
-/// Refuses what [`quantize_model`] refuses before it looks at tensors.
-fn check(model: &Model, options: &ModelOptions) -> Result<()> {
-    if let Some(layout) = Layout::detect(model) {
-        let field = model.path().display().to_string();
-        return Err(CheckpointError::shape(
-            field,
-            "not quantised yet",
-            format!("in layout {layout}"),
-        ));
-    }
-    if options.scale == TensorScale::PerRow {
-        return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
-    }
-    Ok(())
-}
-
-/// Says what [`quantize_model`] would do with every tensor, and why. Only headers are read.
-///
-/// # Errors
-/// The errors of [`quantize_model`] that follow from names, types and shapes.
-pub fn plan_quantize(model: &Model, options: &ModelOptions) -> Result<QuantizePlan> {
-    check(model, options)?;
-    let decisions = Decisions { model, options, family: Family::of(model) };
-    let format = options.recipe.format().name();
-    let (mut tensors, mut quantized) = (Vec::new(), Vec::new());
-    for source in sources(model, options.save.layout)? {
-        let (to, reason) = match decisions.of(&source)? {
-            Decision::Quantize(orientation, _) => {
-                quantized.push(source.name.clone());
-                let how = match orientation {
-                    Orientation::OutputFirst => "a matrix of weights",
-                    Orientation::InputFirst => "experts [experts, K, N], along K",
-                };
-                (format.to_owned(), how.to_owned())
-            }
-            Decision::Leave(reason) => match source.encoded {
-                Some(_) => ("BF16".into(), reason),
-                None => ("copied".into(), reason),
-            },
-        };
-        let Source { name, shape, stored, encoded, .. } = source;
-        let from = encoded.map_or(stored, str::to_owned);
-        tensors.push(Fate { tensor: name, from, shape, to, reason });
-    }
-    Ok(QuantizePlan {
-        source: model.path().display().to_string(),
-        architecture: architecture(model, options),
-        tensors,
-        shared: Scales::new(model, options, &quantized).groups,
-    })
-}
-
-impl fmt::Display for QuantizePlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.architecture)?;
-        let width = self.tensors.iter().map(|fate| fate.tensor.len()).max().unwrap_or(0);
-        for Fate { tensor, from, shape, to, reason } in &self.tensors {
-            writeln!(f, "{:width$}  {from} {shape:?} -> {to}: {reason}", shown(tensor))?;
-        }
-        for group in &self.shared {
-            writeln!(f, "one tensor-level scale: {}", group.join(", "))?;
-        }
-        let count = self.tensors.iter().filter(|fate| fate.to.ends_with("fp4")).count();
-        writeln!(
-            f,
-            "{count} of {} tensors would be quantised; nothing was written",
-            self.tensors.len()
-        )
-    }
 }
 
 /// Quantises the weights of `model` into a new folder `target`, on the CPU or, with `kernels`, on
@@ -496,18 +224,18 @@ pub fn quantize_model(
 }
 
 /// The tensor-level scales of a model's weights, each found when it is first asked for.
-struct Scales<'a> {
+pub(super) struct Scales<'a> {
     model: &'a Model,
     options: &'a ModelOptions,
     /// Weights with one scale.
-    groups: Vec<Vec<String>>,
+    pub groups: Vec<Vec<String>>,
     /// The group of a weight.
     group_of: BTreeMap<String, usize>,
     found: BTreeMap<usize, TensorScale>,
 }
 
 impl<'a> Scales<'a> {
-    fn new(model: &'a Model, options: &'a ModelOptions, quantized: &[String]) -> Self {
+    pub fn new(model: &'a Model, options: &'a ModelOptions, quantized: &[String]) -> Self {
         let levels = (options.recipe, options.scale);
         let shares = options.save.layout.joins_weights()
             && matches!(levels, (Recipe::Nvfp4(_) | Recipe::Adaptive(_), TensorScale::FromAmax));

@@ -46,7 +46,7 @@ fn scalar(value: f32) -> NewTensor {
 /// Codes of e4m3 that are all finite.
 fn fp8(shape: &[usize]) -> NewTensor {
     let count: usize = shape.iter().product();
-    let byte = |at: usize| (at * 37 % 0x7f) as u8 | ((at % 3 == 0) as u8) << 7;
+    let byte = |at: usize| (at * 37 % 0x7f) as u8 | ((at.is_multiple_of(3)) as u8) << 7;
     tensor(Dtype::F8_E4M3, shape, (0..count).map(byte).collect())
 }
 
@@ -270,8 +270,9 @@ fn packed_integers_are_sources() {
         let g = col / group;
         (code(row, col) as f32 - zero(row, g) as f32) * scale(row, g)
     };
-    type Values<'a> = &'a dyn Fn(usize, usize) -> f32;
-    let cases: [(&str, Vec<(&str, NewTensor)>, Value, Values<'_>); 3] = [
+    /// The name, the tensors, the configuration and the value at a row and a column.
+    type Case<'a> = (&'a str, Vec<(&'a str, NewTensor)>, Value, &'a dyn Fn(usize, usize) -> f32);
+    let cases: [Case<'_>; 3] = [
         (
             "integers of compressed-tensors",
             vec![

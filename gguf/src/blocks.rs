@@ -70,7 +70,8 @@ impl Blocks {
                     let (low, high) = pack::unpair(halves[at % (elements / 2)]);
                     if at < elements / 2 { low } else { high }
                 };
-                codes.extend((0..elements / 2).map(|at| pack::pair(code(2 * at), code(2 * at + 1))));
+                codes
+                    .extend((0..elements / 2).map(|at| pack::pair(code(2 * at), code(2 * at + 1))));
             }
         }
         check(tensor, kind, &scales)?;
@@ -101,7 +102,9 @@ impl Blocks {
                     let (low, high) = pack::unpair(own[at / 2]);
                     if at.is_multiple_of(2) { low } else { high }
                 };
-                data.extend((0..elements / 2).map(|at| pack::pair(code(at), code(at + elements / 2))));
+                data.extend(
+                    (0..elements / 2).map(|at| pack::pair(code(at), code(at + elements / 2))),
+                );
             }
         }
         Ok(data)
@@ -145,7 +148,8 @@ pub fn dequantize(tensor: &str, kind: Kind, data: &[u8]) -> Result<Vec<f32>> {
         }
         Kind::Mxfp4 | Kind::Nvfp4 => {
             let Blocks { codes, scales } = Blocks::of(tensor, kind, data)?;
-            let decode: fn(u8) -> f32 = if kind == Kind::Mxfp4 { ue8m0::decode } else { e4m3::decode };
+            let decode: fn(u8) -> f32 =
+                if kind == Kind::Mxfp4 { ue8m0::decode } else { e4m3::decode };
             let bytes = codes.len() / scales.len().max(1);
             let block = |(codes, &scale): (&[u8], &u8)| {
                 let scale = decode(scale);

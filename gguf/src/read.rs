@@ -124,7 +124,13 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn field(&self, field: &'static str, at: usize, required: &'static str, actual: String) -> Error {
+    fn field(
+        &self,
+        field: &'static str,
+        at: usize,
+        required: &'static str,
+        actual: String,
+    ) -> Error {
         Error::Field { field, at: at as u64, required, actual }
     }
 
@@ -182,7 +188,12 @@ impl<'a> Reader<'a> {
             12 => Scalar::F64(f64::from_le_bytes(self.array(WHAT)?)),
             other => {
                 let required = "0 to 12, arrays at most four deep";
-                return Err(self.field("the type of a value", self.at, required, other.to_string()));
+                return Err(self.field(
+                    "the type of a value",
+                    self.at,
+                    required,
+                    other.to_string(),
+                ));
             }
         };
         Ok(Value::Scalar(scalar))

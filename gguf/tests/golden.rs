@@ -31,7 +31,10 @@ fn metadata_is_read() {
     assert_eq!(*value("golden.float"), Value::Scalar(Scalar::F32(0.5)));
     assert_eq!(*value("golden.bool"), Value::Scalar(Scalar::Bool(true)));
     let Value::Array(_, names) = value("golden.names") else { panic!("an array") };
-    assert_eq!(names.iter().map(Value::as_str).collect::<Vec<_>>(), [Some("a"), Some(""), Some("é")]);
+    assert_eq!(
+        names.iter().map(Value::as_str).collect::<Vec<_>>(),
+        [Some("a"), Some(""), Some("é")]
+    );
 }
 
 /// A file laid out here has the content of the one that it was read from.
