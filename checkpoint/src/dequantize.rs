@@ -78,7 +78,7 @@ pub struct DequantizeReport {
     pub decoded: usize,
     /// Weights that were `[experts, N, K]` and are `[experts, K, N]`.
     pub transposed: Vec<String>,
-    /// What else became of the input, in words.
+    /// Further facts about the conversion, in words.
     pub notes: Vec<String>,
     /// Tensors that are part of the values, and so not in the output.
     pub folded: Vec<String>,

@@ -22,18 +22,18 @@ pub struct Fate {
     pub from: String,
     /// Its shape as floats.
     pub shape: Vec<usize>,
-    /// What becomes of it.
+    /// Its type in the output, or `copied`.
     pub to: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What [`quantize_model`](super::quantize_model) would do, as `--list` prints it.
+/// The plan of [`quantize_model`](super::quantize_model), as `--list` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QuantizePlan {
     /// The input.
     pub source: String,
-    /// What is known of the architecture.
+    /// The architecture, or that it is unknown.
     pub architecture: String,
     /// Every tensor, in the order of the files.
     pub tensors: Vec<Fate>,
@@ -41,7 +41,7 @@ pub struct QuantizePlan {
     pub shared: Vec<Vec<String>>,
 }
 
-/// Says what [`quantize_model`](super::quantize_model) would do with every tensor, and why. Only headers are read.
+/// Names the fate of every tensor in [`quantize_model`](super::quantize_model), and the reason. Only headers are read.
 ///
 /// # Errors
 /// The errors of [`quantize_model`](super::quantize_model) that follow from names, types and shapes.

@@ -76,7 +76,7 @@ const QUANTIZATION_METADATA: &str = "_quantization_metadata";
 
 /// The layers whose scales are in 128x4 tiles.
 enum Tiles {
-    /// Those that the file names.
+    /// The layers that the file names.
     Named(BTreeSet<String>),
     /// All, for the file names none.
     All,

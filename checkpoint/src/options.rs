@@ -13,7 +13,7 @@ pub const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// Tensors that are left out unless asked for otherwise, and why: the list of ModelOpt 0.47 and more, of
 /// tensors that are no linear layer, that other formats of the model never quantise, or that cost too much
-/// accuracy. What an architecture adds is in `families`.
+/// accuracy. Additions of an architecture are in `families`.
 pub const DEFAULT_EXCLUDES: [(&str, &str); 33] = [
     ("*embed*", "an embedding"),
     ("*wte.weight", "an embedding"),

@@ -87,7 +87,7 @@ pub(super) struct Patterns<'a> {
 
 #[derive(Clone, Debug)]
 enum Other<'a> {
-    /// With `*` and `?`; see [`matches`].
+    /// Matches `*` and `?`; see [`matches`].
     Wildcards(&'a str),
     CompressedTensors(Pattern),
 }

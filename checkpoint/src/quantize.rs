@@ -59,7 +59,7 @@ pub struct QuantizeReport {
     pub quantized: Vec<String>,
     /// Weights that were in FP8 or packed integers.
     pub decoded: Vec<Decoded>,
-    /// What is known of the architecture.
+    /// The architecture, or that it is unknown.
     pub architecture: String,
     /// Weights that were `[experts, K, N]` and are `[experts, N, K]` now.
     pub transposed: Vec<String>,

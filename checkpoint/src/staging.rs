@@ -451,8 +451,8 @@ mod tests {
         assert!(target.join("config.json").is_file());
     }
 
-    /// What a killed run leaves is removed by the next for the same output, unless its run is alive or it is a
-    /// replaced checkpoint, which has no marker.
+    /// The leftovers of a killed run are removed by the next for the same output, unless the run is alive or they
+    /// are a replaced checkpoint, which has no marker.
     #[test]
     fn abandoned_outputs_are_removed() {
         let scratch = Scratch::new();
