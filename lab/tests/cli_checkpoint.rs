@@ -45,7 +45,7 @@ fn a_model_goes_through_all_commands() {
         found["reason"].as_str().expect("a reason").to_owned()
     };
     assert_eq!(reason("model.layers.1.mlp.down.weight"), "excluded by *down*");
-    assert_eq!(reason("model.embed_tokens.weight"), "excluded by *embed*");
+    assert_eq!(reason("model.embed_tokens.weight"), "excluded by *embed*: an embedding");
     assert_eq!(reason("model.layers.1.mlp.odd.weight"), "K = 40 is no multiple of 16");
 
     let report: Value = serde_json::from_str(&run(&["inspect", &out, "--json"], 0)).expect("JSON");
@@ -84,11 +84,14 @@ fn bad_input_is_refused() {
     let out = text(folder.file("out"));
     let with = |args: &[&str]| run(&[&["quantize", &source, "--out", &out], args].concat(), 2);
     for (args, message) in [
-        (&["--layout", "gguf"][..], "must be one of modelopt"),
+        (&["--layout", "ggml"][..], "must be one of modelopt"),
         (&["--layout", "gpt-oss"], "it has no form of nvfp4"),
         (&["--layout", "torchao", "--format", "int4"], "neither nvfp4 nor mxfp4"),
         (&["--layout", "torchao", "--recipe", "rceil"], "recipe for nvfp4 must be one of torchao"),
-        (&["--layout", "modelopt", "--swizzled"], "its scales are linear, not 128x4"),
+        (
+            &["--layout", "modelopt", "--swizzled"],
+            "in groups of 16 have their scales in 128x4 tiles",
+        ),
         (&["--layout", "torchao", "--exclude", "*"], "has no tensor that can be quantised"),
         (&["--layout", "torchao", "--device", "cuda:999"], ""),
     ] {

@@ -79,7 +79,8 @@ fn it_says_why_nothing_is_quantised() {
     let path = path.display().to_string();
     let text = printed(&["quantize", &path, "--layout", "modelopt", "--out", &out], 2);
     let first = "2 left as they are: K = 40 is no multiple of 16 (such as a.weight)";
-    let second = "1 left as they are: excluded by *embed* (such as model.embed_tokens.weight)";
+    let second =
+        "1 left as they are: excluded by *embed*: an embedding (such as model.embed_tokens.weight)";
     assert!(text.contains(first) && text.contains(second), "{text}");
     assert!(text.find(first) < text.find(second), "{text}");
 }
