@@ -2,7 +2,7 @@
 
 use fp4_formats::WARP;
 use fp4_formats::gemm::sm80::config::{CONFIGS, GROUPED, MIXED, Sm80Config};
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::gemm::{Problem, Problems, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 
 use super::fragments::{Costs, Estimate};
@@ -19,6 +19,8 @@ const fn product_cycles(config: &Sm80Config) -> u32 {
         (128, 64, 1) => 750,
         (128, 128, 1) => 1175,
         (256, 64, 1) => 1230,
+        // Groups leave no registers to load far ahead.
+        (256, 128, 1) if config.is_grouped() => 2090,
         (256, 128, 1) => 1950,
         _ => 0,
     }
@@ -68,6 +70,17 @@ fn schedule(config: &Sm80Config, split: Split, problem: &Problem, sms: u32) -> O
     Schedule::new(split, config.tiles(problem).count(), problem.k.div_ceil(config.k_step()), fit)
 }
 
+/// Multiplies the cycles of groups of `tokens` tokens each by what groups of other sizes, with as many on average, have
+/// more: half of each one's last tile is beyond its tokens.
+fn ragged(config: &Sm80Config, tokens: u32, cycles: u64) -> u64 {
+    let (tokens, tile) = (u64::from(tokens), u64::from(config.tokens));
+    let (ragged, equal) = (tokens + tile / 2, tokens.next_multiple_of(tile));
+    match config.problems {
+        Problems::Grouped if ragged > equal && equal > 0 => cycles * ragged / equal,
+        Problems::Grouped | Problems::Uniform | Problems::Mixed => cycles,
+    }
+}
+
 impl Costs for Sm80Config {
     fn estimate(
         &'static self,
@@ -110,7 +123,8 @@ impl Costs for Sm80Config {
         sms: u32,
         result: ResultType,
     ) -> Option<Estimate<Self>> {
-        let found = self.estimate(Split::None, expected, sms, result)?;
+        let mut found = self.estimate(Split::None, expected, sms, result)?;
+        found.cycles = ragged(self, expected.m, found.cycles);
         let ctas = u64::from(sms) * u64::from(self.min_blocks);
         found.on_device(ctas, expected.k.div_ceil(self.k_step()))
     }

@@ -41,8 +41,9 @@ pub const MAX_BLOCKS: u32 = 2;
 pub const SHARED_BYTES: u32 = 48 * 1024;
 /// The most shared memory of a CTA on compute capabilities 8.6 and 8.9.
 pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
-/// Most tokens, over those of one product, whose operands a warp loads at a time, if a CTA has an SM alone.
-const MAX_PART: u32 = 8;
+/// Most tokens, over those of one product, whose operands a warp loads at a time: more take registers that the sums do
+/// not leave.
+const MAX_PART: u32 = 4;
 /// More stages than this are no faster.
 const MAX_STAGES: u32 = 8;
 
@@ -114,12 +115,11 @@ impl Sm80Config {
         self.tokens / self.token_warps() / MMA_TOKENS
     }
 
-    /// Tokens of a warp, over those of one product, whose operands are loaded at a time: more take registers that
-    /// the sums do not leave.
+    /// Tokens of a warp, over those of one product, whose operands are loaded at a time.
     #[inline(always)]
     pub const fn part_tokens(&self) -> u32 {
-        let (all, most) = (self.warp_tokens(), MAX_PART / self.min_blocks);
-        if all < most { all } else { most }
+        let all = self.warp_tokens();
+        if all < MAX_PART { all } else { MAX_PART }
     }
 
     /// Columns of K that a stage of the pipeline holds.
