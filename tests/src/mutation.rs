@@ -115,7 +115,7 @@ pub fn check_briefly(launches: &[Experiment]) {
 /// # Panics
 /// The same as [`check`].
 pub fn check_one_role(launches: &[Experiment]) {
-    check(launches, Effort { seeds: few_seeds(), least: 25, caught: 85 });
+    check(launches, Effort { seeds: few_seeds(), least: 18, caught: 80 });
 }
 
 /// Seeds of kernels whose launches take long.
