@@ -54,3 +54,22 @@ pub fn run() -> Result<ExitCode> {
     say!("copy {} to the GPU machine", dist.display());
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page and the packed text name the oldest driver of every target.
+    #[test]
+    fn drivers_are_those_of_the_targets() {
+        let page = run::root().join("docs/new-gpu.md");
+        let page = std::fs::read_to_string(page).expect("the page is there");
+        for arch in Arch::ALL {
+            let driver = arch.ptx_version().driver().to_string();
+            assert!(README.contains(&format!("CUDA {driver}")), "{arch}: {driver}");
+            let of = |line: &&str| line.starts_with('|') && line.contains(arch.name());
+            let rows: Vec<&str> = page.lines().filter(of).collect();
+            assert!(rows.iter().any(|row| row.contains(&driver)), "{arch}: {driver}: {rows:?}");
+        }
+    }
+}
