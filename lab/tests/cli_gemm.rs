@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use crate::support::{Folder, compiled, kernels_dir, tensor};
 use fp4_formats::gemm::Split;
-use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, TensorFamily};
 use nvfp4::device::Device;
 use nvfp4::floats;
 use nvfp4::gemm::{
@@ -535,10 +535,11 @@ fn bad_results_are_refused() {
 #[test]
 fn the_table_of_the_environment_decides() {
     let folder = Folder::new("gemm-table");
-    for (device, _) in compiled() {
-        let (kernel, split) = match device {
-            "emu:h200" => ("gemm_sm90_nvfp4_f16_128x32", Split::Cluster(2)),
-            _ => ("gemm_sm100_nvfp4_256x64", Split::None),
+    for (device, arch) in compiled() {
+        let (kernel, split) = match arch.tensor() {
+            TensorFamily::MmaSync => ("gemm_sm80_nvfp4_f16_128x32", Split::None),
+            TensorFamily::Wgmma => ("gemm_sm90_nvfp4_f16_128x32", Split::Cluster(2)),
+            TensorFamily::Tcgen05 => ("gemm_sm100_nvfp4_256x64", Split::None),
         };
         let opened = Device::open(&device.parse().expect("known")).expect("opens");
         let opened = opened.kernels(Some(&kernels_dir())).expect("loads");
