@@ -137,7 +137,7 @@ fn ptxas_accepts_every_probe() {
     std::fs::remove_dir_all(&folder).expect("removable");
 }
 
-/// As code for sm_80 a probe loads on a GPU of compute capability 8.9, or lacks an instruction of a later target;
+/// A probe as code for sm_80 loads on a GPU of compute capability 8.9, or lacks an instruction of a later target;
 /// a selftest runs the former on the hardware.
 #[test]
 fn probes_for_another_target_load_or_lack_an_instruction() {
