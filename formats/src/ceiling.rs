@@ -10,6 +10,9 @@ pub const NAME: &str = "ceiling_read";
 /// Entry name of the kernel that multiplies.
 pub const PRODUCTS_NAME: &str = "ceiling_products";
 
+/// Entry names of all of them.
+pub const NAMES: [&str; 2] = [NAME, PRODUCTS_NAME];
+
 /// Threads of a CTA.
 pub const THREADS: u32 = 256;
 
