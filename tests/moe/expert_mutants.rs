@@ -13,7 +13,9 @@ use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{BLOCKED, F16};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
-use nvfp4_tests::mutation::{Effort, Which, captured, check, check_briefly, first_written};
+use nvfp4_tests::mutation::{
+    Effort, Which, captured, check, check_briefly, first_written, overlapping,
+};
 use ptx_emu::Gpu;
 use ptx_emu::experiment::Experiment;
 
@@ -259,13 +261,16 @@ fn around_the_products() {
         };
         let small = [20, 5, 3];
         run(&[on("moe_route", [300, 70, 4], Steps::Together, ["ids", "positions"])], 8);
-        run(&[on("moe_gather", small, Steps::Together, ["sources", "gathered"])], 1);
+        run(
+            &[on("moe_gather", small, Steps::Together, ["sources", "gathered"])],
+            overlapping(arch, 1),
+        );
         run(
             &[
                 on("moe_combine", small, Steps::Together, ["rows", "out"]),
                 on("moe_combine", small, Steps::Apart, ["positions", "out"]),
             ],
-            2,
+            overlapping(arch, 2),
         );
     }
 }

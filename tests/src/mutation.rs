@@ -100,6 +100,13 @@ pub fn check(launches: &[Experiment], effort: Effort) {
 /// Seeds of kernels whose launches take long, besides `eager` and `lazy`.
 const FEW_SEEDS: u64 = 6;
 
+/// Returns the least mutants of a kernel on `arch`, which are `least` where launches overlap: kernels that only wait for
+/// the one before have no others.
+#[must_use]
+pub fn overlapping(arch: Arch, least: usize) -> usize {
+    if arch.dependent_launches() { least } else { 0 }
+}
+
 /// Checks a GEMM kernel as [`check`] does, with few seeds. The variable `NVFP4_ALL_SEEDS` makes them 64, which
 /// takes many minutes.
 ///
