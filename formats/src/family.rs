@@ -6,7 +6,7 @@ use core::str::FromStr;
 
 use crate::arch::{Arch, TensorFamily};
 use crate::gemm::{self, Operands, Problems, sm100};
-use crate::quantize::tokens::TOKENS;
+use crate::quantize::tokens;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
 use crate::{ceiling, gemv, moe};
 
@@ -217,7 +217,7 @@ impl Family {
         // MXFP4 has no scale of a whole tensor or row.
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
-        let tokens = TOKENS.iter().map(|config| (Self::QuantizeTokens, config.name));
+        let tokens = tokens::names().map(|name| (Self::QuantizeTokens, name));
         let tensor = arch.tensor();
         let gemm = gemm::table::kernels(tensor).iter().map(|kernel| {
             let gemm::table::Kernel { name, operands, problems, tile: [_, extent] } = *kernel;
@@ -299,7 +299,7 @@ mod tests {
                 + gemv::CONFIGS.len()
                 + QUANTIZE.len()
                 + AMAX.len()
-                + TOKENS.len()
+                + tokens::names().count()
                 + DEQUANTIZE.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {

@@ -2,11 +2,12 @@
 
 use fp4_formats::gemm::{Split, sm80};
 use fp4_formats::quantize::Format;
-use fp4_formats::{Arch, FloatType};
+use fp4_formats::{Arch, FloatType, HalfType, Nvfp4, ScaleLayout, e2m1, e4m3};
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{ActivationKind, GemmOverrides, plan};
+use nvfp4::gemm::{ActivationKind, Activations, Fp8Matrix, GemmOptions, GemmOverrides, gemm, plan};
 use nvfp4::shape::GemmShape;
-use nvfp4_tests::gemm::{ActivationType, Case, LINEAR, RESULTS};
+use nvfp4::tensor::{BlockScaled, Dims};
+use nvfp4_tests::gemm::{ActivationType, Case, GroupedCase, LINEAR, RESULTS};
 use nvfp4_tests::{SCHEDULES, emulated_for};
 use ptx_emu::{Gpu, Schedule};
 
@@ -114,14 +115,55 @@ fn tiles_in_turn() {
     }
 }
 
-/// Activations in e4m3 are refused by name, before anything is launched.
+/// Activations in e4m3, given and made of floats: products, gated, grouped and mixed ones, batches with scales of their own
+/// and shared ones.
 #[test]
-fn e4m3_is_refused() {
-    let machine = few_sms(4, Schedule::Eager).device().properties();
+fn e4m3_is_decoded() {
+    let machines = machines();
+    let all = [None, Some(HalfType::F16), Some(HalfType::Bf16)].map(ActivationType::Fp8);
+    for (i, activations) in all.into_iter().enumerate() {
+        for (at, format) in [Format::Nvfp4, Format::Mxfp4].into_iter().enumerate() {
+            let index = 2 * i + at;
+            let machine = &machines[index % machines.len()];
+            let case = |case: Case| Case { format, activations, ..case };
+            let mut uniform = case(Case::new([21, 136, 352, 3]));
+            uniform.result = RESULTS[index % RESULTS.len()];
+            uniform.shape.n = uniform.shape.n.next_multiple_of(uniform.result.block());
+            uniform.vectors = [false, true, true];
+            uniform.shared_weights = at == 1;
+            uniform.check(machine);
+            case(dual::varied([9, 96, 160, 1], index)).check(machine);
+            let groups = grouped::varied(&[7, 0, 21], [200, 160], index);
+            GroupedCase { format, activations, ..groups }.check(machine);
+            let cases = mixed::launch([128, 64], format, activations, index);
+            mixed::check(machine, &cases, sm80::MIXED[1 + at].name);
+        }
+    }
+}
+
+/// Plans say that weights are not folded, and each code is what the CPU decodes.
+#[test]
+fn every_code_of_e4m3() {
+    let kernels = few_sms(4, Schedule::Eager);
+    let machine = kernels.device().properties();
     let (shape, kind) = (GemmShape::of(3, 40, 64), ActivationKind::Fp8(None));
-    let overrides = GemmOverrides::default();
-    let error = plan(shape, Format::Nvfp4, kind, Arch::Sm80, machine, &overrides)
-        .expect_err("there is no such kernel")
-        .to_string();
-    assert!(error.contains("bf16, or the weights' own format, on this target"), "{error}");
+    let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm80, machine, &GemmOverrides::default());
+    let plan = plan.expect("e4m3 is decoded").to_string();
+    assert!(plan.contains("decoded to bf16") && plan.contains("not folded"), "{plan}");
+    // Token `m` has code `m` in its first column, and the weights are 1 there.
+    let (m, n, k) = (256, 16, 32);
+    let codes = (0..m * k).map(|at| if at % k == 0 { (at / k) as u8 } else { 0 }).collect();
+    let dims = |rows| Dims::new(1, rows, k).expect("dims");
+    let a = Fp8Matrix::new("a", dims(m), codes, vec![1.0; m]).expect("valid");
+    let one = e2m1::encode(1.0);
+    let weights = vec![one | one << 4; n * k / 2];
+    let scales = vec![e4m3::encode(1.0); n * k / 16];
+    let b = BlockScaled::<Nvfp4>::new("b", dims(n), ScaleLayout::Linear, weights, scales, 1.0);
+    let options = GemmOptions::new().output(FloatType::F32);
+    let found = gemm(&kernels, &Activations::Fp8(&a), &b.expect("valid"), &options).expect("runs");
+    for (row, values) in found.values().chunks_exact(n).enumerate() {
+        let expected = e4m3::decode(row as u8);
+        let same = |x: &f32| *x == expected || x.is_nan() && expected.is_nan();
+        assert!(values.iter().all(same), "{row}: {values:?}, not {expected}");
+    }
 }

@@ -1,4 +1,5 @@
-//! Activations in e4m3 with a scale for each token: the contract of the kernels that quantise them.
+//! Activations in e4m3 with a scale for each token: the contract of the kernels that quantise them, and of the one that
+//! decodes them for tensor cores that do not multiply them.
 //!
 //! `scale = max |x| / 448`, `code = e4m3(x * (448 / max |x|))`, to nearest even, each operation rounded
 //! to f32. A token of magnitudes below [`LEAST`] is quantised as if that were its largest. A NaN or an
@@ -92,8 +93,44 @@ pub struct TokensParams {
     pub factor_rows: Divisor,
 }
 
+/// Entry name of the kernel that decodes to bf16, which holds every e4m3 exactly. Scales stay apart.
+pub const DECODE_NAME: &str = "quantize_tokens_decode_bf16";
+
+/// Entry names of all kernels of tokens.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TOKENS.iter().map(|config| config.name).chain([DECODE_NAME])
+}
+
+/// Codes that a thread of [`DECODE_NAME`] decodes: 16 bytes of them.
+pub const DECODED_TOGETHER: u32 = 16;
+
+/// Returns the CTAs that decode `codes` codes, of [`TokensConfig::THREADS`] threads. `None` for more than a launch has.
+#[must_use]
+pub const fn decode_ctas(codes: u64) -> Option<u32> {
+    let ctas = codes.div_ceil((DECODED_TOGETHER * TokensConfig::THREADS) as u64);
+    if ctas < Divisor::DIVIDENDS as u64 { Some(ctas as u32) } else { None }
+}
+
+/// Parameter block of [`DECODE_NAME`]. Pointers are device addresses.
+///
+/// | field | shape | type |
+/// |---|---|---|
+/// | `codes` | `[words, 16]` | e4m3; 16-byte aligned |
+/// | `out` | `[words, 16]` | bf16; 16-byte aligned |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct DecodeTokensParams {
+    /// Codes.
+    pub codes: u64,
+    /// The decoded codes.
+    pub out: u64,
+    /// Words of 16 codes.
+    pub words: u64,
+}
+
 blocks! {
     TokensParams { input, factors, codes, scales, k, factor_rows }
+    DecodeTokensParams { codes, out, words }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt;
 use fp4_formats::gemm::combine::GATE_ROWS;
 use fp4_formats::gemm::{Operands, PairedRows, Problem, Split};
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, TensorFamily};
+use fp4_formats::{BlockFormat, Operand, TensorFamily};
 
 use super::epilogue::{check_residual, check_vectors};
 use super::{ActivationKind, Activations, GemmOptions, GemmOverrides, Weights};
@@ -128,7 +128,8 @@ pub(super) fn operands(
         return Err(Error::shape("format of activations", required, of_activations.name()));
     }
     let activations = match (tensor, kind) {
-        // Blocks are decoded before the product.
+        // Blocks are decoded before the product, as are codes in e4m3 where they are not multiplied.
+        (TensorFamily::MmaSync, ActivationKind::Fp8(_)) => Some(Operand::BF16),
         (TensorFamily::MmaSync | TensorFamily::Wgmma, _) => Some(kind.operand()),
         (TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => None,
         (TensorFamily::Tcgen05, ActivationKind::Halves(_) | ActivationKind::Fp8(_)) => {
@@ -140,9 +141,6 @@ pub(super) fn operands(
         return Ok(operands);
     }
     let field = format!("type of activations for {} weights", format.name());
-    let required = match tensor {
-        TensorFamily::MmaSync => "bf16, or the weights' own format, on this target",
-        TensorFamily::Wgmma | TensorFamily::Tcgen05 => "bf16, fp8, or the weights' own format",
-    };
+    let required = "bf16, fp8, or the weights' own format";
     Err(Error::shape(field, required, kind.operand().name()))
 }

@@ -3,15 +3,23 @@
 
 use fp4_formats::gemm::{Epilogue, Problem};
 use fp4_formats::params::bytes;
-use fp4_formats::quantize::tokens::{TokensConfig, TokensParams, tokens_config};
+use fp4_formats::quantize::tokens::{
+    DECODE_NAME, DECODED_TOGETHER, DecodeTokensParams, TokensConfig, TokensParams, decode_ctas,
+    tokens_config,
+};
 use fp4_formats::{Divisor, HalfType, Operand, ScaleLayout};
 
 use super::family::{Launch, launches};
+use super::parts::WorkspaceParts;
 use super::strides::Entries;
+use crate::device::FoundKernel;
 use crate::device::Queue;
 use crate::error::{Error, Result};
 use crate::quantize::device::{PlannedKernel, launch_step};
 use crate::shape::MAX_DIM;
+
+/// A launch before a product, with its kernel.
+type Step<'k> = (&'k PlannedKernel, &'k FoundKernel);
 
 /// Bytes of one matrix of activations of this type.
 pub(super) fn matrix_bytes(problem: &Problem, operand: Operand) -> u64 {
@@ -38,6 +46,63 @@ pub(super) fn steps(
     let ctas = rows_of_launch(rows)?;
     let (kernel, threads) = (tokens_config(input).name, TokensConfig::THREADS);
     Ok(vec![PlannedKernel { kernel, ctas, threads }; launches as usize])
+}
+
+/// Bytes of the decoded elements of all tokens; and of their scales and codes, if these are [made](quantize), too. `None`
+/// where they cannot be counted.
+pub(super) fn decoded_bytes(problem: &Problem, are_made: bool) -> Option<[usize; 2]> {
+    let [elements, scales] = made_bytes(problem)?;
+    let behind = codes_offset(problem)?.checked_add(elements)?;
+    debug_assert!(behind >= scales);
+    Some([elements.checked_mul(Operand::BF16.bytes() as usize)?, if are_made { behind } else { 0 }])
+}
+
+/// Offset of the codes that are decoded behind their tokens' scales, aligned to what kernels read together; `None` where
+/// scales cannot be counted.
+pub(super) fn codes_offset(problem: &Problem) -> Option<usize> {
+    made_bytes(problem)?[1].checked_next_multiple_of(WorkspaceParts::ALIGNMENT)
+}
+
+/// The launches that decode elements in e4m3 to bf16, for tensor cores that do not multiply them.
+///
+/// # Errors
+/// [`Error::Shape`] for more elements than a launch takes.
+pub(super) fn decoding_steps(problem: &Problem, entries: Entries) -> Result<Vec<PlannedKernel>> {
+    let (launches, rows) = launches(problem, ScaleLayout::Linear, entries);
+    let codes = rows * u64::from(problem.k);
+    let ctas = decode_ctas(codes).ok_or_else(|| {
+        Error::shape("elements of activations in e4m3", "as many as one launch decodes", codes)
+    })?;
+    let step = PlannedKernel { kernel: DECODE_NAME, ctas, threads: TokensConfig::THREADS };
+    Ok(vec![step; launches as usize])
+}
+
+/// Gives a queue decoding elements in e4m3, whose matrices are `stride` bytes apart, to bf16 at `out`, `[L, M, K]`, or
+/// `[M, K]` where entries share them; `steps` are [those planned for it](decoding_steps), with their kernels.
+///
+/// # Errors
+/// The errors of the device.
+pub(super) fn decode<'k>(
+    launch: &Launch<'k>,
+    problem: &Problem,
+    steps: impl Iterator<Item = Step<'k>>,
+    (codes, stride): (u64, u64),
+    out: u64,
+    queue: &mut dyn Queue<'k>,
+) -> Result<()> {
+    let (_, rows) = launches(problem, ScaleLayout::Linear, launch.strides.entries());
+    let words = rows * u64::from(problem.k) / u64::from(DECODED_TOGETHER);
+    for (index, step) in (0u64..).zip(steps) {
+        let params = DecodeTokensParams {
+            codes: codes + index * stride,
+            out: out + index * matrix_bytes(problem, Operand::BF16),
+            words,
+        };
+        // SAFETY: the codes have the planned sizes, as checked by the caller; `out` is in the workspace, which
+        // is large enough.
+        unsafe { launch_step(queue, launch.kernels, step, true, bytes(&params))? };
+    }
+    Ok(())
 }
 
 /// Rows of activations that one launch takes.
@@ -90,6 +155,12 @@ impl PlacedBytes {
         Self { elements, stride, scales, scale_stride }
     }
 
+    /// The same tokens with elements that were [decoded](decode) to bf16 at `elements`.
+    pub fn decoded(self, problem: &Problem, elements: u64) -> Self {
+        let stride = if self.stride == 0 { 0 } else { matrix_bytes(problem, Operand::BF16) };
+        Self { elements, stride, ..self }
+    }
+
     /// The epilogue with the scales in the place of row factors.
     pub fn scaling(&self, mut epilogue: Epilogue) -> Epilogue {
         epilogue.affine.row_factors = self.scales;
@@ -99,7 +170,7 @@ impl PlacedBytes {
 }
 
 /// Gives a queue quantising 16-bit floats at `input` to e4m3, `[L, M, K]`, or `[M, K]` where entries share them,
-/// with scales for each row, into which row factors are multiplied.
+/// with scales for each row, into which row factors are multiplied, by these [steps](steps).
 ///
 /// # Errors
 /// The same as [`Gemm::launch`](super::Gemm::launch).
@@ -108,11 +179,12 @@ pub(super) fn quantize<'k>(
     problem: &Problem,
     input: u64,
     [elements, scales]: [u64; 2],
+    steps: impl Iterator<Item = Step<'k>>,
     queue: &mut dyn Queue<'k>,
 ) -> Result<()> {
     let &Problem { m, k, l, .. } = problem;
     let matrix = matrix_bytes(problem, Operand::E4m3);
-    for (index, step) in (0u64..).zip(launch.steps()) {
+    for (index, step) in (0u64..).zip(steps) {
         let params = TokensParams {
             input: input + index * launch.strides.activations.stride as u64,
             factors: launch.epilogue.affine.row_factors,

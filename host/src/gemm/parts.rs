@@ -20,7 +20,7 @@ pub(super) struct WorkspaceParts {
 
 impl WorkspaceParts {
     /// Copies and vector loads start at multiples of this.
-    const ALIGNMENT: usize = 256;
+    pub const ALIGNMENT: usize = 256;
 
     /// The parts of the workspace of a product: `flags` bytes of flags, `made` bytes of activations and of their
     /// scales, `sums` bytes of partial sums. `made` is `None` where they cannot be counted.

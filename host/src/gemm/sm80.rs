@@ -14,7 +14,6 @@ impl Fragments for Sm80Config {
     type GroupedParams = Sm80GroupedParams;
 
     fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm80Params> {
-        // No kernel takes e4m3, whose tokens alone have scales.
         let Placed {
             activations,
             activation_stride,
@@ -23,7 +22,7 @@ impl Fragments for Sm80Config {
             partials,
             flags,
             epilogue,
-            scale_stride: _,
+            scale_stride,
         } = placed;
         Ok(Sm80Params {
             activations,
@@ -35,8 +34,10 @@ impl Fragments for Sm80Config {
             epilogue,
             problem: kernel.problem,
             schedule: kernel.estimate.schedule,
+            row_factor_stride: scale_stride,
             plain: u32::from(epilogue.is_plain()),
             one: 1,
+            reserved: 0,
             walk: kernel.tiles().counts.walk,
         })
     }

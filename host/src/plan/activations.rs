@@ -22,12 +22,13 @@ pub enum ActivationKind {
     Halves(HalfType),
     /// e4m3 with a scale for each token, given or, with a type, made of floats of that type before
     /// the product. Weights are folded to e4m3, which rounds those of NVFP4
-    /// ([`fold`](fp4_formats::gemm::fold)); sm_100a multiplies those of MXFP4 as they are.
+    /// ([`fold`](fp4_formats::gemm::fold)); sm_100a multiplies those of MXFP4 as they are. sm_80 folds no weights: it
+    /// decodes the activations to bf16, exactly.
     Fp8(Option<HalfType>),
 }
 
 impl ActivationKind {
-    /// The type in which the product takes them: block-scaled ones are decoded exactly.
+    /// The type in which the product takes them: block-scaled ones are decoded exactly. sm_80 takes bf16 for e4m3.
     #[must_use]
     pub fn operand(self) -> Operand {
         match self {

@@ -22,8 +22,14 @@ macro_rules! parameters {
 }
 
 /// The arguments of the kernel body for types and problems: parameters and work list. Dense products with
-/// activations in e4m3 have scales of rows.
+/// activations in e4m3 have scales of rows; sm_80's take such activations decoded to bf16.
 macro_rules! arguments {
+    (Sm80, nvfp4_bf16 uniform, $($argument:expr),+) => {
+        $crate::gemm::entries::scaled::<Sm80>($($argument),+)
+    };
+    (Sm80, mxfp4_bf16 uniform, $($argument:expr),+) => {
+        $crate::gemm::entries::scaled::<Sm80>($($argument),+)
+    };
     ($target:ty, nvfp4_e4m3 uniform, $($argument:expr),+) => {
         $crate::gemm::entries::scaled::<$target>($($argument),+)
     };

@@ -5,6 +5,9 @@
 //! read once, or twice beyond the first [`TokensConfig::KEPT`] words of each thread; each code and each
 //! scale is written once.
 //!
+//! The kernel that decodes has [`DecodeTokensParams`], and a thread for each word of 16 codes, which are read and written
+//! once.
+//!
 //! # Roles
 //! All threads of a CTA read the token's words, every [`TokensConfig::THREADS`]th each, find its largest
 //! magnitude together, and write the codes of the words that they read.
@@ -29,10 +32,12 @@
 use super::input::{Bf16, F16, Input, Word};
 use crate::floats;
 use crate::pipeline::{follow_stream, release_stream};
-use cuda_std::ptx::{float, memory};
+use cuda_std::ptx::{float, integer, memory};
 use cuda_std::{kernel, shared, thread, warp};
 use fp4_formats::HalfType;
-use fp4_formats::quantize::tokens::{TOKENS, TokensConfig, TokensParams, scale, to_codes};
+use fp4_formats::quantize::tokens::{
+    DECODED_TOGETHER, DecodeTokensParams, TOKENS, TokensConfig, TokensParams, scale, to_codes,
+};
 
 /// Number of the kernels' static buffer, which no other kernel of the family's module has.
 const BUFFER: u32 = 2;
@@ -159,6 +164,61 @@ unsafe fn largest(amax: f32) -> f32 {
         f32::from_bits(all)
     }
 }
+
+/// Decodes e4m3 to bf16.
+///
+/// # Safety
+/// The launch satisfies the module's contract.
+#[kernel(threads = TokensConfig::THREADS, min_blocks = TokensConfig::MIN_BLOCKS)]
+pub unsafe fn quantize_tokens_decode_bf16(params: DecodeTokensParams) {
+    release_stream();
+    follow_stream();
+    let cta = u64::from(thread::block_idx_x()) * u64::from(TokensConfig::THREADS);
+    let word = cta + u64::from(thread::thread_idx_x());
+    if word >= params.words {
+        return;
+    }
+    // SAFETY: the word exists on both sides; words are aligned.
+    unsafe {
+        let codes = memory::ld_global_nc_v4_b32(params.codes + word * u64::from(DECODED_TOGETHER));
+        let out = params.out + word * u64::from(2 * DECODED_TOGETHER);
+        for half in 0..2 {
+            let [a, b] = [codes[2 * half], codes[2 * half + 1]];
+            let values = [low_pair(a), high_pair(a), low_pair(b), high_pair(b)];
+            memory::st_global_v4_b32(out + half as u64 * 16, values.map(bf16_of_e4m3));
+        }
+    }
+}
+
+/// Codes 0 and 1 of four, each in the upper byte of a half.
+#[inline(always)]
+fn low_pair(codes: u32) -> u32 {
+    integer::prmt_b32(codes, 0, 0x1404)
+}
+
+/// Codes 2 and 3 of four, each in the upper byte of a half.
+#[inline(always)]
+fn high_pair(codes: u32) -> u32 {
+    integer::prmt_b32(codes, 0, 0x3424)
+}
+
+/// Two e4m3 values, each in the upper byte of a half, as bf16.
+#[inline(always)]
+fn bf16_of_e4m3(codes: u32) -> u32 {
+    // Exponent and mantissa at the low end of bf16's: the value times 2^-120, subnormals included.
+    let magnitudes = (codes & 0x7f00_7f00) >> 4;
+    let values = floats::mul_bf16x2(magnitudes | codes & 0x8000_8000, TWO_120);
+    let nan =
+        |half: u32| if codes & half & MAGNITUDES == half & MAGNITUDES { half & NANS } else { 0 };
+    values | nan(0xffff) | nan(0xffff_0000)
+}
+
+/// 2^120 in bf16, twice.
+const TWO_120: u32 = ((127 + 120) << 7) * 0x1_0001;
+/// The bits of e4m3's magnitudes in the upper bytes of two halves, all of which are set in a NaN.
+const MAGNITUDES: u32 = 0x7f00_7f00;
+/// bf16's NaN, twice.
+const NANS: u32 = 0x7fc0_7fc0;
 
 /// Entry points: name, index in [`TOKENS`], type.
 macro_rules! entries {

@@ -37,12 +37,12 @@ pub fn reference<'b, F: BlockFormat>(
     b: impl Into<Weights<'b, F>>,
     options: &GemmOptions,
 ) -> Result<Reference> {
-    of_values(false, a, b.into(), options)
+    of_values(TensorFamily::Tcgen05, a, b.into(), options)
 }
 
 /// [`reference()`] with the weights as the kernels of a target take them that
-/// [`Repacked::rounded`](nvfp4::gemm::Repacked::rounded) has made: on sm_90a, MXFP4 beside activations in e4m3 is
-/// rounded where it is not within what folding holds.
+/// [`Repacked::rounded`](nvfp4::gemm::Repacked::rounded) has made: beside activations in e4m3, MXFP4 is rounded on sm_90a
+/// where it is not within what folding holds, and nothing is folded on sm_80.
 ///
 /// # Errors
 /// The same as [`reference()`].
@@ -52,19 +52,19 @@ pub fn reference_for<'b, F: BlockFormat>(
     b: impl Into<Weights<'b, F>>,
     options: &GemmOptions,
 ) -> Result<Reference> {
-    of_values(folds_all(arch), a, b.into(), options)
+    of_values(arch.tensor(), a, b.into(), options)
 }
 
-/// Whether weights of MXFP4 are folded, too.
-fn folds_all(arch: Arch) -> bool {
-    match arch.tensor() {
-        TensorFamily::MmaSync | TensorFamily::Wgmma => true,
-        TensorFamily::Tcgen05 => false,
+/// Whether tensor cores take weights in `format` beside activations in e4m3 folded.
+fn folds(tensor: TensorFamily, format: Format) -> bool {
+    match (tensor, format) {
+        (TensorFamily::MmaSync, _) | (TensorFamily::Tcgen05, Format::Mxfp4) => false,
+        (TensorFamily::Wgmma, _) | (TensorFamily::Tcgen05, Format::Nvfp4) => true,
     }
 }
 
 fn of_values<F: BlockFormat>(
-    folds_all: bool,
+    tensor: TensorFamily,
     a: &Activations<'_, F>,
     b: Weights<'_, F>,
     options: &GemmOptions,
@@ -78,7 +78,7 @@ fn of_values<F: BlockFormat>(
     let mut magnitudes = filled("reference", outputs, 0f64)?;
     let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
     let scales = b.global_scales().map(|of_weights| scale * f64::from(of_weights));
-    let (folded, additions) = products(a, folds_all);
+    let (folded, additions) = products(a, tensor);
     let exact = Exact::new(options, scales, additions);
     for batch in 0..da.batch() {
         let tokens = decode_activations(a, batch)?;
@@ -103,7 +103,7 @@ pub fn reference_grouped<F: BlockFormat>(
     groups: &[Range<usize>],
     options: &[GemmOptions],
 ) -> Result<Reference> {
-    grouped_of_values(false, a, b, groups, options)
+    grouped_of_values(TensorFamily::Tcgen05, a, b, groups, options)
 }
 
 /// [`reference_grouped`] with the weights as [`reference_for`] takes them.
@@ -117,11 +117,11 @@ pub fn reference_grouped_for<F: BlockFormat>(
     groups: &[Range<usize>],
     options: &[GemmOptions],
 ) -> Result<Reference> {
-    grouped_of_values(folds_all(arch), a, b, groups, options)
+    grouped_of_values(arch.tensor(), a, b, groups, options)
 }
 
 fn grouped_of_values<F: BlockFormat>(
-    folds_all: bool,
+    tensor: TensorFamily,
     a: &Activations<'_, F>,
     b: &[Weights<'_, F>],
     groups: &[Range<usize>],
@@ -135,7 +135,7 @@ fn grouped_of_values<F: BlockFormat>(
         }
     }
     let n = b.first().map_or(0, |weights| weights.dims().rows());
-    let (folded, additions) = products(a, folds_all);
+    let (folded, additions) = products(a, tensor);
     let mut values = filled("reference", total * n, 0f64)?;
     let mut magnitudes = filled("reference", total * n, 0f64)?;
     let mut tokens = Vec::new();
@@ -170,15 +170,12 @@ fn grouped_of_values<F: BlockFormat>(
 
 /// Whether the product takes folded weights, and the f32 additions, one after the other, that may lead to
 /// a result. Tensor cores truncate where they add, which counts twice.
-fn products<F: BlockFormat>(a: &Activations<'_, F>, folds_all: bool) -> (bool, usize) {
+fn products<F: BlockFormat>(a: &Activations<'_, F>, tensor: TensorFamily) -> (bool, usize) {
     let k = a.dims().cols();
     match a.kind().operand() {
         Operand::Half(_) => (false, 2 * k),
         Operand::E4m3 => {
-            let folded = match format_of::<F>() {
-                Format::Nvfp4 => true,
-                Format::Mxfp4 => folds_all,
-            };
+            let folded = folds(tensor, format_of::<F>());
             (folded, 2 * k + FOLDED_ADDITIONS as usize)
         }
     }

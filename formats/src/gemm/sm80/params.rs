@@ -32,11 +32,16 @@ pub struct Sm80Params {
     pub problem: Problem,
     /// The assignment of K steps and tiles to CTAs.
     pub schedule: Schedule,
+    /// Row factors from one batch entry's tokens to the next's; 0 if they share them. Kernels of bf16 activations have
+    /// use for it: those in e4m3 are decoded to it, and have scales of tokens in the place of row factors.
+    pub row_factor_stride: u32,
     /// 1 if the epilogue [is plain](Epilogue::is_plain).
     pub plain: u32,
     /// 1, from which kernels make the powers of two that they multiply by: see
     /// [`HalfType::multipliers`](crate::HalfType::multipliers).
     pub one: u32,
+    /// 0.
+    pub reserved: u32,
     /// The numbering of tiles: that of [`Sm80Config::tiles`](super::Sm80Config::tiles).
     pub walk: Walk,
 }
@@ -48,7 +53,7 @@ pub type Sm80GroupedParams = GroupedParams<Sm80Params>;
 blocks! {
     Sm80Params {
         activations, activation_stride, weights, weight_stride, partials, flags, epilogue, problem, schedule,
-        plain, one, walk
+        row_factor_stride, plain, one, reserved, walk
     }
     Sm80GroupedParams { gemm, groups }
 }

@@ -1,5 +1,6 @@
 //! A kernel with a schedule for one problem.
 
+use fp4_formats::Operand;
 use fp4_formats::gemm::fragments::Tile;
 use fp4_formats::gemm::{Problem, ResultType, Tiles};
 use fp4_formats::params::bytes;
@@ -41,6 +42,9 @@ impl<C: Fragments> FragmentKernel<C> {
             ActivationKind::Blocks { .. } => {
                 decoded::bytes_of_all(&self.problem, kind.operand()).map(|bytes| [bytes, 0])
             }
+            ActivationKind::Fp8(from) if self.decodes_bytes(kind) => {
+                fp8::decoded_bytes(&self.problem, from.is_some())
+            }
             ActivationKind::Fp8(Some(_)) => fp8::made_bytes(&self.problem),
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
         };
@@ -54,6 +58,15 @@ impl<C: Fragments> FragmentKernel<C> {
         match self.groups {
             Some(GroupedRuns { expected: [l, m], .. }) => Problem { m, l, ..self.problem },
             None => self.problem,
+        }
+    }
+
+    /// Whether activations in e4m3 are decoded before the product, because the tensor cores do not multiply them.
+    pub fn decodes_bytes(&self, kind: ActivationKind) -> bool {
+        match (kind, self.estimate.config.scheme().operand) {
+            (ActivationKind::Fp8(_), Operand::Half(_)) => true,
+            (ActivationKind::Fp8(_), Operand::E4m3)
+            | (ActivationKind::Halves(_) | ActivationKind::Blocks { .. }, _) => false,
         }
     }
 
@@ -119,8 +132,15 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<PlannedKernel>> {
         match kind {
-            ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Ok(Vec::new()),
-            ActivationKind::Fp8(Some(input)) => fp8::steps(&self.problem, input, entries),
+            ActivationKind::Halves(_) => Ok(Vec::new()),
+            ActivationKind::Fp8(from) => {
+                let quantised = from.map(|input| fp8::steps(&self.problem, input, entries));
+                let mut steps = quantised.transpose()?.unwrap_or_default();
+                if self.decodes_bytes(kind) {
+                    steps.extend(fp8::decoding_steps(&self.problem, entries)?);
+                }
+                Ok(steps)
+            }
             ActivationKind::Blocks { format, layout } => {
                 decoded::steps(&self.problem, (format, kind.operand()), layout, entries, self.sms)
             }
@@ -178,7 +198,7 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
                 ));
             }
         }
-        why.extend(made(kind));
+        why.extend(made(kind, self.decodes_bytes(kind)));
         why
     }
 
@@ -203,8 +223,9 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
     }
 }
 
-/// Returns a plan's lines about operands that are not multiplied as they are.
-fn made(kind: ActivationKind) -> Vec<String> {
+/// Returns a plan's lines about operands that are not multiplied as they are; `decodes` says whether those in e4m3 are not.
+fn made(kind: ActivationKind, decodes: bool) -> Vec<String> {
+    let decoded = "activations in e4m3 are decoded to bf16, exactly, by a launch before; weights are not folded";
     let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
                   scales of 128 columns of a row are within 2^11, those of NVFP4 rounded to a mantissa \
                   of 3 bits";
@@ -213,9 +234,9 @@ fn made(kind: ActivationKind) -> Vec<String> {
         ActivationKind::Blocks { .. } => {
             vec![format!("activations are decoded to {}, exactly", kind.operand().name())]
         }
-        ActivationKind::Fp8(None) => vec![folded.into()],
-        ActivationKind::Fp8(Some(input)) => {
-            vec![fp8::why(input), folded.into()]
+        ActivationKind::Fp8(from) => {
+            let of_bytes = if decodes { decoded } else { folded };
+            from.map(fp8::why).into_iter().chain([of_bytes.to_owned()]).collect()
         }
     }
 }

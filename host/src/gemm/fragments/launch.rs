@@ -1,9 +1,9 @@
 //! The launches of a product: block-scaled activations are decoded first, and floats that become e4m3 are
 //! quantised.
 
-use fp4_formats::Divisor;
 use fp4_formats::gemm::{Epilogue, EvenRuns, GroupedParams, Groups, NextWeights};
 use fp4_formats::params::bytes;
+use fp4_formats::{Divisor, Operand};
 
 use super::{FragmentKernel, Fragments, order};
 use crate::device::{LaunchSpec, Queue};
@@ -106,7 +106,9 @@ impl<C: Fragments> FragmentKernel<C> {
         let (parts, made) = (self.workspace(launch.kind)?, self.made(launch)?);
         let spacing = launch.strides.activations;
         let mut scale_stride = 0;
-        let mut scaled = |bytes: PlacedBytes| {
+        let mut placed_bytes = |bytes: PlacedBytes| {
+            let decoded = self.decodes_bytes(launch.kind);
+            let bytes = if decoded { bytes.decoded(&self.problem, made[0]) } else { bytes };
             epilogue = bytes.scaling(epilogue);
             scale_stride = bytes.scale_stride;
             (bytes.elements, bytes.stride)
@@ -117,8 +119,12 @@ impl<C: Fragments> FragmentKernel<C> {
                 let matrix = matrix_bytes(&self.problem, self.estimate.config.scheme().operand);
                 (made[0], if spacing.stride == 0 { 0 } else { matrix })
             }
-            CheckedActivations::ToFp8(_) => scaled(PlacedBytes::made(launch, &self.problem, made)),
-            CheckedActivations::Fp8(addresses) => scaled(PlacedBytes::given(launch, addresses)?),
+            CheckedActivations::ToFp8(_) => {
+                placed_bytes(PlacedBytes::made(launch, &self.problem, made))
+            }
+            CheckedActivations::Fp8(addresses) => {
+                placed_bytes(PlacedBytes::given(launch, addresses)?)
+            }
         };
         let matrix = order::layout(&weights.form).bytes().unwrap_or(0);
         let placed = Placed {
@@ -141,9 +147,28 @@ impl<C: Fragments> FragmentKernel<C> {
     /// The errors of the device.
     pub fn make_before<'k>(&self, launch: &Launch<'k>, queue: &mut dyn Queue<'k>) -> Result<()> {
         match launch.activations {
-            CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => Ok(()),
+            CheckedActivations::Halves(_) => Ok(()),
+            CheckedActivations::Fp8([codes, _]) => {
+                if self.decodes_bytes(launch.kind) {
+                    let (from, out) =
+                        (launch.strides.activations.stride as u64, self.made(launch)?[0]);
+                    fp8::decode(launch, &self.problem, launch.steps(), (codes, from), out, queue)?;
+                }
+                Ok(())
+            }
             CheckedActivations::ToFp8(input) => {
-                fp8::quantize(launch, &self.problem, input, self.made(launch)?, queue)
+                let (problem, [elements, scales]) = (&self.problem, self.made(launch)?);
+                if !self.decodes_bytes(launch.kind) {
+                    let made = [elements, scales];
+                    return fp8::quantize(launch, problem, input, made, launch.steps(), queue);
+                }
+                // As many launches quantise as decode. The workspace has been counted.
+                let each = launch.before.len() / 2;
+                let codes = scales + fp8::codes_offset(problem).unwrap_or(0) as u64;
+                let (quantising, decoding) = (launch.steps().take(each), launch.steps().skip(each));
+                fp8::quantize(launch, problem, input, [codes, scales], quantising, queue)?;
+                let from = (codes, matrix_bytes(problem, Operand::E4m3));
+                fp8::decode(launch, problem, decoding, from, elements, queue)
             }
             CheckedActivations::Blocks { codes, scales, layout } => {
                 let out = self.made(launch)?[0];

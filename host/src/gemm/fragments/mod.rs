@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::{GroupedParams, NextWeights, Operands, Problem, Split};
+use fp4_formats::gemm::{GroupedParams, NextWeights, Problem, Split};
 use fp4_formats::params::Block;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
@@ -66,8 +66,10 @@ pub(super) struct FragmentFamily<C>(pub PhantomData<C>);
 /// # Errors
 /// [`Error::Shape`].
 fn scheme<C: Fragments>(format: Format, kind: ActivationKind) -> Result<Scheme> {
-    let Operands { weights, .. } = operands(C::TENSOR, format, kind)?;
-    Ok(Scheme { format: weights, operand: kind.operand() })
+    let operands = operands(C::TENSOR, format, kind)?;
+    let blocks =
+        || Error::shape("type of activations", "multiplied by these tensor cores", kind.name());
+    Scheme::of(operands).ok_or_else(blocks)
 }
 
 /// The names of a scheme's kernels in `table`.
@@ -194,8 +196,9 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
-        let scheme = Scheme { format, operand: kind.operand() };
-        estimate::of(C::CONFIGS, scheme).map(|config| config.tile().tokens as usize).collect()
+        let scheme = scheme::<C>(format, kind).ok();
+        let configs = scheme.into_iter().flat_map(|scheme| estimate::of(C::CONFIGS, scheme));
+        configs.map(|config| config.tile().tokens as usize).collect()
     }
 
     fn weight_form(

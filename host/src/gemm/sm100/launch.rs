@@ -299,7 +299,7 @@ pub(super) fn lay_out<'k>(
         CheckedActivations::Blocks { codes, scales, .. } => (codes, scales),
         CheckedActivations::ToFp8(input) => {
             let made = made(kernel, made_at);
-            return fp8::quantize(launch, &kernel.problem, input, made, queue);
+            return fp8::quantize(launch, &kernel.problem, input, made, launch.steps(), queue);
         }
         CheckedActivations::Halves(_) | CheckedActivations::Fp8(_) => return Ok(()),
     };

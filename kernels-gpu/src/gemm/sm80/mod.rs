@@ -87,7 +87,16 @@ impl Target for Sm80 {
 
     #[inline(always)]
     fn head(params: &Sm80Params) -> Head<'_> {
-        let Sm80Params { problem, schedule, walk, epilogue, partials, flags, .. } = params;
+        let Sm80Params {
+            problem,
+            schedule,
+            walk,
+            epilogue,
+            partials,
+            flags,
+            row_factor_stride,
+            ..
+        } = params;
         Head {
             problem,
             schedule,
@@ -95,7 +104,7 @@ impl Target for Sm80 {
             epilogue,
             partials: *partials,
             flags: *flags,
-            row_factor_stride: 0,
+            row_factor_stride: *row_factor_stride,
         }
     }
 
