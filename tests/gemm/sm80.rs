@@ -7,7 +7,8 @@ use nvfp4::device::Kernels;
 use nvfp4::gemm::{ActivationKind, Activations, Fp8Matrix, GemmOptions, GemmOverrides, gemm, plan};
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_tests::gemm::{ActivationType, Case, GroupedCase, LINEAR, RESULTS};
+use nvfp4_tests::gemm::grouped::GroupedCase;
+use nvfp4_tests::gemm::{ActivationType, Case, LINEAR, RESULTS};
 use nvfp4_tests::{SCHEDULES, emulated_for};
 use ptx_emu::{Gpu, Schedule};
 

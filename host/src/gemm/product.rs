@@ -419,7 +419,10 @@ impl Gemm {
 pub(super) fn check_kind(weights: &DeviceWeights, kind: ActivationKind) -> Result<()> {
     let form = weights.form();
     let (fits, wanted) = match form.activations {
-        Some(operand) => (kind.operand() == operand, operand.name()),
+        Some(operand) => {
+            let multiplied = operands(form.tensor, form.format, kind)?.activations;
+            (multiplied == Some(operand), operand.name())
+        }
         None => (kind.operand() != Operand::E4m3, "f16, bf16 or the weights' own format"),
     };
     if !fits {

@@ -364,7 +364,7 @@ impl GroupedCase {
             .bytes()
             .map(|bytes| upload("a", if bytes.is_empty() { &[0] } else { &bytes }));
         let buffers = [codes?, scales?];
-        let input = self.activations.buffers(&buffers);
+        let input = self.activations.buffers(&buffers[0], Some(&buffers[1]));
         product.launch_grouped(
             GroupBuffers {
                 counts: &counts,

@@ -1,6 +1,6 @@
 //! Mixed products: several cases in one launch, each compared with its oracle.
 
-use super::{Case, Expected, Inputs};
+use super::{ActivationType, Case, Expected, Inputs};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
@@ -8,8 +8,8 @@ use nvfp4::device::Kernels;
 use nvfp4::error;
 use nvfp4::floats;
 use nvfp4::gemm::{
-    ActivationBuffers, ActivationKind, DeviceWeights, GemmOptions, GemmResult, MixedGemm,
-    MixedProduct, Output, Repacked, Residual, ResultBuffers, Vectors, Weights,
+    ActivationKind, DeviceWeights, GemmOptions, GemmResult, MixedGemm, MixedProduct, Output,
+    Repacked, Residual, ResultBuffers, Vectors, Weights,
 };
 use nvfp4::tensor::Dims;
 
@@ -20,6 +20,7 @@ pub struct MixedOperands {
     dims: Dims,
     options: GemmOptions,
     activations: [Option<DeviceBuffer>; 2],
+    activation_type: ActivationType,
     weights: DeviceWeights,
     /// Elements or codes; scales.
     pub out: [Option<DeviceBuffer>; 2],
@@ -80,6 +81,7 @@ impl MixedOperands {
                 .overrides(overrides)
                 .activation_scale(a.global_scale()),
             activations: [upload("a", &elements)?, upload("a scales", &scales)?],
+            activation_type: case.activations,
             weights: weights?.upload(device)?,
             out: [out, out_scales],
             vectors: [row?, column?, bias?, up_column?, up_bias?],
@@ -106,9 +108,9 @@ impl MixedOperands {
         let [row, column, bias, up_column, up_bias] = self.vectors.each_ref().map(Option::as_ref);
         MixedProduct {
             tokens: self.tokens,
-            activations: match &self.activations {
-                [Some(codes), Some(scales)] => ActivationBuffers::Blocks { codes, scales },
-                [elements, _] => ActivationBuffers::Halves(elements.as_ref().expect("operands")),
+            activations: {
+                let [elements, scales] = self.activations.each_ref().map(Option::as_ref);
+                self.activation_type.buffers(elements.expect("operands"), scales)
             },
             weights: &self.weights,
             out: match &self.out {

@@ -135,12 +135,20 @@ impl ActivationType {
     }
 
     /// Returns the buffers of elements or codes, and of scales, as a product takes them.
+    ///
+    /// # Panics
+    /// Without the scales that it takes.
     #[must_use]
-    pub fn buffers(self, [elements, scales]: &[DeviceBuffer; 2]) -> ActivationBuffers<'_> {
+    pub fn buffers<'a>(
+        self,
+        elements: &'a DeviceBuffer,
+        scales: Option<&'a DeviceBuffer>,
+    ) -> ActivationBuffers<'a> {
+        let scales = || scales.expect("scales");
         match self {
-            Self::Blocks(_) => ActivationBuffers::Blocks { codes: elements, scales },
+            Self::Blocks(_) => ActivationBuffers::Blocks { codes: elements, scales: scales() },
             Self::Halves(_) | Self::Fp8(Some(_)) => ActivationBuffers::Halves(elements),
-            Self::Fp8(None) => ActivationBuffers::Fp8 { codes: elements, scales },
+            Self::Fp8(None) => ActivationBuffers::Fp8 { codes: elements, scales: scales() },
         }
     }
 

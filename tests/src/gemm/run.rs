@@ -221,7 +221,7 @@ impl Case {
         };
         let [elements, scales] = inputs.activation_bytes();
         let from = [input(a_part, &elements)?, input(a_scale_part, &scales)?];
-        let from = self.activations.buffers(&from);
+        let from = self.activations.buffers(&from[0], Some(&from[1]));
         let out = |part: &OperandBuffer| DeviceBuffer::upload(device, "c", &part.poisoned());
         let mut outputs = [out(c_part)?, out(c_scale_part)?];
         let residual_bytes = options.residual.as_ref().map(ResidualValues::bytes);
