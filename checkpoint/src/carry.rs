@@ -13,6 +13,7 @@ use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 
 use super::contents::Extras;
+use super::decode::Encoded;
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::kept;
@@ -120,6 +121,9 @@ pub(super) fn carry(
     let eight: BTreeSet<String> = extras.others.iter().map(|other| other.module.clone()).collect();
     for entry in model.entries() {
         if !pieces.contains(entry.name.as_str()) {
+            if model.kind(&entry.name).is_some() {
+                carrier.note("weights in Q8_0 are F32 in the output, with the same values".into());
+            }
             tensors.push(carrier.copied(entry.name, extras.verbatim, &eight)?);
         }
     }
@@ -167,9 +171,11 @@ impl Carrier<'_> {
                 true
             }
             (_, _, Inputs::Float) => true,
-            (Layout::ModelOpt | Layout::CompressedTensors, Format::Nvfp4, Inputs::Calibrated) => {
-                true
-            }
+            (
+                Layout::ModelOpt | Layout::CompressedTensors | Layout::Gguf,
+                Format::Nvfp4,
+                Inputs::Calibrated,
+            ) => true,
             (Layout::TorchAo, Format::Nvfp4, Inputs::Calibrated) => {
                 let note = "transformers does not read `act_per_tensor_scale`, the scale of inputs \
                             that are quantised with one from calibration; torchao itself does";
@@ -260,6 +266,12 @@ impl Carrier<'_> {
     /// A tensor under the target's name, in the target's type; `eight` are the modules in FP8.
     fn copied(&self, name: String, verbatim: bool, eight: &BTreeSet<String>) -> Result<Copied> {
         let raw = self.model.raw(&name)?;
+        if self.model.kind(&name).is_some()
+            && let Some(encoded) = Encoded::of(self.model, &name)?
+        {
+            let spec = TensorSpec { name: name.clone(), dtype: Dtype::F32, shape: encoded.shape };
+            return Ok(Copied { from: name, spec });
+        }
         let mut spec = TensorSpec { name: name.clone(), dtype: raw.dtype, shape: raw.shape };
         let scalar = spec.shape.iter().product::<usize>() == 1;
         let of_fp8 = || {
@@ -276,7 +288,9 @@ impl Carrier<'_> {
         }
         spec.shape = match self.to {
             Layout::CompressedTensors => vec![1],
-            Layout::ModelOpt | Layout::TorchAo | Layout::GptOss => vec![],
+            Layout::ModelOpt | Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => {
+                vec![]
+            }
         };
         Ok(Copied { from: name, spec })
     }
@@ -287,12 +301,12 @@ impl Carrier<'_> {
             let of = match self.from {
                 Layout::ModelOpt => name.strip_suffix(modelopt)?,
                 Layout::CompressedTensors => name.strip_suffix(compressed_tensors)?,
-                Layout::TorchAo | Layout::GptOss => return None,
+                Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => return None,
             };
             match self.to {
                 Layout::ModelOpt => Some(format!("{of}{modelopt}")),
                 Layout::CompressedTensors => Some(format!("{of}{compressed_tensors}")),
-                Layout::TorchAo | Layout::GptOss => None,
+                Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => None,
             }
         })
     }

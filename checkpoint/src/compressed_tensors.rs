@@ -155,6 +155,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
     }
     let kv_cache = contents.extras.kv_fp8.then_some(eight);
     Description {
+        quantization: None,
         quantization_config: Some(json!({
             "quant_method": "compressed-tensors",
             "format": format,

@@ -83,19 +83,26 @@ impl Contents {
 pub(super) struct Description {
     /// `quantization_config` of `config.json`.
     pub quantization_config: Option<Value>,
+    /// MLX's `quantization` of `config.json`.
+    pub quantization: Option<Value>,
     /// Further JSON files.
     pub files: Vec<(&'static str, Value)>,
 }
 
-/// The model's configuration with another `quantization_config`.
-pub(super) fn config(model: &Model, quantization: Option<Value>) -> Option<Value> {
+/// The model's configuration with another description of the quantisation.
+pub(super) fn config(model: &Model, description: &Description) -> Option<Value> {
     let mut config = match model.config() {
         Some(Value::Object(config)) => config.clone(),
         _ => Map::new(),
     };
-    config.remove("quantization_config");
-    if let Some(quantization) = quantization {
-        config.insert("quantization_config".into(), quantization);
+    for (key, stated) in [
+        ("quantization_config", &description.quantization_config),
+        ("quantization", &description.quantization),
+    ] {
+        config.remove(key);
+        if let Some(stated) = stated {
+            config.insert(key.into(), stated.clone());
+        }
     }
     (!config.is_empty()).then(|| json!(config))
 }

@@ -10,6 +10,7 @@ use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::carry::carry;
+use super::decode;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;
@@ -170,7 +171,12 @@ pub fn convert_model(
                 let name = &carried.tensors[at - parts.len()].from;
                 let raw = model.raw(name)?;
                 match raw.dtype == spec.dtype {
-                    true => save.tensor(&spec.name, raw.data)?,
+                    false if model.kind(name).is_some() => {
+                        let values = decode::values(model, name)?.values;
+                        let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+                        save.tensor(&spec.name, &data)?;
+                    }
+                    true => save.tensor(&spec.name, &raw.data)?,
                     false => {
                         let values = model.file(name)?.floats(name)?.values;
                         let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 
 use super::decode::{self, Encoded};
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::families::{self, Kept};
+use super::gguf::NVFP4_ROW;
 use super::model::Model;
 use super::options::{DEFAULT_EXCLUDES, ModelOptions};
 use super::orientation::{EXPERTS, Orientation};
@@ -147,8 +149,11 @@ impl Decisions<'_> {
         let orientation = Orientation::of(self.model, name, shape)?;
         let stored = shape;
         let shape = orientation.output_first(shape);
-        let (cols, block) =
-            (shape.last().copied().unwrap_or(0), self.options.recipe.format().block() as usize);
+        let cols = shape.last().copied().unwrap_or(0);
+        let block = match (self.options.save.layout, self.options.recipe.format()) {
+            (Layout::Gguf, Format::Nvfp4) => NVFP4_ROW,
+            (_, format) => format.block() as usize,
+        };
         if !cols.is_multiple_of(block) {
             return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
         }

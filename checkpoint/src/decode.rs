@@ -6,6 +6,7 @@
 //! | FP8 | F8_E4M3 or F8_E5M2 `[.., N, K]` | multipliers of the tensor, of rows or of blocks: `m.weight_scale_inv` (DeepSeek), `m.weight_scale` (ModelOpt, compressed-tensors), `m.scale` (DeepSeek V4), `m.qscale_weight` (Mistral); F32, F16, BF16, and E8M0 as F8_E8M0 or U8 |
 //! | compressed-tensors' integers | `m.weight_packed` I32 `[N, K/8]` | `m.weight_scale` `[N, K/g]`, `m.weight_zero_point`, `m.weight_g_idx` |
 //! | GPTQ | `m.qweight` I32 `[K/8, N]` | `m.scales` `[K/g, N]`, `m.qzeros`, one less than the zero points, `m.g_idx` |
+//! | GGUF's Q8_0 | `m.weight`, blocks of an F16 scale and 32 integers | in the blocks |
 //! | AWQ | `m.qweight` I32 `[K, N/8]` | `m.scales` `[K/g, N]`, `m.qzeros`, both in the order 0, 2, 4, 6, 1, 3, 5, 7 |
 //!
 //! A value is the code, less the zero point, times the scale, rounded once to f32: exact for every type of
@@ -13,12 +14,14 @@
 
 use fp4_formats::{e4m3, ue8m0};
 use half::f16;
+use nvfp4_gguf::Kind;
 use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 use serde_json::Value;
 
 use super::error::CheckpointError;
 use super::file::{Checkpoint, FloatTensor};
+use super::gguf;
 use super::model::Model;
 use super::weight::module;
 use crate::error::Result;
@@ -54,6 +57,8 @@ enum Encoding {
         zero_is_less_one: bool,
     },
     Awq,
+    /// ggml's blocks of 32 integers after an F16 scale.
+    Q8_0,
 }
 
 /// compressed-tensors' integers.
@@ -71,6 +76,8 @@ pub(super) fn weight_of(name: &str, dtype: Dtype, rank: usize) -> Option<String>
         Dtype::F8_E4M3 | Dtype::F8_E5M2 if rank >= 2 && !name.ends_with("_scale") => {
             Some(name.into())
         }
+        // Blocks of GGUF; the integers of others are not read.
+        Dtype::I8 if rank >= 2 => Some(name.into()),
         Dtype::I32 if rank == 2 => match name.strip_suffix("weight_packed") {
             Some(of) => Some(format!("{of}weight")),
             None => name.strip_suffix("qweight").map(|of| format!("{of}weight")),
@@ -90,7 +97,13 @@ impl Encoded {
             if raw.shape.contains(&0) {
                 return Ok(None);
             }
+            if model.kind(name) == Some(Kind::Q8_0) && raw.shape.len() >= 2 {
+                let (name, tensors) = (name.to_owned(), vec![name.to_owned()]);
+                let shape = gguf::shape(Kind::Q8_0, &raw.shape);
+                return Ok(Some(Self { name, shape, tensors, encoding: Encoding::Q8_0 }));
+            }
             return match weight_of(name, raw.dtype, raw.shape.len()) {
+                Some(_) if raw.dtype == Dtype::I8 => Ok(None),
                 Some(_) => Self::fp8(model, name).map(Some),
                 None => Ok(None),
             };
@@ -203,6 +216,7 @@ impl Encoded {
             Encoding::Packed(_) => "integers of compressed-tensors",
             Encoding::Gptq { .. } => "integers of GPTQ",
             Encoding::Awq => "integers of AWQ",
+            Encoding::Q8_0 => "Q8_0",
         }
     }
 
@@ -219,6 +233,16 @@ impl Encoded {
                 self.decode_gptq(model, *bits, u32::from(*zero_is_less_one))
             }
             Encoding::Awq => self.decode_awq(model),
+            Encoding::Q8_0 => {
+                let file = model.file(&self.name)?;
+                let raw = file.raw(&self.name)?;
+                let values = nvfp4_gguf::dequantize(&self.name, Kind::Q8_0, &raw.data);
+                let values = values.map_err(|error| CheckpointError::Malformed {
+                    path: file.path().into(),
+                    reason: error.to_string(),
+                })?;
+                self.finite(file, &self.name, 1, values)
+            }
         }
     }
 

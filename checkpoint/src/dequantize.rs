@@ -178,7 +178,7 @@ pub fn dequantize_model(
                     other.tensors
                 }
                 None => {
-                    save.tensor(name, model.raw(name)?.data)?;
+                    save.tensor(name, &model.raw(name)?.data)?;
                     vec![name.to_owned()]
                 }
             };

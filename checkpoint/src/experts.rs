@@ -11,6 +11,7 @@
 //! | compressed-tensors | a matrix each, under either names |
 //! | TorchAO | in one tensor |
 //! | gpt-oss | in one tensor, and nothing else is quantised |
+//! | GGUF | a matrix each here, which the files have in one tensor |
 //!
 //! If `config.json` does not name the model, no reader builds it from that file, and any order is
 //! as good.
@@ -144,9 +145,14 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
             "of another model than gpt-oss, whose experts alone readers of this layout expect; \
              layouts compressed-tensors and modelopt hold it",
         ),
+        (Layout::Mlx, _) => (
+            weights.iter().filter(|weight| weight.name.contains("experts.")).collect(),
+            "of experts, and MLX has all of a layer in tensors of its own, `switch_mlp`; quantize leaves \
+             experts as they are with --exclude '*.experts.*'",
+        ),
         (Layout::ModelOpt, Some(ExpertNames::Numbered))
         | (Layout::TorchAo | Layout::GptOss, None)
-        | (Layout::CompressedTensors, _) => return Ok(()),
+        | (Layout::CompressedTensors | Layout::Gguf, _) => return Ok(()),
     };
     let Some(first) = found.first() else { return Ok(()) };
     let reason = match found.len() - 1 {

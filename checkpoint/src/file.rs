@@ -1,8 +1,10 @@
-//! One safetensors file, mapped into memory.
+//! One file of tensors, safetensors or GGUF, mapped into memory.
 //!
-//! The crate `safetensors` checks the header (lengths, offsets, overlaps). Errors name the tensor
-//! and, for a bad value, its index and its byte in the file.
+//! The crate `safetensors` checks the header (lengths, offsets, overlaps), `nvfp4-gguf` that of GGUF, whose
+//! tensors have the names of transformers here. Errors name the tensor and, for a bad value, its index and its
+//! byte in the file.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata as FileMetadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +12,13 @@ use std::time::SystemTime;
 
 use fp4_formats::FloatType;
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, Metadata, SafeTensorError, SafeTensors};
+use nvfp4_gguf::Kind;
+use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorInfo};
 use serde::Serialize;
 
+use super::data::{Data, Edit};
 use super::error::{CheckpointError, similar};
+use super::gguf::{self, Stated};
 use crate::error::Result;
 use nvfp4::error::{Error, filled};
 use nvfp4::quantize::source::Source;
@@ -45,23 +50,38 @@ pub struct FloatTensor {
 /// Raw bytes of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawTensor<'a> {
-    /// Element type.
+    /// Element type; U8 for the blocks of GGUF.
     pub dtype: Dtype,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
     /// Little-endian, row-major.
-    pub data: &'a [u8],
+    pub data: Data<'a>,
 }
 
-/// An open safetensors file.
+/// An open file.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     map: Mmap,
-    metadata: Metadata,
-    /// Offset of the tensors' data in the file.
-    data_start: usize,
+    metadata: BTreeMap<String, String>,
+    places: HashMap<String, Place>,
     version: Version,
+    /// The configuration that the metadata of a GGUF file states.
+    gguf: Option<Stated>,
+}
+
+/// A tensor of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// Its first byte in the file.
+    pub start: usize,
+    pub end: usize,
+    /// The blocks of GGUF that it consists of.
+    pub kind: Option<Kind>,
+    /// The difference to the tensor of transformers.
+    pub edit: Option<Edit>,
 }
 
 /// The properties of a file that change with its content.
@@ -101,7 +121,11 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`]; [`CheckpointError::Malformed`] for a truncated or malformed file.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
-        let path = path.into();
+        Self::open_part(path.into(), None)
+    }
+
+    /// Opens a file of a model whose metadata are those of `first`, if that is another one.
+    pub(super) fn open_part(path: PathBuf, first: Option<&Stated>) -> Result<Self> {
         let io = |source| Error::Io { action: "read", path: path.clone(), source };
         let malformed = |reason| CheckpointError::Malformed { path: path.clone(), reason };
         let (file, info) = open_at_once(&path).map_err(io)?;
@@ -117,6 +141,11 @@ impl Checkpoint {
         // valid `u8`. That no other process changes the file cannot be enforced; it is stated as a
         // condition above.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        if map.starts_with(&nvfp4_gguf::MAGIC) {
+            let (places, gguf) = gguf::places(&path, &map, first)?;
+            let metadata = BTreeMap::new();
+            return Ok(Self { path, map, metadata, places, version, gguf: Some(gguf) });
+        }
         let (header, metadata) =
             SafeTensors::read_metadata(&map).map_err(|e| malformed(explain(&e, &map)))?;
         let data_start = header + 8;
@@ -126,7 +155,26 @@ impl Checkpoint {
                 format!("the header describes {stated} bytes of data, {present} are there");
             return Err(malformed(reason));
         }
-        Ok(Self { path, map, metadata, data_start, version })
+        let place = |(name, info): (String, &TensorInfo)| {
+            let (start, end) = info.data_offsets;
+            let (start, end) = (data_start + start, data_start + end);
+            let shape = info.shape.clone();
+            (name, Place { dtype: info.dtype, shape, start, end, kind: None, edit: None })
+        };
+        let places = metadata.tensors().into_iter().map(place).collect();
+        let metadata = metadata.metadata().iter().flatten();
+        let metadata = metadata.map(|(key, value)| (key.clone(), value.clone())).collect();
+        Ok(Self { path, map, metadata, places, version, gguf: None })
+    }
+
+    /// The blocks of GGUF that a tensor consists of.
+    pub(super) fn kind(&self, name: &str) -> Option<Kind> {
+        self.places.get(name)?.kind
+    }
+
+    /// The metadata of a GGUF file.
+    pub(super) fn gguf(&self) -> Option<&Stated> {
+        self.gguf.as_ref()
     }
 
     /// Fails if the file at the path has another size or modification time than when it was opened:
@@ -148,14 +196,11 @@ impl Checkpoint {
     /// large checkpoint seems to take as much memory. Nothing happens if there is no such tensor.
     pub fn release(&self, name: &str) {
         #[cfg(unix)]
-        if let Some(info) = self.metadata.info(name) {
-            let (start, end) = info.data_offsets;
-            let (advice, start) = (memmap2::UncheckedAdvice::DontNeed, self.data_start + start);
+        if let Some(&Place { start, end, .. }) = self.places.get(name) {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
             // SAFETY: the mapping is shared with the file and read-only, so that dropped pages,
             // also those with parts of other tensors, come back with the same content.
-            let taken = unsafe {
-                self.map.unchecked_advise_range(advice, start, self.data_start + end - start)
-            };
+            let taken = unsafe { self.map.unchecked_advise_range(advice, start, end - start) };
             // Advice that the system does not take changes nothing.
             drop(taken);
         }
@@ -167,11 +212,8 @@ impl Checkpoint {
     /// if there is no such tensor.
     pub fn prefetch(&self, name: &str) {
         #[cfg(unix)]
-        if let Some(info) = self.metadata.info(name) {
-            let (start, end) = info.data_offsets;
-            let start_in_file = self.data_start + start;
-            let taken =
-                self.map.advise_range(memmap2::Advice::WillNeed, start_in_file, end - start);
+        if let Some(&Place { start, end, .. }) = self.places.get(name) {
+            let taken = self.map.advise_range(memmap2::Advice::WillNeed, start, end - start);
             // Advice that the system does not take changes nothing.
             drop(taken);
         }
@@ -188,22 +230,21 @@ impl Checkpoint {
     /// Value of a key in the file's free-form metadata.
     #[must_use]
     pub fn metadata(&self, key: &str) -> Option<&str> {
-        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
+        self.metadata.get(key).map(String::as_str)
     }
 
     /// All tensors, in the order of their data.
     #[must_use]
     pub fn entries(&self) -> Vec<TensorEntry> {
         let mut entries: Vec<TensorEntry> = self
-            .metadata
-            .tensors()
-            .into_iter()
-            .map(|(name, info)| TensorEntry {
-                name,
-                dtype: format!("{:?}", info.dtype),
-                shape: info.shape.clone(),
-                bytes: info.data_offsets.1 - info.data_offsets.0,
-                offset: (self.data_start + info.data_offsets.0) as u64,
+            .places
+            .iter()
+            .map(|(name, Place { dtype, shape, start, end, kind, .. })| TensorEntry {
+                name: name.clone(),
+                dtype: kind.map_or_else(|| format!("{dtype:?}"), |kind| kind.to_string()),
+                shape: kind.map_or_else(|| shape.clone(), |kind| gguf::shape(kind, shape)),
+                bytes: end - start,
+                offset: *start as u64,
             })
             .collect();
         entries.sort_by(|x, y| (x.offset, &x.name).cmp(&(y.offset, &y.name)));
@@ -212,13 +253,13 @@ impl Checkpoint {
 
     /// Offset of a tensor's data in the file; 0 if there is no such tensor.
     pub(crate) fn offset(&self, name: &str) -> u64 {
-        self.metadata.info(name).map_or(0, |info| (self.data_start + info.data_offsets.0) as u64)
+        self.places.get(name).map_or(0, |place| place.start as u64)
     }
 
     /// Whether there is a tensor of this name.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.metadata.info(name).is_some()
+        self.places.contains_key(name)
     }
 
     /// The bytes of a tensor.
@@ -226,16 +267,16 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::MissingTensor`].
     pub fn raw(&self, name: &str) -> Result<RawTensor<'_>, CheckpointError> {
-        let Some(info) = self.metadata.info(name) else {
+        let Some(Place { dtype, shape, start, end, edit, .. }) = self.places.get(name) else {
             return Err(CheckpointError::MissingTensor {
                 path: self.path.clone(),
                 tensor: name.into(),
-                similar: similar(name, self.metadata.offset_keys()),
+                similar: similar(name, self.places.keys().cloned()),
             });
         };
-        let (start, end) = info.data_offsets;
-        let data = self.map.get(self.data_start + start..self.data_start + end).unwrap_or_default();
-        Ok(RawTensor { dtype: info.dtype, shape: info.shape.clone(), data })
+        let bytes = self.map.get(*start..*end).unwrap_or_default();
+        let data = Data::new(bytes, *edit);
+        Ok(RawTensor { dtype: *dtype, shape: shape.clone(), data })
     }
 
     /// A float tensor (F32, F16 or BF16) in f32.
@@ -250,7 +291,7 @@ impl Checkpoint {
             Dtype::BF16 => FloatType::Bf16,
             other => return Err(self.wrong_type(name, "F32, F16 or BF16", other)),
         };
-        let source = Source::Bytes(dtype, tensor.data);
+        let source = Source::Bytes(dtype, &tensor.data);
         let mut values = filled(name, source.len(), 0f32)?;
         source.par_load(&mut values);
         if !source.par_maximum().is_finite() {

@@ -89,7 +89,7 @@ fn translated(entry: &str, to: Layout) -> Option<String> {
             false => expression(entry),
         }),
         Layout::ModelOpt => wildcards(entry),
-        Layout::TorchAo | Layout::GptOss => {
+        Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => {
             wildcards(entry).filter(|pattern| !pattern.contains(['*', '?']))
         }
     }
@@ -116,6 +116,10 @@ impl Modules<'_> {
 /// of the output; and entries that the target cannot say.
 pub(super) fn carried(model: &Model, to: Layout, quantised: &[&str]) -> (Vec<String>, Vec<String>) {
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
+    // Their tensors say all.
+    if matches!(to, Layout::Gguf | Layout::Mlx) {
+        return (kept, lost);
+    }
     let quantised = Modules(quantised.iter().copied().collect());
     for entry in stated(model) {
         match translated(entry, to) {
@@ -148,7 +152,7 @@ pub(super) fn below(module: &str, to: Layout) -> Vec<String> {
     match to {
         Layout::ModelOpt => vec![format!("{module}*")],
         Layout::CompressedTensors => vec![module.into(), expression(&format!("{module}.*"))],
-        Layout::TorchAo | Layout::GptOss => vec![module.into()],
+        Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => vec![module.into()],
     }
 }
 

@@ -1,4 +1,4 @@
-//! The layouts of quantised weights in safetensors: names, types, shapes, conventions.
+//! The layouts of quantised weights in safetensors and GGUF: names, types, shapes, conventions.
 //!
 //! | layout | formats | tensors of `m.weight` | tensor-level scale |
 //! | --- | --- | --- | --- |
@@ -6,10 +6,12 @@
 //! | [`CompressedTensors`](Layout::CompressedTensors) | nvfp4, mxfp4 | `m.weight_packed`, `m.weight_scale`, `m.weight_global_scale`, `m.input_global_scale` | divisor |
 //! | [`TorchAo`](Layout::TorchAo) | nvfp4, mxfp4 | `m._weight_qdata`, `m._weight_scale`, `m._weight_per_tensor_scale`, `m._weight_act_per_tensor_scale` | multiplier |
 //! | [`GptOss`](Layout::GptOss) | mxfp4 | `m.weight.blocks`, `m.weight.scales`, or `x_proj_blocks`, `x_proj_scales` | none |
+//! | [`Gguf`](Layout::Gguf) | nvfp4, mxfp4 | `m.weight`, `m.scale`, `m.input_scale` | multiplier |
+//! | [`Mlx`](Layout::Mlx) | nvfp4, mxfp4 | `m.weight`, `m.scales` | none |
 //!
 //! Each layout is a module that finds weights by name and lists the tensors of a weight. Reading
-//! and writing the bytes is common to all (the modules `load` and `save`). In all four layouts
-//! packed codes are `U8`, with the element of lower index in the low nibble.
+//! and writing the bytes is common to all (the modules `load` and `save`). In those of safetensors,
+//! packed codes are `U8`, in MLX's `U32`, with the element of lower index in the low nibble.
 
 use std::collections::BTreeMap;
 
@@ -20,16 +22,22 @@ use super::error::CheckpointError;
 use super::model::Model;
 use super::parts::{Layout, Parts, Piece};
 use super::weight::{Order, WeightSpec};
-use super::{compressed_tensors, gpt_oss, modelopt, torchao};
+use super::{compressed_tensors, gguf, gpt_oss, mlx, modelopt, torchao};
 
 impl Layout {
     /// The layout of a checkpoint's tensors, or `None` if none of them is quantised.
     #[must_use]
     pub fn detect(model: &Model) -> Option<Self> {
         // ModelOpt's names are the least distinctive, so they come last.
-        [Self::CompressedTensors, Self::TorchAo, Self::GptOss, Self::ModelOpt]
-            .into_iter()
-            .find(|layout| !layout.find(model).is_empty())
+        let order = [
+            Self::Gguf,
+            Self::Mlx,
+            Self::CompressedTensors,
+            Self::TorchAo,
+            Self::GptOss,
+            Self::ModelOpt,
+        ];
+        order.into_iter().find(|layout| !layout.find(model).is_empty())
     }
 
     /// All quantised weights, sorted by name. Their pieces may be missing or wrong.
@@ -40,6 +48,8 @@ impl Layout {
             Self::CompressedTensors => compressed_tensors::find(model),
             Self::TorchAo => torchao::find(model),
             Self::GptOss => gpt_oss::find(model),
+            Self::Gguf => gguf::find(model),
+            Self::Mlx => mlx::find(model),
         }
     }
 
@@ -81,6 +91,8 @@ impl Layout {
             Self::CompressedTensors => Ok(compressed_tensors::pieces(weight)),
             Self::TorchAo => torchao::pieces(weight, scales).map_err(refuse),
             Self::GptOss => Ok(gpt_oss::pieces(weight)),
+            Self::Gguf => gguf::pieces(weight).map_err(refuse),
+            Self::Mlx => mlx::pieces(weight).map_err(refuse),
         }
     }
 
@@ -94,10 +106,11 @@ impl Layout {
         let mut metadata = match self {
             Self::TorchAo => torchao::metadata(weights, others, extras),
             Self::ModelOpt => modelopt::metadata(weights),
-            Self::CompressedTensors | Self::GptOss => BTreeMap::new(),
+            Self::CompressedTensors | Self::GptOss | Self::Gguf | Self::Mlx => BTreeMap::new(),
         };
         // Hugging Face's loader requires it.
-        metadata.insert("format".into(), "pt".into());
+        let format = if self == Self::Mlx { "mlx" } else { "pt" };
+        metadata.insert("format".into(), format.into());
         metadata
     }
 
@@ -107,6 +120,9 @@ impl Layout {
             Self::CompressedTensors => compressed_tensors::describe(contents),
             Self::TorchAo => torchao::describe(contents),
             Self::GptOss => gpt_oss::describe(contents),
+            // The types of its tensors say all.
+            Self::Gguf => Description::default(),
+            Self::Mlx => mlx::describe(contents),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Checkpoints: safetensors files, models that consist of them, and the layouts in which projects
+//! Checkpoints: files in safetensors and GGUF, models that consist of them, and the layouts in which projects
 //! store quantised weights in them.
 //!
 //! | file | topic |
 //! | --- | --- |
-//! | `file`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
+//! | `file`, `data`, `model` | [`Checkpoint`], one mapped file; [`Model`], a file or a folder of shards |
 //! | `write`, `plan`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
 //! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
-//! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss` | one layout each |
+//! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss`, `gguf`, `mlx` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
 //! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
 //! | `decode` | weights in FP8 and packed integers as floats |
@@ -76,6 +76,7 @@ mod configuration;
 mod contents;
 mod convert;
 mod counterpart;
+mod data;
 mod decide;
 mod decode;
 mod dequantize;
@@ -85,6 +86,7 @@ mod experts;
 mod families;
 mod fate;
 mod file;
+mod gguf;
 mod gpt_oss;
 mod groups;
 mod inspect;
@@ -93,6 +95,7 @@ mod layout;
 mod load;
 mod matrix;
 mod measured;
+mod mlx;
 mod model;
 mod modelopt;
 mod options;
@@ -119,6 +122,7 @@ mod weight;
 mod write;
 
 pub use convert::{ConvertReport, SharedGroup, convert_model};
+pub use data::Data;
 pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};
 pub use error::{CheckpointError, Result};
 pub use exact::to_nvfp4;

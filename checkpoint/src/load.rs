@@ -6,6 +6,7 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
+use super::gguf;
 use super::measured::largest;
 use super::model::Model;
 use super::orientation::transposed;
@@ -68,6 +69,9 @@ pub fn outline(model: &Model, parts: &Parts) -> Result<Outline> {
 
     let file = model.file(&parts.scales)?;
     let scales = file.raw(&parts.scales)?;
+    if file.kind(&parts.codes).is_some() {
+        return Ok(Outline { spec, dims, scales: ScaleLayout::Linear });
+    }
     let (fits, required) = match format {
         Format::Nvfp4 => (matches!(scales.dtype, Dtype::F8_E4M3 | Dtype::U8), "F8_E4M3 or U8"),
         Format::Mxfp4 => (matches!(scales.dtype, Dtype::F8_E8M0 | Dtype::U8), "F8_E8M0 or U8"),
@@ -126,9 +130,16 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
     let file = model.file(&parts.codes)?;
     let codes = file.raw(&parts.codes)?;
     let wrong = |required: String| file.wrong_shape(&parts.codes, required, &codes.shape);
+    if let Some(kind) = file.kind(&parts.codes) {
+        let shape = gguf::shape(kind, &codes.shape);
+        return match matches!(shape.len(), 2 | 3) && !shape.contains(&0) {
+            true => Ok(shape),
+            false => Err(wrong("[N, K] or [experts, N, K], no 0".into())),
+        };
+    }
     let shape = stored_shape(&codes.shape, parts.transposed);
-    if !matches!(codes.dtype, Dtype::U8 | Dtype::F4) {
-        return Err(file.wrong_type(&parts.codes, "U8 or F4", codes.dtype));
+    if !matches!(codes.dtype, Dtype::U8 | Dtype::U32 | Dtype::F4) {
+        return Err(file.wrong_type(&parts.codes, "U8, U32 or F4", codes.dtype));
     }
     let (leading, cols) = match (shape.as_slice(), parts.codes_in_blocks) {
         ([leading @ .., blocks, bytes], true) if *bytes == block / 2 => {
@@ -137,7 +148,10 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
         (_, true) => {
             return Err(wrong(format!("[.., rows, K/{block}, {}]", block / 2)));
         }
-        // F4 counts elements, U8 pairs of them.
+        // F4 counts elements, U8 pairs of them, U32 eights.
+        ([leading @ .., words], false) if codes.dtype == Dtype::U32 => {
+            (leading, words.checked_mul(8))
+        }
         ([leading @ .., cols], false) if codes.dtype == Dtype::F4 => (leading, Some(*cols)),
         ([leading @ .., pairs], false) => (leading, pairs.checked_mul(2)),
         ([], false) => (&[][..], None),
@@ -192,15 +206,22 @@ pub fn load(model: &Model, layout: Layout, parts: &Parts) -> Result<Weight> {
         Some(scales) => greatest(scales),
         None => stored(&parts.input)?,
     };
+    if model.kind(&parts.codes).is_some() {
+        let stored = gguf::blocks(model, &parts.codes, spec.format)?;
+        let nvfp4_gguf::Blocks { codes, scales } = stored;
+        let multiplier = global.map_or(1.0, GlobalScale::multiplier);
+        let blocks = Blocks::new(spec.format, &parts.name, dims, order, codes, scales, multiplier)?;
+        return Ok(Weight { spec, blocks, global, experts, input, inputs });
+    }
     check_scales(model, parts, dims, order)?;
 
     let copy = |name: &str| -> Result<Vec<u8>> {
         let raw = model.raw(name)?;
         if let (true, &[.., rows, cols]) = (parts.transposed, raw.shape.as_slice()) {
-            return transposed(name, raw.data, [rows, cols]);
+            return transposed(name, &raw.data, [rows, cols]);
         }
         let mut bytes = reserve(name, raw.data.len())?;
-        bytes.extend_from_slice(raw.data);
+        bytes.extend_from_slice(&raw.data);
         Ok(bytes)
     };
     let (codes, mut scales) = (copy(&parts.codes)?, copy(&parts.scales)?);

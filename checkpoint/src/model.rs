@@ -6,10 +6,12 @@ use std::io::ErrorKind;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use nvfp4_gguf::Kind;
 use serde_json::Value;
 
 use super::error::{CheckpointError, similar};
 use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
+use super::gguf::Stated;
 use crate::error::Result;
 use nvfp4::error::Error;
 
@@ -40,7 +42,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a `.safetensors` file, a `.safetensors.index.json` file, or a folder that has either.
+    /// Opens a `.safetensors` file, a `.safetensors.index.json` file, a `.gguf` file with the others of its
+    /// model, or a folder that has one of these.
     ///
     /// A folder without an index has all of its `.safetensors` files opened. `config.json` and
     /// `hf_quant_config.json` are read from the folder, or from the file's folder, if they exist.
@@ -70,7 +73,16 @@ impl Model {
             let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
             (folder, is_index(&path).then(|| path.clone()))
         };
+        let is_gguf = |path: &Path| path.extension().is_some_and(|ending| ending == "gguf");
+        let ggufs = match info.is_dir() {
+            true if index.is_none() && files(&path, ".safetensors")?.is_empty() => {
+                files(&path, ".gguf")?
+            }
+            false if is_gguf(&path) => siblings(&path)?,
+            _ => Vec::new(),
+        };
         let mut model = match index {
+            None if !ggufs.is_empty() => Self::from_ggufs(&path, ggufs)?,
             Some(index) => Self::from_index(&folder, &index)?,
             None if info.is_dir() => Self::from_files(&path, files(&folder, ".safetensors")?)?,
             None => Self::from_files(&path, vec![path.clone()])?,
@@ -80,18 +92,62 @@ impl Model {
             model.beside = files(&folder, ".safetensors")?;
             model.beside.retain(|path| !read(path));
         }
-        model.config = json(&folder.join(CONFIG))?;
+        model.config = match json(&folder.join(CONFIG))? {
+            None => model.gguf().and_then(|stated| {
+                let has_head = model.shards.iter().filter_map(Checkpoint::gguf);
+                stated.config(has_head.into_iter().any(|stated| stated.has_head))
+            }),
+            config => config,
+        };
         model.hf_quant_config = json(&folder.join(HF_QUANT_CONFIG))?;
         model.path = path;
         Ok(model)
     }
 
+    /// Opens the files of a model in GGUF. The first of several has the metadata for all.
+    fn from_ggufs(path: &Path, files: Vec<PathBuf>) -> Result<Self> {
+        let malformed =
+            |path: &Path, reason| CheckpointError::Malformed { path: path.into(), reason };
+        let split = |file: &Checkpoint| file.gguf().and_then(Stated::split);
+        let mut first = None;
+        for path in &files {
+            let file = Checkpoint::open(path)?;
+            if split(&file).is_none_or(|(place, _)| place == 0) {
+                if let (Some(other), true) = (&first, files.len() > 1) {
+                    let other: &Checkpoint = other;
+                    let reason =
+                        format!("it and {} are models of their own", other.path().display());
+                    return Err(malformed(path, reason));
+                }
+                first = Some(file);
+            }
+        }
+        let Some(first) = first else {
+            let reason = "the first of its files is missing, which has the metadata".to_owned();
+            return Err(malformed(path, reason));
+        };
+        let count = split(&first).map_or(1, |(_, count)| count);
+        if count != files.len() as u64 {
+            let reason = format!("it is one of {count} files, and {} are there", files.len());
+            return Err(malformed(first.path(), reason));
+        }
+        let stated = first.gguf().cloned();
+        let open = |path: PathBuf| Checkpoint::open_part(path, stated.as_ref());
+        let shards = files.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+        Self::of_shards(path, shards)
+    }
+
     fn from_files(path: &Path, files: Vec<PathBuf>) -> Result<Self> {
         if files.is_empty() {
-            let what = "file that ends in .safetensors".to_owned();
+            let what = "file that ends in .safetensors or .gguf".to_owned();
             return Err(CheckpointError::Nothing { path: path.into(), what });
         }
         let shards = files.into_iter().map(Checkpoint::open).collect::<Result<Vec<_>>>()?;
+        Self::of_shards(path, shards)
+    }
+
+    /// A model of all tensors of these files.
+    fn of_shards(path: &Path, shards: Vec<Checkpoint>) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         for (at, shard) in shards.iter().enumerate() {
             for entry in shard.entries() {
@@ -235,6 +291,27 @@ impl Model {
         self.file(name)?.raw(name)
     }
 
+    /// The metadata of a model in GGUF.
+    pub(super) fn gguf(&self) -> Option<&Stated> {
+        self.shards
+            .iter()
+            .filter_map(Checkpoint::gguf)
+            .find(|stated| stated.architecture().is_some())
+    }
+
+    /// The blocks of GGUF that a tensor consists of.
+    pub(super) fn kind(&self, name: &str) -> Option<Kind> {
+        self.file(name).ok()?.kind(name)
+    }
+
+    /// A JSON file of the model's folder; `None` if it does not exist, or if a single file was opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`CheckpointError::Malformed`].
+    pub(super) fn json(&self, name: &str) -> Result<Option<Value>> {
+        if self.path.is_dir() { json(&self.path.join(name)) } else { Ok(None) }
+    }
+
     /// [`Checkpoint::release`] in the file that has the tensor.
     pub fn release(&self, name: &str) {
         if let Ok(file) = self.file(name) {
@@ -312,6 +389,22 @@ impl Model {
         });
         Ok(paths)
     }
+}
+
+/// The files of a model in GGUF, one of which is `path`: `x-00002-of-00003.gguf` and so on.
+fn siblings(path: &Path) -> Result<Vec<PathBuf>> {
+    let base = |path: &Path| {
+        let stem = path.file_stem()?.to_string_lossy().into_owned();
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (base, place) = rest.rsplit_once('-')?;
+        let numbers = [count, place].iter().all(|text| text.parse::<u32>().is_ok());
+        numbers.then(|| (base.to_owned(), count.to_owned()))
+    };
+    let Some(own) = base(path) else { return Ok(vec![path.into()]) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut all = files(folder.unwrap_or(Path::new(".")), ".gguf")?;
+    all.retain(|other| base(other).as_ref() == Some(&own));
+    Ok(all)
 }
 
 /// Regular files of a folder with this ending, sorted.

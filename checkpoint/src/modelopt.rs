@@ -340,6 +340,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
         config["kv_cache_scheme"] = json!({"dynamic": false, "num_bits": 8, "type": "float"});
     }
     Description {
+        quantization: None,
         quantization_config: Some(config),
         files: vec![(
             "hf_quant_config.json",

@@ -70,12 +70,17 @@ pub struct ModelOptions {
 
 impl ModelOptions {
     /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`] and those of the architecture; for [`Layout::GptOss`] experts only,
-    /// because its readers take every other weight for an unquantised one.
+    /// because its readers take every other weight for an unquantised one; for [`Layout::Mlx`] with one level,
+    /// because it has no place for a tensor-level scale.
     #[must_use]
     pub fn new(recipe: Recipe, layout: Layout) -> Self {
+        let scale = match layout {
+            Layout::Mlx => TensorScale::OneLevel,
+            _ => TensorScale::FromAmax,
+        };
         Self {
             recipe,
-            scale: TensorScale::FromAmax,
+            scale,
             exclude: Vec::new(),
             default_excludes: true,
             experts_only: layout == Layout::GptOss,

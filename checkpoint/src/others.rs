@@ -63,6 +63,10 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
     };
     let layer = |name: &str| {
         let raw = model.raw(name).ok().filter(|raw| raw.shape.len() >= 2)?;
+        // Blocks of GGUF are read.
+        if model.kind(name).is_some() {
+            return None;
+        }
         let of = module(name);
         let scale = model.raw(&format!("{of}.weight_scale")).ok();
         let scales = scale.map_or(0, |raw| raw.shape.iter().product::<usize>());

@@ -27,12 +27,22 @@ pub enum Layout {
     TorchAo,
     /// OpenAI's gpt-oss, also as Hugging Face stores it.
     GptOss,
+    /// GGUF, ggml's file format.
+    Gguf,
+    /// MLX's `nvfp4` and `mxfp4`.
+    Mlx,
 }
 
 impl Layout {
     /// All layouts.
-    pub const ALL: [Self; 4] =
-        [Self::ModelOpt, Self::CompressedTensors, Self::TorchAo, Self::GptOss];
+    pub const ALL: [Self; 6] = [
+        Self::ModelOpt,
+        Self::CompressedTensors,
+        Self::TorchAo,
+        Self::GptOss,
+        Self::Gguf,
+        Self::Mlx,
+    ];
 
     /// The name in commands and reports.
     #[must_use]
@@ -42,6 +52,8 @@ impl Layout {
             Self::CompressedTensors => "compressed-tensors",
             Self::TorchAo => "torchao",
             Self::GptOss => "gpt-oss",
+            Self::Gguf => "gguf",
+            Self::Mlx => "mlx",
         }
     }
 
@@ -50,17 +62,20 @@ impl Layout {
     pub const fn supports(self, format: Format) -> bool {
         match self {
             Self::GptOss => matches!(format, Format::Mxfp4),
-            Self::ModelOpt | Self::CompressedTensors | Self::TorchAo => true,
+            Self::ModelOpt | Self::CompressedTensors | Self::TorchAo | Self::Gguf | Self::Mlx => {
+                true
+            }
         }
     }
 
     /// Whether its readers join weights such as q, k and v, which must then have one tensor-level
-    /// scale. Readers of TorchAO's tensors keep them apart, and gpt-oss's have no such scale.
+    /// scale. Readers of TorchAO's tensors and of GGUF keep them apart, and gpt-oss's and MLX's have no such
+    /// scale.
     #[must_use]
     pub const fn joins_weights(self) -> bool {
         match self {
             Self::ModelOpt | Self::CompressedTensors => true,
-            Self::TorchAo | Self::GptOss => false,
+            Self::TorchAo | Self::GptOss | Self::Gguf | Self::Mlx => false,
         }
     }
 
@@ -69,7 +84,9 @@ impl Layout {
     pub const fn convention(self) -> Convention {
         match self {
             Self::CompressedTensors => Convention::Divisor,
-            Self::ModelOpt | Self::TorchAo | Self::GptOss => Convention::Multiplier,
+            Self::ModelOpt | Self::TorchAo | Self::GptOss | Self::Gguf | Self::Mlx => {
+                Convention::Multiplier
+            }
         }
     }
 }
@@ -100,7 +117,7 @@ pub struct Parts {
     pub format: Format,
     /// Tensor of packed codes.
     pub codes: String,
-    /// Tensor of block scales.
+    /// Tensor of block scales; that of the codes in GGUF.
     pub scales: String,
     /// Tensor of the tensor-level scale, if there is one.
     pub global: Option<String>,
@@ -121,7 +138,8 @@ pub struct Parts {
 impl Parts {
     /// Names of the tensors that hold it, missing ones included.
     pub fn tensors(&self) -> impl Iterator<Item = &str> {
-        [Some(&self.codes), Some(&self.scales), self.global.as_ref(), self.input.as_ref()]
+        let scales = Some(&self.scales).filter(|&scales| *scales != self.codes);
+        [Some(&self.codes), scales, self.global.as_ref(), self.input.as_ref()]
             .into_iter()
             .flatten()
             .map(String::as_str)
@@ -139,6 +157,8 @@ pub enum Content {
     Global,
     /// The scale of the layer's input.
     Input,
+    /// Blocks of GGUF: codes and scales.
+    Blocks(Format),
 }
 
 /// A tensor that a layout stores for a weight.

@@ -182,7 +182,7 @@ pub fn quantize_model(
                     let values = encoded.decode(model)?;
                     save.tensor(&spec.name, &encode(&spec.name, &values, FloatType::Bf16)?)?;
                 }
-                None => save.tensor(&spec.name, model.raw(&spec.name)?.data)?,
+                None => save.tensor(&spec.name, &model.raw(&spec.name)?.data)?,
             },
             Item::Weight(spec) => {
                 let order = match spec.order {
@@ -252,7 +252,32 @@ impl<'a> Scales<'a> {
         Self { model, options, groups, group_of, found: BTreeMap::new() }
     }
 
+    /// The tensor-level scale of a weight.
+    ///
+    /// ggml's encoder makes 448 of every block scale from 248 up. In GGUF the tensor-level scale is twice as
+    /// large, so that block scales are at most 224.
     fn of(&mut self, name: &str) -> Result<TensorScale> {
+        let scale = self.of_recipe(name)?;
+        if self.options.save.layout != Layout::Gguf {
+            return Ok(scale);
+        }
+        let Some(project) = self.options.recipe.parameter_of() else { return Ok(scale) };
+        let given = match scale {
+            TensorScale::FromAmax => {
+                scale_for(self.options.recipe, amax(self.model, name)?, Dtype::F32)
+            }
+            given => given,
+        };
+        Ok(match given {
+            TensorScale::Given(parameter) if project.parameter_is_divisor() => {
+                TensorScale::Given(parameter / 2.0)
+            }
+            TensorScale::Given(parameter) => TensorScale::Given(parameter * 2.0),
+            other => other,
+        })
+    }
+
+    fn of_recipe(&mut self, name: &str) -> Result<TensorScale> {
         let (model, recipe) = (self.model, self.options.recipe);
         // Weights that are decoded are BF16 to compressed-tensors, as they are to who loads them first.
         let dtype = match Encoded::of(model, name)? {

@@ -3,7 +3,7 @@
 //! The names, types and shapes of all tensors are known before their data. Headers are therefore
 //! written first and each tensor directly to its place, so that memory holds one tensor at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,16 @@ use serde_json::{Value, json};
 
 use super::contents::{Contents, Description, Extras, config};
 use super::error::CheckpointError;
+use super::gguf;
 use super::model::{HF_QUANT_CONFIG, Model};
 use super::options::SaveOptions;
 use super::orientation::transposed;
-use super::parts::{Content, Piece};
+use super::parts::{Content, Layout, Piece};
 use super::plan::{Bias, Item, Plan, Shard};
 use super::split::Slice;
 use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
-use super::write::TensorWriter;
+use super::write::{TensorSpec, TensorWriter};
 use crate::error::Result;
 use nvfp4::error::Error;
 
@@ -76,6 +77,8 @@ pub(super) struct Save {
     /// The matrices of weights that are taken apart.
     splits: BTreeMap<String, Vec<Slice>>,
     biases: BTreeMap<String, Bias>,
+    /// Tensors that the output has no place for because every reader computes them.
+    dropped: BTreeSet<String>,
     bytes: u64,
 }
 
@@ -101,10 +104,36 @@ impl Save {
             pieces: plan.pieces,
             splits: plan.splits,
             biases: plan.biases,
+            dropped: BTreeSet::new(),
         };
-        save.headers(plan.shards, &plan.contents)?;
+        if save.options.layout == Layout::Gguf && !save.pieces.is_empty() {
+            save.ggufs(plan.shards, source)?;
+        } else {
+            save.headers(plan.shards, &plan.contents)?;
+        }
         save.describe(source, &plan.contents)?;
         Ok(save)
+    }
+
+    /// Begins the files of GGUF, in which tensors of several weights may be one.
+    fn ggufs(&mut self, shards: Vec<Shard>, source: &Model) -> Result<()> {
+        let specs: Vec<TensorSpec> = shards.into_iter().flat_map(|shard| shard.specs).collect();
+        let config = source.config();
+        let bytes = self.options.shard_bytes;
+        let outputs = gguf::files(source, config, &specs, &self.pieces, bytes)?;
+        for (at, output) in outputs.into_iter().enumerate() {
+            self.places.extend(output.places.keys().map(|name| (name.clone(), at)));
+            let path = self.staging.path().join(&output.name);
+            let sink = create(&path)?;
+            let name = output.name.clone();
+            self.shards.push((name, TensorWriter::gguf(sink, &path, output)?));
+        }
+        for spec in specs {
+            if !self.places.contains_key(&spec.name) {
+                self.dropped.insert(spec.name);
+            }
+        }
+        Ok(())
     }
 
     fn headers(&mut self, shards: Vec<Shard>, contents: &Contents) -> Result<()> {
@@ -129,11 +158,7 @@ impl Save {
             } else {
                 self.options.layout.metadata(&weights, &shard.others, &contents.extras)
             };
-            let sink = File::create_new(&path).map_err(|source| Error::Io {
-                action: "create",
-                path: path.clone(),
-                source,
-            })?;
+            let sink = create(&path)?;
             self.shards.push((file, TensorWriter::new(sink, &path, shard.specs, &metadata)?));
         }
         if count > 1 {
@@ -149,6 +174,10 @@ impl Save {
         let description = match contents.extras.verbatim {
             true => Description {
                 quantization_config: source.quantization_config().cloned(),
+                quantization: source
+                    .config()
+                    .and_then(|config| config.get("quantization"))
+                    .cloned(),
                 files: source
                     .hf_quant_config()
                     .map(|config| (HF_QUANT_CONFIG, config.clone()))
@@ -158,7 +187,7 @@ impl Save {
             false if contents.weights.is_empty() => Description::default(),
             false => self.options.layout.describe(contents),
         };
-        if let Some(config) = config(source, description.quantization_config) {
+        if let Some(config) = config(source, &description) {
             self.json("config.json", &config)?;
         }
         for (name, value) in &description.files {
@@ -208,6 +237,7 @@ impl Save {
     fn put(&mut self, name: &str, data: &[u8]) -> Result<()> {
         match self.places.get(name).and_then(|&at| self.shards.get_mut(at)) {
             Some((_, shard)) => shard.put(name, data),
+            None if self.dropped.contains(name) => Ok(()),
             None => Err(CheckpointError::shape("tensor to write", "one that was announced", name)),
         }
     }
@@ -268,6 +298,12 @@ impl Save {
                     None => self.put(&spec.name, &scalar(weight.global))?,
                 },
                 Content::Input => self.put(&spec.name, &scalar(weight.input))?,
+                Content::Blocks(format) => {
+                    let (codes, scales) =
+                        (weight.blocks.codes().to_vec(), weight.blocks.scales().to_vec());
+                    let bytes = gguf::bytes(&spec.name, format, codes, scales)?;
+                    self.put(&spec.name, &bytes)?;
+                }
             }
         }
         Ok(())
@@ -300,6 +336,11 @@ impl Save {
         let replaced = self.staging.commit()?;
         Ok(Saved { path, shards: names, bytes: self.bytes, replaced })
     }
+}
+
+fn create(path: &Path) -> Result<File> {
+    let io = |source| Error::Io { action: "create", path: path.into(), source };
+    Ok(File::create_new(path).map_err(io)?)
 }
 
 /// Refuses an output that is or contains the input, which would be replaced before it is read.

@@ -48,8 +48,8 @@ pub(super) fn slices(
     let &[experts, rows, _] = spec.shape.as_slice() else { return Ok(None) };
     let whole = match layout {
         Layout::ModelOpt => spec.order != Order::OutputFirst,
-        Layout::CompressedTensors => false,
-        Layout::TorchAo | Layout::GptOss => true,
+        Layout::CompressedTensors | Layout::Gguf => false,
+        Layout::TorchAo | Layout::GptOss | Layout::Mlx => true,
     };
     if whole {
         return Ok(None);

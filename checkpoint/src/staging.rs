@@ -69,7 +69,7 @@ impl Staging {
     ///
     /// # Errors
     /// [`CheckpointError::Exists`] if `target` exists and may not be replaced. Only with `force`
-    /// may it be replaced, and only if it is a folder that is empty or has `.safetensors` files.
+    /// may it be replaced, and only if it is a folder that is empty or has `.safetensors` or `.gguf` files.
     /// [`Error::Io`].
     pub fn create(target: &Path, force: bool) -> Result<Self> {
         check_target(target, force)?;
@@ -204,7 +204,10 @@ fn check_target(target: &Path, force: bool) -> Result<()> {
         let io = |source| Error::Io { action: "read", path: target.into(), source };
         let names = fs::read_dir(target).map_err(io)?.flatten().map(|entry| entry.path());
         let names: Vec<PathBuf> = names.collect();
-        names.is_empty() || names.iter().any(|x| x.extension().is_some_and(|e| e == "safetensors"))
+        names.is_empty()
+            || names
+                .iter()
+                .any(|x| x.extension().is_some_and(|e| e == "safetensors" || e == "gguf"))
     };
     if is_checkpoint {
         Ok(())
@@ -317,6 +320,7 @@ fn clear(old: PathBuf, new: &Path) -> Replaced {
 fn is_part(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.ends_with(".safetensors")
+        || name.ends_with(".gguf")
         || name.ends_with(".safetensors.index.json")
         || name == "config.json"
         || name == "hf_quant_config.json"

@@ -60,7 +60,8 @@ impl Inputs {
                     }
                 }
             }
-            Layout::GptOss => Self::Float,
+            Layout::GptOss | Layout::Mlx => Self::Float,
+            Layout::Gguf => stored,
         }
     }
 }

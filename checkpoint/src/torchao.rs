@@ -276,6 +276,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
         }
     };
     Description {
+        quantization: None,
         quantization_config: Some(json!({
             "quant_method": "torchao",
             "quant_type": {"default": kind},

@@ -1,4 +1,4 @@
-//! Writes safetensors: the header before any data, tensors in any order.
+//! Writes safetensors and GGUF: the header before any data, tensors in any order.
 //!
 //! Files have the same order as those of the crate `safetensors` (wider types first, then by name),
 //! except that metadata keys are sorted, so that the same tensors always have the same bytes.
@@ -12,6 +12,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::error::CheckpointError;
+use super::gguf::{Change, Output};
 use super::staging::write_whole;
 use crate::error::Result;
 use nvfp4::error::Error;
@@ -84,7 +85,7 @@ impl Serialize for Header<'_> {
     }
 }
 
-/// Writes one safetensors file, tensor by tensor in any order.
+/// Writes one file, tensor by tensor in any order.
 #[derive(Debug)]
 pub struct TensorWriter<W> {
     sink: W,
@@ -92,6 +93,8 @@ pub struct TensorWriter<W> {
     path: PathBuf,
     /// Offset and size of each tensor that has not been written.
     missing: BTreeMap<String, (u64, usize)>,
+    /// Tensors that GGUF has in another form.
+    changes: BTreeMap<String, Change>,
 }
 
 impl<W: Write + Seek> TensorWriter<W> {
@@ -134,7 +137,22 @@ impl<W: Write + Seek> TensorWriter<W> {
                 return Err(malformed(format!("two tensors have the name `{name}`")));
             }
         }
-        Ok(Self { sink, path: path.into(), missing })
+        Ok(Self { sink, path: path.into(), missing, changes: BTreeMap::new() })
+    }
+
+    /// Writes the beginning of a GGUF file, whose tensors have the names of the checkpoint here.
+    pub(super) fn gguf(mut sink: W, path: &Path, output: Output) -> Result<Self> {
+        let io = |source| Error::Io { action: "write", path: path.into(), source };
+        let Output { name: _, header, end, places } = output;
+        sink.write_all(&header).map_err(io)?;
+        // The bytes between tensors are zeros, as are those that no tensor has been written to yet.
+        if end > header.len() as u64 {
+            sink.seek(SeekFrom::Start(end - 1)).map_err(io)?;
+            sink.write_all(&[0]).map_err(io)?;
+        }
+        let changes = places.iter().map(|(name, (.., change))| (name.clone(), *change)).collect();
+        let missing = places.into_iter().map(|(name, (start, len, _))| (name, (start, len)));
+        Ok(Self { sink, path: path.into(), missing: missing.collect(), changes })
     }
 
     /// Writes the data of one of the tensors.
@@ -147,6 +165,8 @@ impl<W: Write + Seek> TensorWriter<W> {
             let reason = format!("tensor `{name}` is not in its header, or is there already");
             return Err(CheckpointError::Malformed { path: self.path.clone(), reason });
         };
+        let changed = self.changes.remove(name).map(|change| change.apply(data)).transpose()?;
+        let data = changed.as_deref().unwrap_or(data);
         if data.len() != len {
             return Err(CheckpointError::shape(
                 format!("bytes of tensor `{name}`"),

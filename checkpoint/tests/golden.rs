@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::support::Folder;
+use crate::support::{Folder, is_general};
 use fp4_formats::ScaleLayout;
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_checkpoint::{
@@ -207,7 +207,7 @@ fn conversions_keep_everything_or_name_it() {
     let folder = Folder::new("golden-conversions");
     let mut converted = 0;
     for (name, model, expected) in exports() {
-        for layout in Layout::ALL {
+        for layout in Layout::ALL.into_iter().filter(is_general) {
             let what = format!("{name} to {layout}");
             let out = folder.file(&what);
             let mut options = SaveOptions::new(layout);
@@ -336,7 +336,7 @@ fn exporters_bytes_are_reproduced() {
             }
             if in_bf16 && entry.name.ends_with(".weight_scale") {
                 scales += got.data.len();
-                for (got, want) in got.data.iter().zip(want.data).filter(|(x, y)| x != y) {
+                for (got, want) in got.data.iter().zip(want.data.iter()).filter(|(x, y)| x != y) {
                     assert_eq!(got.abs_diff(*want), 1, "{export} {}", entry.name);
                     neighbours += 1;
                 }

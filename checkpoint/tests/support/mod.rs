@@ -62,13 +62,19 @@ pub fn options(format: Format, layout: Layout) -> ModelOptions {
     ModelOptions::new(recipe, layout).experts_only(false)
 }
 
-/// Every layout with every format that it has.
+/// Whether a layout holds any tensor. GGUF has names for known architectures only, MLX no tensor-level scales
+/// and no experts.
+pub fn is_general(layout: &Layout) -> bool {
+    !matches!(layout, Layout::Gguf | Layout::Mlx)
+}
+
+/// Every such layout with every format that it has.
 pub fn combinations() -> Vec<(Layout, Format)> {
     let formats = [Format::Nvfp4, Format::Mxfp4];
     Layout::ALL
         .into_iter()
         .flat_map(|layout| formats.map(|format| (layout, format)))
-        .filter(|(layout, format)| layout.supports(*format))
+        .filter(|(layout, format)| layout.supports(*format) && is_general(layout))
         .collect()
 }
 

@@ -742,7 +742,8 @@ mod tests {
         assert!(!parse("nvfp4 bench --set gemm --tune --kernel k"));
         assert!(parse("nvfp4 quantize m --layout modelopt --out o --exclude a --exclude b"));
         assert!(!parse("nvfp4 quantize m --layout modelopt"));
-        assert!(!parse("nvfp4 quantize m --layout gguf --out o"));
+        assert!(parse("nvfp4 quantize m --layout gguf --out o"));
+        assert!(!parse("nvfp4 quantize m --layout ggml --out o"));
         assert!(parse("nvfp4 convert m --layout gpt-oss --out o --force"));
         assert!(parse("nvfp4 verify m --against o --json --block-bound 3 --seed 2"));
         assert!(!parse("nvfp4 verify m --block-bound 3"));

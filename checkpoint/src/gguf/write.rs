@@ -1,0 +1,329 @@
+//! Writing: the tensors of a checkpoint in ggml's files, experts of a layer in one tensor.
+
+use std::collections::BTreeMap;
+
+use half::{bf16, f16};
+use nvfp4_gguf::{Header, Kind, Scalar, Spec, Value};
+use safetensors::tensor::Dtype;
+use serde_json::Value as Json;
+
+use super::names::{self, Names, SIZES};
+use super::{layout, tokenizer};
+use crate::data::Edit;
+use crate::error::{CheckpointError, Result};
+use crate::model::Model;
+use crate::parts::{Content, Layout, Piece};
+use crate::write::TensorSpec;
+
+/// `general.file_type`: most weights are in this format.
+const MOSTLY_MXFP4: u32 = 38;
+const MOSTLY_NVFP4: u32 = 39;
+
+/// The change of a tensor's bytes on its way into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The type from which values become F32.
+    pub from: Option<Dtype>,
+    /// The difference of ggml's form.
+    pub edit: Option<Edit>,
+}
+
+impl Change {
+    /// The bytes in ggml's form.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](nvfp4::Error::Shape) for bytes that are no whole values.
+    pub fn apply(self, data: &[u8]) -> Result<Vec<u8>> {
+        let values: Vec<f32> = match self.from {
+            None => Vec::new(),
+            Some(Dtype::BF16) => {
+                data.as_chunks().0.iter().map(|x| bf16::from_le_bytes(*x).to_f32()).collect()
+            }
+            Some(Dtype::F16) => {
+                data.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f32()).collect()
+            }
+            Some(other) => {
+                return Err(CheckpointError::shape(
+                    "type of a tensor",
+                    "F16 or BF16",
+                    format!("{other:?}"),
+                ));
+            }
+        };
+        let data = match self.from {
+            None => data.to_vec(),
+            Some(_) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        };
+        Ok(match self.edit {
+            None => data,
+            Some(edit) => edit.write(&data),
+        })
+    }
+}
+
+/// A file to write.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// Its name.
+    pub name: String,
+    /// Its bytes before the tensors.
+    pub header: Vec<u8>,
+    /// Its length.
+    pub end: u64,
+    /// First byte and length of each tensor of the checkpoint, and what changes.
+    pub places: BTreeMap<String, (u64, usize, Change)>,
+}
+
+/// A tensor of ggml.
+struct Whole {
+    kind: Kind,
+    /// The shape of one expert, if it is one's.
+    shape: Vec<usize>,
+    /// Names in the checkpoint, by expert.
+    members: BTreeMap<Option<usize>, (String, Change)>,
+}
+
+/// Lays out the files that hold `specs`, of which `pieces` are those of quantised weights.
+///
+/// # Errors
+/// [`CheckpointError::Unsupported`] for an architecture or a tensor that ggml has no name for, and for experts
+/// of one layer that are stored differently.
+pub(crate) fn files(
+    source: &Model,
+    config: Option<&Json>,
+    specs: &[TensorSpec],
+    pieces: &BTreeMap<String, Vec<Piece>>,
+    shard_bytes: u64,
+) -> Result<Vec<Output>> {
+    let refuse = |tensor: &str, reason: String| CheckpointError::Unsupported {
+        layout: Layout::Gguf.name(),
+        tensor: tensor.into(),
+        reason,
+    };
+    let stated = source.gguf();
+    let of_file = stated.and_then(|stated| stated.names);
+    let Some(names) = of_file.or_else(|| config.and_then(Names::of_config)) else {
+        let known: Vec<&str> = names::ALL.iter().map(|names| names.model_type).collect();
+        let reason = format!(
+            "ggml's names are known for the model types {}, and config.json names none of them",
+            known.join(", ")
+        );
+        return Err(refuse(specs.first().map_or("", |spec| spec.name.as_str()), reason));
+    };
+    let contents: BTreeMap<&str, &Piece> =
+        pieces.values().flatten().map(|piece| (piece.spec.name.as_str(), piece)).collect();
+    let mut order: Vec<String> = Vec::new();
+    let mut wholes: BTreeMap<String, Whole> = BTreeMap::new();
+    for spec in specs {
+        // Computed from the configuration by every reader.
+        if spec.name.ends_with("rotary_emb.inv_freq") {
+            continue;
+        }
+        let found = named(names, &spec.name);
+        let found = found.or_else(|| stated.map(|_| (spec.name.clone(), None, "")));
+        let Some((name, expert, module)) = found else {
+            let reason = format!("ggml has no name for it in architecture {}", names.ggml);
+            return Err(refuse(&spec.name, reason));
+        };
+        let piece = contents.get(spec.name.as_str()).copied();
+        let (kind, change) = stored(names, config, spec, piece, module)
+            .map_err(|reason| refuse(&spec.name, reason))?;
+        let shape = match piece.map(|piece| piece.content) {
+            Some(Content::Blocks(_)) => layout::shape(kind, &spec.shape),
+            // One for each expert, in a tensor of them.
+            Some(Content::Global | Content::Input) if expert.is_some() => Vec::new(),
+            _ => spec.shape.clone(),
+        };
+        let whole = wholes.entry(name.clone()).or_insert_with(|| {
+            order.push(name.clone());
+            Whole { kind, shape: shape.clone(), members: BTreeMap::new() }
+        });
+        if (whole.kind, &whole.shape) != (kind, &shape) {
+            let reason = format!(
+                "it is {kind} {shape:?}, and another expert in `{name}` is {} {:?}",
+                whole.kind, whole.shape
+            );
+            return Err(refuse(&spec.name, reason));
+        }
+        if let Some((other, _)) = whole.members.insert(expert, (spec.name.clone(), change)) {
+            return Err(refuse(&spec.name, format!("it and `{other}` are both `{name}`")));
+        }
+    }
+    for whole in wholes.values() {
+        let missing = whole
+            .members
+            .keys()
+            .enumerate()
+            .find(|(at, expert)| expert.is_some_and(|expert| expert != *at));
+        if let (Some((at, _)), Some((name, _))) = (missing, whole.members.values().next()) {
+            let reason = format!(
+                "expert {at} of its layer is not stored so, and ggml has one tensor of all"
+            );
+            return Err(refuse(name, reason));
+        }
+    }
+    let metadata = metadata(source, names, config, &wholes)?;
+    place(&order, &wholes, metadata, shard_bytes)
+}
+
+/// ggml's name of a tensor, the expert, and the module in the checkpoint.
+fn named<'a>(names: &Names, name: &'a str) -> Option<(String, Option<usize>, &'a str)> {
+    if name.ends_with(".sinks") {
+        let (own, expert) = names.ggml_module(name)?;
+        return Some((format!("{own}.weight"), expert, name));
+    }
+    let (module, ending) = name.rsplit_once('.')?;
+    if !matches!(ending, "weight" | "bias" | "scale" | "input_scale") {
+        return None;
+    }
+    let (own, expert) = names.ggml_module(module)?;
+    Some((format!("{own}.{ending}"), expert, module))
+}
+
+/// The type of a tensor in a file, and what changes.
+fn stored(
+    names: &Names,
+    config: Option<&Json>,
+    spec: &TensorSpec,
+    piece: Option<&Piece>,
+    module: &str,
+) -> Result<(Kind, Change), String> {
+    let rows = spec.shape.first().copied().unwrap_or(0);
+    let weight = spec.name.ends_with(".weight") || spec.name.ends_with(".bias");
+    let turned = names.turns && weight;
+    let heads = match module.rsplit('.').next() {
+        Some("q_proj") if turned => Some("num_attention_heads"),
+        Some("k_proj") if turned => Some("num_key_value_heads"),
+        _ => None,
+    };
+    let mut edit = None;
+    if let Some(key) = heads {
+        let number = |key| config.and_then(|config| names::size(config, key)?.as_u64());
+        let heads = number(key).or_else(|| number("num_attention_heads"));
+        let heads = heads.and_then(|heads| usize::try_from(heads).ok());
+        let heads = heads.filter(|&heads| heads > 0 && rows.is_multiple_of(2 * heads));
+        let heads = heads.ok_or_else(|| {
+            format!("ggml has its rows in another order, and {key} does not divide {rows} of them into pairs")
+        })?;
+        edit = Some(Edit::Heads { heads, rows });
+    }
+    if let Some(Piece { content: Content::Blocks(format), .. }) = piece {
+        return Ok((layout::kind_of(*format), Change { from: None, edit }));
+    }
+    if names.is_one_more(module) && spec.name.ends_with(".weight") {
+        edit = Some(Edit::OneMore);
+    }
+    // ggml computes with these in F32 only.
+    let single = spec.shape.len() < 2
+        || spec.name.ends_with(".bias")
+        || ["norm", "mlp.gate", "mlp.router", "block_sparse_moe.gate"]
+            .iter()
+            .any(|ending| module.ends_with(ending));
+    match spec.dtype {
+        Dtype::F32 => Ok((Kind::F32, Change { from: None, edit })),
+        Dtype::F16 | Dtype::BF16 if single => {
+            Ok((Kind::F32, Change { from: Some(spec.dtype), edit }))
+        }
+        Dtype::F16 => Ok((Kind::F16, Change { from: None, edit })),
+        Dtype::BF16 => Ok((Kind::Bf16, Change { from: None, edit })),
+        other => Err(format!("it is {other:?}, and floats of 16 or 32 bits are written")),
+    }
+}
+
+/// The metadata of the first file.
+fn metadata(
+    source: &Model,
+    names: &Names,
+    config: Option<&Json>,
+    wholes: &BTreeMap<String, Whole>,
+) -> Result<BTreeMap<String, Value>> {
+    let mut metadata = match source.gguf() {
+        Some(stated) => stated.metadata.clone(),
+        None => BTreeMap::new(),
+    };
+    metadata.retain(|key, _| !key.starts_with("split."));
+    if source.gguf().is_none() {
+        let text = |text: &str| Value::String(text.into());
+        metadata.insert("general.architecture".into(), text(names.ggml));
+        metadata.insert("general.type".into(), text("model"));
+        if let Some(name) = source.path().file_name() {
+            metadata.insert("general.name".into(), text(&name.to_string_lossy()));
+        }
+        for (own, key, kind) in SIZES {
+            let value = config.and_then(|config| names::size(config, names.size_key(key)));
+            if let Some(value) = value.and_then(|value| names::to_ggml(&value, kind)) {
+                metadata.insert(format!("{}.{own}", names.ggml), value);
+            }
+        }
+        if let (Some(tokenizer), Some(config), Some(pre)) =
+            (source.json("tokenizer.json")?, config, names.pre)
+        {
+            metadata.extend(tokenizer::metadata(&tokenizer, config, pre).unwrap_or_default());
+        }
+    }
+    let count = |kind: Kind| wholes.values().filter(|whole| whole.kind == kind).count();
+    let mostly = if count(Kind::Nvfp4) > 0 { MOSTLY_NVFP4 } else { MOSTLY_MXFP4 };
+    let number = |number| Value::Scalar(Scalar::U32(number));
+    metadata.insert("general.file_type".into(), number(mostly));
+    metadata.insert("general.quantization_version".into(), number(2));
+    Ok(metadata)
+}
+
+/// Distributes tensors over files.
+fn place(
+    order: &[String],
+    wholes: &BTreeMap<String, Whole>,
+    metadata: BTreeMap<String, Value>,
+    shard_bytes: u64,
+) -> Result<Vec<Output>> {
+    let spec = |name: &String, whole: &Whole| {
+        let mut shape: Vec<u64> = whole.shape.iter().map(|&size| size as u64).collect();
+        if whole.members.keys().any(Option::is_some) {
+            shape.insert(0, whole.members.len() as u64);
+        }
+        Spec { name: name.clone(), kind: whole.kind, shape }
+    };
+    let mut groups: Vec<(u64, Vec<Spec>)> = Vec::new();
+    for name in order {
+        let Some(whole) = wholes.get(name) else { continue };
+        let spec = spec(name, whole);
+        let bytes = spec.kind.bytes(&spec.shape).unwrap_or(0);
+        match groups.last_mut() {
+            Some((sum, specs)) if *sum + bytes <= shard_bytes => {
+                *sum += bytes;
+                specs.push(spec);
+            }
+            _ => groups.push((bytes, vec![spec])),
+        }
+    }
+    let (count, tensors) = (groups.len(), order.len());
+    let mut outputs = Vec::new();
+    for (at, (_, specs)) in groups.into_iter().enumerate() {
+        let mut own = if at == 0 { metadata.clone() } else { BTreeMap::new() };
+        let mut name = "model.gguf".to_owned();
+        if count > 1 {
+            name = format!("model-{:05}-of-{count:05}.gguf", at + 1);
+            let number =
+                |x: usize| Value::Scalar(Scalar::U16(u16::try_from(x).unwrap_or(u16::MAX)));
+            own.insert("split.no".into(), number(at));
+            own.insert("split.count".into(), number(count));
+            let all = i32::try_from(tensors).unwrap_or(i32::MAX);
+            own.insert("split.tensors.count".into(), Value::Scalar(Scalar::I32(all)));
+        }
+        let header = Header::new(&own, &specs).map_err(|error| CheckpointError::Malformed {
+            path: name.clone().into(),
+            reason: error.to_string(),
+        })?;
+        let mut places = BTreeMap::new();
+        for (spec, &(first, length)) in specs.iter().zip(&header.places) {
+            let Some(whole) = wholes.get(&spec.name) else { continue };
+            let size = length / whole.members.len().max(1) as u64;
+            for (at, (member, change)) in whole.members.values().enumerate() {
+                let place = (first + at as u64 * size, size as usize, *change);
+                places.insert(member.clone(), place);
+            }
+        }
+        outputs.push(Output { name, header: header.bytes, end: header.end, places });
+    }
+    Ok(outputs)
+}

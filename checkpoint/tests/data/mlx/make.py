@@ -1,0 +1,19 @@
+"""Writes nvfp4.safetensors and mxfp4.safetensors with mlx 0.32.4: a quantised layer, the values that MLX reads,
+and the values before.
+
+python make.py
+"""
+import mlx.core as mx
+import numpy as np
+
+rng = np.random.default_rng(11)
+values = rng.standard_normal((6, 96)).astype(np.float32)
+# Ties of both formats, and a block of zeros.
+values[0, :16] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5, -6]
+values[1, :32] = 0
+values = mx.array(values)
+for mode, size in (("nvfp4", 16), ("mxfp4", 32)):
+    codes, scales = mx.quantize(values, group_size=size, bits=4, mode=mode)
+    back = mx.dequantize(codes, scales, group_size=size, bits=4, mode=mode).astype(mx.float32)
+    tensors = {"layer.weight": codes, "layer.scales": scales, "layer.values": back, "layer.original": values}
+    mx.save_safetensors(f"{mode}.safetensors", tensors, metadata={"format": "mlx"})
