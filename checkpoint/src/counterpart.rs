@@ -7,11 +7,11 @@
 
 use super::decode;
 use super::error::CheckpointError;
-use super::experts::PROJECTIONS;
 use super::file::FloatTensor;
 use super::load::Outline;
 use super::model::Model;
 use super::orientation::{Orientation, transposed};
+use super::projections::PROJECTIONS;
 use super::split;
 use super::weight::{Order, module};
 use crate::error::Result;

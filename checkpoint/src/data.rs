@@ -63,7 +63,7 @@ fn by_rows(
     out
 }
 
-/// The bytes of a tensor. Where they are not those of the file, they are computed when they are first read.
+/// The bytes of a tensor. If they are not those of the file, they are computed when they are first read.
 #[derive(Clone)]
 pub struct Data<'a> {
     bytes: &'a [u8],

@@ -9,7 +9,7 @@ use super::decode::{self, Encoded};
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::families::{self, Kept};
-use super::gguf::NVFP4_ROW;
+use super::ggml::NVFP4_ROW;
 use super::model::Model;
 use super::options::{DEFAULT_EXCLUDES, ModelOptions};
 use super::orientation::{EXPERTS, Orientation};

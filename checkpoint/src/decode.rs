@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::error::CheckpointError;
 use super::file::{Checkpoint, FloatTensor};
-use super::gguf;
+use super::ggml;
 use super::model::Model;
 use super::weight::module;
 use crate::error::Result;
@@ -99,7 +99,7 @@ impl Encoded {
             }
             if model.kind(name) == Some(Kind::Q8_0) && raw.shape.len() >= 2 {
                 let (name, tensors) = (name.to_owned(), vec![name.to_owned()]);
-                let shape = gguf::shape(Kind::Q8_0, &raw.shape);
+                let shape = ggml::shape(Kind::Q8_0, &raw.shape);
                 return Ok(Some(Self { name, shape, tensors, encoding: Encoding::Q8_0 }));
             }
             return match weight_of(name, raw.dtype, raw.shape.len()) {

@@ -20,12 +20,9 @@ use super::error::CheckpointError;
 use super::families::{self, Architecture, ExpertNames};
 use super::model::Model;
 use super::parts::Layout;
+use super::projections::PROJECTIONS;
 use super::weight::WeightSpec;
 use crate::error::Result;
-
-/// Names of an expert's matrices, and Mixtral's.
-pub(super) const PROJECTIONS: [(&str, &str); 3] =
-    [("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")];
 
 /// The family of a model, as far as its configuration says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use nvfp4_gguf::Kind;
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorInfo};
 use serde::Serialize;
 
-use super::data::{Data, Edit};
+use super::data::Data;
 use super::error::{CheckpointError, similar};
-use super::gguf::{self, Stated};
+use super::ggml::{self, Place, Stated};
 use crate::error::Result;
 use nvfp4::error::{Error, filled};
 use nvfp4::quantize::source::Source;
@@ -68,20 +68,6 @@ pub struct Checkpoint {
     version: Version,
     /// The configuration that the metadata of a GGUF file states.
     gguf: Option<Stated>,
-}
-
-/// A tensor of a file.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub dtype: Dtype,
-    pub shape: Vec<usize>,
-    /// Its first byte in the file.
-    pub start: usize,
-    pub end: usize,
-    /// The blocks of GGUF that it consists of.
-    pub kind: Option<Kind>,
-    /// The difference to the tensor of transformers.
-    pub edit: Option<Edit>,
 }
 
 /// The properties of a file that change with its content.
@@ -142,7 +128,7 @@ impl Checkpoint {
         // condition above.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         if map.starts_with(&nvfp4_gguf::MAGIC) {
-            let (places, gguf) = gguf::places(&path, &map, first)?;
+            let (places, gguf) = ggml::places(&path, &map, first)?;
             let metadata = BTreeMap::new();
             return Ok(Self { path, map, metadata, places, version, gguf: Some(gguf) });
         }
@@ -242,7 +228,7 @@ impl Checkpoint {
             .map(|(name, Place { dtype, shape, start, end, kind, .. })| TensorEntry {
                 name: name.clone(),
                 dtype: kind.map_or_else(|| format!("{dtype:?}"), |kind| kind.to_string()),
-                shape: kind.map_or_else(|| shape.clone(), |kind| gguf::shape(kind, shape)),
+                shape: kind.map_or_else(|| shape.clone(), |kind| ggml::shape(kind, shape)),
                 bytes: end - start,
                 offset: *start as u64,
             })

@@ -6,6 +6,7 @@ use fp4_formats::{BlockFormat, Mxfp4, Nvfp4, ScaleLayout};
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
+use super::ggml;
 use super::gguf;
 use super::measured::largest;
 use super::model::Model;
@@ -131,7 +132,7 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
     let codes = file.raw(&parts.codes)?;
     let wrong = |required: String| file.wrong_shape(&parts.codes, required, &codes.shape);
     if let Some(kind) = file.kind(&parts.codes) {
-        let shape = gguf::shape(kind, &codes.shape);
+        let shape = ggml::shape(kind, &codes.shape);
         return match matches!(shape.len(), 2 | 3) && !shape.contains(&0) {
             true => Ok(shape),
             false => Err(wrong("[N, K] or [experts, N, K], no 0".into())),

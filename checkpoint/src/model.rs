@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::error::{CheckpointError, similar};
 use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
-use super::gguf::Stated;
+use super::ggml::Stated;
 use crate::error::Result;
 use nvfp4::error::Error;
 

@@ -12,7 +12,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::error::CheckpointError;
-use super::gguf::{Change, Output};
+use super::ggml::{Change, Output};
 use super::staging::write_whole;
 use crate::error::Result;
 use nvfp4::error::Error;

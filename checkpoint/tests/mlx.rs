@@ -35,7 +35,7 @@ fn quantized(source: &Path, out: &Path, layout: Layout, format: Format) -> Model
 #[test]
 fn both_formats_are_written_and_read() {
     for format in [Format::Nvfp4, Format::Mxfp4] {
-        let folder = Folder::new("mlx");
+        let folder = Folder::new("mlx-both_formats_are_written_and_read");
         let source = folder.file("source");
         write_model(&source);
         let model = quantized(&source, &folder.file("out"), Layout::Mlx, format);
@@ -58,7 +58,7 @@ fn both_formats_are_written_and_read() {
 
 #[test]
 fn mxfp4_goes_to_mlx_and_comes_back() {
-    let folder = Folder::new("mlx");
+    let folder = Folder::new("mlx-mxfp4_goes_to_mlx_and_comes_back");
     let source = folder.file("source");
     write_model(&source);
     let layout = Layout::CompressedTensors;
@@ -81,7 +81,7 @@ fn mxfp4_goes_to_mlx_and_comes_back() {
 /// A tensor-level scale has no place, and experts have other names.
 #[test]
 fn what_mlx_has_no_place_for_is_refused() {
-    let folder = Folder::new("mlx");
+    let folder = Folder::new("mlx-what_mlx_has_no_place_for_is_refused");
     let source = folder.file("source");
     write_model(&source);
     let first = quantized(&source, &folder.file("first"), Layout::ModelOpt, Format::Nvfp4);
@@ -106,7 +106,7 @@ fn what_mlx_has_no_place_for_is_refused() {
 #[test]
 fn values_are_those_of_mlx() {
     for mode in ["nvfp4", "mxfp4"] {
-        let folder = Folder::new("mlx");
+        let folder = Folder::new("mlx-values_are_those_of_mlx");
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("tests/data/mlx/{mode}.safetensors"));
         let model = Model::open(&path).expect("a model");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Packages that others depend on, dependencies before dependents.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "fp4-formats",
     "nvfp4-manifest",
     "cuda-lazy",
@@ -21,6 +21,7 @@ const PACKAGES: [&str; 14] = [
     "nvfp4-kernels-build",
     "nvfp4-kernels",
     "nvfp4",
+    "nvfp4-gguf",
     "nvfp4-checkpoint",
     "nvfp4-lab",
 ];

@@ -56,16 +56,6 @@ pub(crate) fn find(model: &Model) -> Vec<Parts> {
     model.names().filter_map(part).collect()
 }
 
-/// The shape in elements of a tensor in blocks, whose shape in bytes is given.
-pub(crate) fn shape(kind: Kind, bytes: &[usize]) -> Vec<usize> {
-    let (elements, size) = kind.block();
-    let mut shape = bytes.to_vec();
-    if let Some(last) = shape.last_mut() {
-        *last = *last / size as usize * elements as usize;
-    }
-    shape
-}
-
 /// The codes and scales of a tensor in blocks.
 ///
 /// # Errors

@@ -33,7 +33,7 @@ pub(super) fn metadata(
         let kind = if added["special"] == true { CONTROL } else { USER_DEFINED };
         tokens.insert(added["id"].as_u64()?, (added["content"].as_str()?.into(), kind));
     }
-    let stated = super::names::size(config, "vocab_size").and_then(|size| size.as_u64());
+    let stated = crate::ggml::names::size(config, "vocab_size").and_then(|size| size.as_u64());
     let known = tokens.keys().next_back().map_or(0, |last| last + 1);
     // A vocabulary of more tokens than there are bytes in a name is a damaged file.
     let count = stated.unwrap_or(known).max(known).min(known + (1 << 20));

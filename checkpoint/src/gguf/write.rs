@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use half::{bf16, f16};
 use nvfp4_gguf::{Header, Kind, Scalar, Spec, Value};
 use safetensors::tensor::Dtype;
 use serde_json::Value as Json;
 
-use super::names::{self, Names, SIZES};
 use super::{layout, tokenizer};
 use crate::data::Edit;
 use crate::error::{CheckpointError, Result};
+use crate::ggml::names::{self, Names, SIZES};
+use crate::ggml::{self, Change, Output};
 use crate::model::Model;
 use crate::parts::{Content, Layout, Piece};
 use crate::write::TensorSpec;
@@ -18,61 +18,6 @@ use crate::write::TensorSpec;
 /// `general.file_type`: most weights are in this format.
 const MOSTLY_MXFP4: u32 = 38;
 const MOSTLY_NVFP4: u32 = 39;
-
-/// The change of a tensor's bytes on its way into a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// The type from which values become F32.
-    pub from: Option<Dtype>,
-    /// The difference of ggml's form.
-    pub edit: Option<Edit>,
-}
-
-impl Change {
-    /// The bytes in ggml's form.
-    ///
-    /// # Errors
-    /// [`Error::Shape`](nvfp4::Error::Shape) for bytes that are no whole values.
-    pub fn apply(self, data: &[u8]) -> Result<Vec<u8>> {
-        let values: Vec<f32> = match self.from {
-            None => Vec::new(),
-            Some(Dtype::BF16) => {
-                data.as_chunks().0.iter().map(|x| bf16::from_le_bytes(*x).to_f32()).collect()
-            }
-            Some(Dtype::F16) => {
-                data.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f32()).collect()
-            }
-            Some(other) => {
-                return Err(CheckpointError::shape(
-                    "type of a tensor",
-                    "F16 or BF16",
-                    format!("{other:?}"),
-                ));
-            }
-        };
-        let data = match self.from {
-            None => data.to_vec(),
-            Some(_) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        };
-        Ok(match self.edit {
-            None => data,
-            Some(edit) => edit.write(&data),
-        })
-    }
-}
-
-/// A file to write.
-#[derive(Debug)]
-pub(crate) struct Output {
-    /// Its name.
-    pub name: String,
-    /// Its bytes before the tensors.
-    pub header: Vec<u8>,
-    /// Its length.
-    pub end: u64,
-    /// First byte and length of each tensor of the checkpoint, and what changes.
-    pub places: BTreeMap<String, (u64, usize, Change)>,
-}
 
 /// A tensor of ggml.
 struct Whole {
@@ -129,7 +74,7 @@ pub(crate) fn files(
         let (kind, change) = stored(names, config, spec, piece, module)
             .map_err(|reason| refuse(&spec.name, reason))?;
         let shape = match piece.map(|piece| piece.content) {
-            Some(Content::Blocks(_)) => layout::shape(kind, &spec.shape),
+            Some(Content::Blocks(_)) => ggml::shape(kind, &spec.shape),
             // One for each expert, in a tensor of them.
             Some(Content::Global | Content::Input) if expert.is_some() => Vec::new(),
             _ => spec.shape.clone(),

@@ -3,7 +3,7 @@
 use nvfp4_gguf::{Scalar, Value};
 use serde_json::{Value as Json, json};
 
-use crate::experts::PROJECTIONS;
+use crate::projections::PROJECTIONS;
 
 /// An architecture under the names of both.
 #[derive(Debug)]
@@ -29,11 +29,11 @@ pub(crate) struct Names {
 }
 
 /// Modules outside layers.
-pub(super) const OUTSIDE: [(&str, &str); 3] =
+pub(crate) const OUTSIDE: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
 /// Modules of a layer in all architectures.
-pub(super) const SHARED: [(&str, &str); 8] = [
+pub(crate) const SHARED: [(&str, &str); 8] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -156,18 +156,18 @@ const GEMMA3: Names = Names {
 };
 
 /// All architectures; of two with one name in ggml, that with experts last.
-pub(super) const ALL: [&Names; 8] =
+pub(crate) const ALL: [&Names; 8] =
     [&LLAMA, &QWEN3, &QWEN3_MOE, &GPT_OSS, &GEMMA, &GEMMA2, &GEMMA3, &MIXTRAL];
 
 /// The type that ggml has a size in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum As {
+pub(crate) enum As {
     U32,
     F32,
 }
 
 /// Sizes: ggml's key after the architecture, the key of `config.json`, and its type in ggml.
-pub(super) const SIZES: [(&str, &str, As); 15] = [
+pub(crate) const SIZES: [(&str, &str, As); 15] = [
     ("block_count", "num_hidden_layers", As::U32),
     ("context_length", "max_position_embeddings", As::U32),
     ("embedding_length", "hidden_size", As::U32),
@@ -260,14 +260,14 @@ impl Names {
 }
 
 /// A size of `config.json`, also where it belongs to the text or to the positions.
-pub(super) fn size(config: &Json, key: &str) -> Option<Json> {
+pub(crate) fn size(config: &Json, key: &str) -> Option<Json> {
     let texts = [config, &config["text_config"]];
     let places = texts.into_iter().flat_map(|text| [&text[key], &text["rope_parameters"][key]]);
     places.into_iter().find(|value| value.is_number()).cloned()
 }
 
 /// A size in ggml's type; `None` if it does not fit.
-pub(super) fn to_ggml(value: &Json, kind: As) -> Option<Value> {
+pub(crate) fn to_ggml(value: &Json, kind: As) -> Option<Value> {
     Some(Value::Scalar(match kind {
         As::U32 => Scalar::U32(u32::try_from(value.as_u64()?).ok()?),
         As::F32 => Scalar::F32(value.as_f64()? as f32),
@@ -275,7 +275,7 @@ pub(super) fn to_ggml(value: &Json, kind: As) -> Option<Value> {
 }
 
 /// A size for `config.json`.
-pub(super) fn to_json(value: &Value) -> Option<Json> {
+pub(crate) fn to_json(value: &Value) -> Option<Json> {
     match value {
         // The shortest decimal that is this f32, so that 1e-6 stays 1e-6.
         Value::Scalar(Scalar::F32(x)) => x.to_string().parse::<f64>().ok().map(|x| json!(x)),

@@ -8,9 +8,9 @@ use safetensors::tensor::Dtype;
 use serde_json::{Map, Value as Json, json};
 
 use super::names::{self, Names, SIZES};
+use super::place::Place;
 use crate::data::Edit;
 use crate::error::CheckpointError;
-use crate::file::Place;
 
 /// Endings of a module's tensors, ggml's other spelling of scales first.
 const ENDINGS: [(&str, &str); 6] = [
