@@ -255,13 +255,18 @@ impl<'a> Scales<'a> {
     /// The tensor-level scale of a weight.
     ///
     /// ggml's encoder makes 448 of every block scale from 248 up. In GGUF the tensor-level scale is twice as
-    /// large, so that block scales are at most 224.
+    /// large, so that block scales are at most 224, and four times with adaptive recipes, which choose between
+    /// a scale and 1.5 times that.
     fn of(&mut self, name: &str) -> Result<TensorScale> {
         let scale = self.of_recipe(name)?;
         if self.options.save.layout != Layout::Gguf {
             return Ok(scale);
         }
         let Some(project) = self.options.recipe.parameter_of() else { return Ok(scale) };
+        let factor = match self.options.recipe {
+            Recipe::Adaptive(_) => 4.0,
+            Recipe::Nvfp4(_) | Recipe::Mxfp4(_) => 2.0,
+        };
         let given = match scale {
             TensorScale::FromAmax => {
                 scale_for(self.options.recipe, amax(self.model, name)?, Dtype::F32)
@@ -270,9 +275,9 @@ impl<'a> Scales<'a> {
         };
         Ok(match given {
             TensorScale::Given(parameter) if project.parameter_is_divisor() => {
-                TensorScale::Given(parameter / 2.0)
+                TensorScale::Given(parameter / factor)
             }
-            TensorScale::Given(parameter) => TensorScale::Given(parameter * 2.0),
+            TensorScale::Given(parameter) => TensorScale::Given(parameter * factor),
             other => other,
         })
     }
