@@ -37,7 +37,7 @@ use nvfp4::gemm::format_of;
 use nvfp4::gemv::{self, GemvResult};
 use nvfp4::quantize::Format;
 use nvfp4::tensor::{BlockScaled, Dims};
-use nvfp4_checkpoint::{self as checkpoint, Checkpoint, NewTensor};
+use nvfp4_checkpoint::{self as checkpoint, Checkpoint, Data, NewTensor};
 use nvfp4_checkpoint::{CheckpointError, Result};
 
 /// Operands of a GEMV.
@@ -143,7 +143,7 @@ fn parts<'a, F: BlockFormat>(
     file: &'a Checkpoint,
     name: &str,
     dims: Dims,
-) -> Result<(ScaleLayout, &'a [u8], &'a [u8])> {
+) -> Result<(ScaleLayout, Data<'a>, Data<'a>)> {
     let codes = file.raw(name)?;
     if codes.dtype != Dtype::U8 {
         return Err(file.wrong_type(name, "U8", codes.dtype));
