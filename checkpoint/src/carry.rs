@@ -16,13 +16,14 @@ use super::contents::Extras;
 use super::decode::Encoded;
 use super::error::CheckpointError;
 use super::experts::Family;
+use super::inputs::Inputs;
 use super::kept;
 use super::model::Model;
 use super::others::{self, OtherFormat};
 use super::parts::{Layout, Parts};
 use super::side;
 use super::split;
-use super::stated::{Group, Inputs, KvCache, described};
+use super::stated::{KvCache, Said, described};
 use super::weight::WeightSpec;
 use super::write::TensorSpec;
 use crate::error::Result;
@@ -69,10 +70,14 @@ pub(super) fn carry(
     let configured = model.quantization_config().is_some() || model.hf_quant_config().is_some();
     let verbatim = from == to && same && configured;
     let mut carrier = Carrier { model, from, to, notes: Vec::new() };
+    if let (Some(spec), false) = (specs.first(), verbatim || to.is_written()) {
+        let reason = "the layout is read, and copied where nothing changes, but no configuration is written for it";
+        return Err(carrier.refuse(&spec.name, reason));
+    }
     let mut extras = Extras { verbatim, others: others::find(model, parts), ..Extras::default() };
-    let groups = Group::all(model);
+    let said = Said::of(model);
     for (part, spec) in parts.iter().zip(specs) {
-        let stated = Inputs::of(model, from, &groups, part);
+        let stated = Inputs::of(model, from, &said, part);
         let inputs = if verbatim { stated } else { carrier.inputs(stated, part, spec)? };
         extras.inputs.insert(spec.name.clone(), inputs);
         if from == Layout::TorchAo && to == Layout::TorchAo {
@@ -201,8 +206,12 @@ impl Carrier<'_> {
                 ));
                 Ok(Inputs::Float)
             }
-            Inputs::Float | Inputs::Calibrated | Inputs::Fp8 => {
-                let format = if stated == Inputs::Fp8 { "fp8" } else { part.format.name() };
+            Inputs::Float | Inputs::Calibrated | Inputs::Fp8 | Inputs::Other => {
+                let format = match stated {
+                    Inputs::Fp8 => "fp8",
+                    Inputs::Other => "a format that is not read",
+                    _ => part.format.name(),
+                };
                 let scale = part.input.as_deref().unwrap_or("at run time");
                 let reason = format!(
                     "its inputs are quantised to {format} ({scale}), which the layout cannot say"
@@ -240,8 +249,10 @@ impl Carrier<'_> {
 
     fn other_layers(&self, extras: &Extras) -> Result<()> {
         let known = |layout| matches!(layout, Layout::ModelOpt | Layout::CompressedTensors);
+        // Quark's and AutoRound's have the same tensors.
+        let read = known(self.from) || !self.from.is_written();
         for other in &extras.others {
-            if other.format == OtherFormat::Fp8 && known(self.from) && known(self.to) {
+            if other.format == OtherFormat::Fp8 && read && known(self.to) {
                 continue;
             }
             let reason = format!(
@@ -287,10 +298,13 @@ impl Carrier<'_> {
             spec.dtype = Dtype::F32;
         }
         spec.shape = match self.to {
-            Layout::CompressedTensors => vec![1],
-            Layout::ModelOpt | Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => {
-                vec![]
-            }
+            Layout::CompressedTensors | Layout::AutoRound => vec![1],
+            Layout::ModelOpt
+            | Layout::TorchAo
+            | Layout::GptOss
+            | Layout::Gguf
+            | Layout::Mlx
+            | Layout::Quark => vec![],
         };
         Ok(Copied { from: name, spec })
     }
@@ -301,12 +315,22 @@ impl Carrier<'_> {
             let of = match self.from {
                 Layout::ModelOpt => name.strip_suffix(modelopt)?,
                 Layout::CompressedTensors => name.strip_suffix(compressed_tensors)?,
-                Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => return None,
+                Layout::TorchAo
+                | Layout::GptOss
+                | Layout::Gguf
+                | Layout::Mlx
+                | Layout::Quark
+                | Layout::AutoRound => return None,
             };
             match self.to {
                 Layout::ModelOpt => Some(format!("{of}{modelopt}")),
                 Layout::CompressedTensors => Some(format!("{of}{compressed_tensors}")),
-                Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => None,
+                Layout::TorchAo
+                | Layout::GptOss
+                | Layout::Gguf
+                | Layout::Mlx
+                | Layout::Quark
+                | Layout::AutoRound => None,
             }
         })
     }

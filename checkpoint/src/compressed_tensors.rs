@@ -16,9 +16,10 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::contents::{Alike, Contents, Description};
+use super::inputs::Inputs;
 use super::model::Model;
 use super::parts::{Content, Parts, Piece, format_of_scales, present};
-use super::stated::{Inputs, packed};
+use super::stated::packed;
 use super::weight::{Order, WeightSpec, module};
 
 pub(super) fn find(model: &Model) -> Vec<Parts> {
@@ -106,7 +107,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
             // The global scale is from calibration; block scales are computed at run time.
             Inputs::Calibrated => Some(tensor("local".into())),
             Inputs::Dynamic => Some(tensor(true.into())),
-            Inputs::Float | Inputs::OneLevel | Inputs::Fp8 => None,
+            Inputs::Float | Inputs::OneLevel | Inputs::Fp8 | Inputs::Other => None,
         };
         let group = json!({
             "weights": tensor(false.into()),

@@ -21,6 +21,7 @@ use super::others::OtherLayer;
 use super::parts::{Layout, Parts, modules_left};
 use super::pattern::{self, Patterns};
 use super::report::{Finding, Severity};
+use super::schemes;
 use super::weight::module;
 
 /// Weights and inputs in NVFP4, which needs a scale for the input. It is part of the names of all
@@ -118,6 +119,7 @@ pub(super) fn check(
         if layout == Layout::CompressedTensors {
             findings.extend(groups::check(model, parts, others, &floats(model)));
         }
+        findings.extend(schemes::check(model, layout, parts));
         return findings;
     }
     let floats = floats(model);

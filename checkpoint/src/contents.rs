@@ -7,9 +7,9 @@ use fp4_formats::quantize::Format;
 use serde_json::{Map, Value, json};
 
 use super::experts::Family;
+use super::inputs::Inputs;
 use super::model::Model;
 use super::others::OtherLayer;
-use super::stated::Inputs;
 use super::weight::WeightSpec;
 
 /// The contents of a whole output, from which the files beside the tensors are written.

@@ -17,6 +17,7 @@ use super::experts::Family;
 use super::load::{implausible, load, outline, tensor_scale};
 use super::model::Model;
 use super::options::SaveOptions;
+use super::others;
 use super::parts::{Layout, Parts};
 use super::plan::Item;
 use super::save::{Observer, Save, Saved};
@@ -85,10 +86,7 @@ pub fn convert_model(
     target: &Path,
     observer: &mut dyn Observer,
 ) -> Result<ConvertReport> {
-    let Some(from) = Layout::detect(model) else {
-        let what = "quantised weight in a known layout".to_owned();
-        return Err(CheckpointError::Nothing { path: model.path().into(), what });
-    };
+    let from = Layout::detect(model).ok_or_else(|| others::nothing(model))?;
     let to = options.layout;
     let parts = from.find(model);
     let (float, family) = (model_type(model), Family::of(model));

@@ -203,6 +203,13 @@ pub(super) fn check(model: &Model, options: &ModelOptions) -> Result<()> {
             format!("in layout {layout}"),
         ));
     }
+    let layout = options.save.layout;
+    if !layout.is_written() {
+        let written = Layout::ALL.into_iter().filter(|layout| layout.is_written());
+        let names: Vec<&str> = written.map(Layout::name).collect();
+        let required = format!("one that is written: {}", names.join(", "));
+        return Err(CheckpointError::shape("layout", required, layout));
+    }
     if options.scale == TensorScale::PerRow {
         return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
     }

@@ -1,9 +1,10 @@
-//! Weights in FP8 and in packed integers, decoded to f32: the sources of `quantize` and the other layers of
+//! Weights in FP8, in e2m1 and in packed integers, decoded to f32: the sources of `quantize` and the other layers of
 //! `dequantize`.
 //!
 //! | encoding | codes | scales of `m.weight` |
 //! | --- | --- | --- |
 //! | FP8 | F8_E4M3 or F8_E5M2 `[.., N, K]` | multipliers of the tensor, of rows or of blocks: `m.weight_scale_inv` (DeepSeek), `m.weight_scale` (ModelOpt, compressed-tensors), `m.scale` (DeepSeek V4), `m.qscale_weight` (Mistral); F32, F16, BF16, and E8M0 as F8_E8M0 or U8 |
+//! | DeepSeek V4's experts | I8 `[N, K/2]`, two e2m1 codes each | `m.scale` F8_E8M0 `[N, K/32]` |
 //! | compressed-tensors' integers | `m.weight_packed` I32 `[N, K/8]` | `m.weight_scale` `[N, K/g]`, `m.weight_zero_point`, `m.weight_g_idx` |
 //! | GPTQ | `m.qweight` I32 `[K/8, N]` | `m.scales` `[K/g, N]`, `m.qzeros`, one less than the zero points, `m.g_idx` |
 //! | GGUF's Q8_0 | `m.weight`, blocks of an F16 scale and 32 integers | in the blocks |
@@ -12,7 +13,7 @@
 //! A value is the code, less the zero point, times the scale, rounded once to f32: exact for every type of
 //! scales except F32.
 
-use fp4_formats::{e4m3, ue8m0};
+use fp4_formats::{e2m1, e4m3, pack, ue8m0};
 use half::f16;
 use nvfp4_gguf::Kind;
 use rayon::prelude::*;
@@ -57,6 +58,10 @@ enum Encoding {
         zero_is_less_one: bool,
     },
     Awq,
+    /// Pairs of e2m1 codes in I8, the element of lower index in the low nibble, and E8M0 scales of 32.
+    E2m1 {
+        scales: String,
+    },
     /// ggml's blocks of 32 integers after an F16 scale.
     Q8_0,
 }
@@ -76,7 +81,7 @@ pub(super) fn weight_of(name: &str, dtype: Dtype, rank: usize) -> Option<String>
         Dtype::F8_E4M3 | Dtype::F8_E5M2 if rank >= 2 && !name.ends_with("_scale") => {
             Some(name.into())
         }
-        // Blocks of GGUF; the integers of others are not read.
+        // Blocks of GGUF, and codes with E8M0 scales; the integers of others are not read.
         Dtype::I8 if rank >= 2 => Some(name.into()),
         Dtype::I32 if rank == 2 => match name.strip_suffix("weight_packed") {
             Some(of) => Some(format!("{of}weight")),
@@ -103,7 +108,7 @@ impl Encoded {
                 return Ok(Some(Self { name, shape, tensors, encoding: Encoding::Q8_0 }));
             }
             return match weight_of(name, raw.dtype, raw.shape.len()) {
-                Some(_) if raw.dtype == Dtype::I8 => Ok(None),
+                Some(_) if raw.dtype == Dtype::I8 => Self::e2m1(model, name),
                 Some(_) => Self::fp8(model, name).map(Some),
                 None => Ok(None),
             };
@@ -144,6 +149,23 @@ impl Encoded {
         };
         let encoding = Encoding::Fp8 { scales, block };
         Ok(Self { name: name.into(), shape, tensors, encoding })
+    }
+
+    fn e2m1(model: &Model, name: &str) -> Result<Option<Self>> {
+        let scales = format!("{}.scale", module(name));
+        let Ok(of_scales) = model.raw(&scales) else { return Ok(None) };
+        let shape = model.raw(name)?.shape;
+        let &[rows, pairs] = shape.as_slice() else { return Ok(None) };
+        if of_scales.dtype != Dtype::F8_E8M0 {
+            return Ok(None);
+        }
+        if !pairs.is_multiple_of(16) || of_scales.shape != [rows, pairs / 16] {
+            let required = format!("[{rows}, {}]: a scale for each 32 of `{name}`", pairs / 16);
+            return Err(model.file(&scales)?.wrong_shape(&scales, required, &of_scales.shape));
+        }
+        let (shape, tensors) = (vec![rows, pairs * 2], vec![name.to_owned(), scales.clone()]);
+        let encoding = Encoding::E2m1 { scales };
+        Ok(Some(Self { name: name.into(), shape, tensors, encoding }))
     }
 
     fn packed(model: &Model, name: &str, codes: String) -> Result<Self> {
@@ -216,6 +238,7 @@ impl Encoded {
             Encoding::Packed(_) => "integers of compressed-tensors",
             Encoding::Gptq { .. } => "integers of GPTQ",
             Encoding::Awq => "integers of AWQ",
+            Encoding::E2m1 { .. } => "e2m1 in I8 with E8M0 scales",
             Encoding::Q8_0 => "Q8_0",
         }
     }
@@ -233,6 +256,7 @@ impl Encoded {
                 self.decode_gptq(model, *bits, u32::from(*zero_is_less_one))
             }
             Encoding::Awq => self.decode_awq(model),
+            Encoding::E2m1 { scales } => self.decode_e2m1(model, scales),
             Encoding::Q8_0 => {
                 let file = model.file(&self.name)?;
                 let raw = file.raw(&self.name)?;
@@ -288,6 +312,23 @@ impl Encoded {
                 }
             },
         );
+        self.finite(file, &self.name, 1, values)
+    }
+
+    fn decode_e2m1(&self, model: &Model, scales: &str) -> Result<Vec<f32>> {
+        let [_, cols] = self.sizes();
+        let file = model.file(&self.name)?;
+        let codes = file.raw(&self.name)?.data;
+        let codes: &[u8] = &codes;
+        let scales = multipliers(model, scales)?;
+        let mut values = self.empty()?;
+        values.par_chunks_mut(cols).enumerate().for_each(|(row, values)| {
+            for (at, value) in values.iter_mut().enumerate() {
+                let (low, high) = pack::unpair(codes[(row * cols + at) / 2]);
+                let code = if at.is_multiple_of(2) { low } else { high };
+                *value = e2m1::decode(code) * scales[(row * cols + at) / 32];
+            }
+        });
         self.finite(file, &self.name, 1, values)
     }
 

@@ -68,13 +68,13 @@ nvfp4::setters!(DequantizeOptions {
 pub struct DequantizeReport {
     /// The input.
     pub source: String,
-    /// Its layout.
-    pub layout: Layout,
+    /// Its layout; absent if all of its weights are in FP8, e2m1 or packed integers.
+    pub layout: Option<Layout>,
     /// Type of the weights.
     pub dtype: &'static str,
     /// Number of weights.
     pub weights: usize,
-    /// Number of layers in FP8 and packed integers beside them.
+    /// Number of layers in FP8, e2m1 and packed integers beside them.
     pub decoded: usize,
     /// Weights that were `[experts, N, K]` and are `[experts, K, N]`.
     pub transposed: Vec<String>,
@@ -104,11 +104,8 @@ pub fn dequantize_model(
     target: &Path,
     observer: &mut dyn Observer,
 ) -> Result<DequantizeReport> {
-    let Some(layout) = Layout::detect(model) else {
-        let what = "quantised weight in a known layout".to_owned();
-        return Err(CheckpointError::Nothing { path: model.path().into(), what });
-    };
-    let parts = layout.find(model);
+    let layout = Layout::detect(model);
+    let parts = layout.map(|layout| layout.find(model)).unwrap_or_default();
     let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
     let element = match (options.dtype, stated) {
         (Some(element), _) => element,
@@ -140,6 +137,10 @@ pub fn dequantize_model(
     let others = encoded_layers(model, &pieces)?;
     let of_others: BTreeSet<&str> =
         others.values().flat_map(|x| &x.tensors).map(String::as_str).collect();
+    refuse_others(model, &parts, &of_others)?;
+    if parts.is_empty() && others.is_empty() {
+        return Err(others::nothing(model));
+    }
     for entry in model.entries() {
         if let Some(encoded) = others.get(&entry.name) {
             let (name, shape) = (encoded.name.clone(), encoded.shape.clone());
@@ -161,9 +162,9 @@ pub fn dequantize_model(
     let save = SaveOptions {
         force: options.force,
         shard_bytes: options.shard_bytes,
-        ..SaveOptions::new(layout)
+        // The names and types of floats are the same in all layouts.
+        ..SaveOptions::new(layout.unwrap_or(Layout::ModelOpt))
     };
-    refuse_others(model, &parts, &of_others)?;
     let mut notes = Vec::new();
     let extras = Extras { beside: beside(model, &mut notes), ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, save)?;
@@ -171,7 +172,7 @@ pub fn dequantize_model(
         save.go_on(observer)?;
         let name = item.name();
         observer.tensor(name);
-        let Some(part) = parts.get(at) else {
+        let (Some(part), Some(layout)) = (parts.get(at), layout) else {
             let tensors = match Encoded::of(model, name)? {
                 Some(other) => {
                     save.tensor(name, &encoded(name, &other.decode(model)?, element)?)?;
@@ -274,9 +275,12 @@ impl fmt::Display for DequantizeReport {
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
-        writeln!(f, "{weights} weights of layout {layout} dequantised to {dtype}")?;
+        if let Some(layout) = layout {
+            writeln!(f, "{weights} weights of layout {layout} dequantised to {dtype}")?;
+        }
         if self.decoded > 0 {
-            writeln!(f, "{} layers in FP8 and packed integers, too", self.decoded)?;
+            let count = self.decoded;
+            writeln!(f, "{count} layers in FP8, e2m1 or packed integers dequantised to {dtype}")?;
         }
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
         saved.replaced.fmt(f)

@@ -149,7 +149,9 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
         ),
         (Layout::ModelOpt, Some(ExpertNames::Numbered))
         | (Layout::TorchAo | Layout::GptOss, None)
-        | (Layout::CompressedTensors | Layout::Gguf, _) => return Ok(()),
+        | (Layout::CompressedTensors | Layout::Gguf | Layout::Quark | Layout::AutoRound, _) => {
+            return Ok(());
+        }
     };
     let Some(first) = found.first() else { return Ok(()) };
     let reason = match found.len() - 1 {

@@ -132,6 +132,9 @@ impl Checkpoint {
             let metadata = BTreeMap::new();
             return Ok(Self { path, map, metadata, places, version, gguf: Some(gguf) });
         }
+        if path.extension().is_some_and(|ending| ending == "gguf") {
+            return Err(malformed("it does not begin with GGUF, as its name says".into()));
+        }
         let (header, metadata) =
             SafeTensors::read_metadata(&map).map_err(|e| malformed(explain(&e, &map)))?;
         let data_start = header + 8;

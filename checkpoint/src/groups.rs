@@ -4,36 +4,18 @@
 //! size) and the `input_activations`; `ignore` has the layers that are not quantised. Layers are
 //! named, matched by a regular expression (`re:`), or all those of a class (`Linear`).
 
-use std::collections::HashSet;
-
 use serde_json::Value;
 
 use super::model::Model;
 use super::others::{OtherFormat, OtherLayer};
 use super::parts::Parts;
 use super::pattern::Patterns;
-use super::report::{Finding, Severity};
+use super::report::{Finding, Once, Severity};
 use super::stated::{Group, packed};
 use super::weight::module;
 
 /// The storage format of a checkpoint whose groups have several.
 const MIXED: &str = "mixed-precision";
-
-#[derive(Default)]
-struct Findings {
-    all: Vec<Finding>,
-    said: HashSet<(Option<String>, String)>,
-}
-
-impl Findings {
-    /// Adds a finding, once for all layers that it is said of alike.
-    fn add(&mut self, severity: Severity, tensor: Option<&str>, message: String) {
-        let tensor = tensor.map(str::to_owned);
-        if self.said.insert((tensor.clone(), message.clone())) {
-            self.all.push(Finding { severity, kind: "configuration", tensor, message });
-        }
-    }
-}
 
 /// Findings of kind `configuration`. `floats` are the modules with a matrix that is not quantised.
 pub(super) fn check(
@@ -42,7 +24,7 @@ pub(super) fn check(
     others: &[OtherLayer],
     floats: &[String],
 ) -> Vec<Finding> {
-    let mut findings = Findings::default();
+    let mut findings = Once::default();
     let Some(config) = model.quantization_config() else { return findings.all };
     if config["quant_method"] != "compressed-tensors" {
         return findings.all;
@@ -128,7 +110,13 @@ pub(super) fn check(
             | OtherFormat::Fp8Rows
             | OtherFormat::Fp8Blocks
             | OtherFormat::Int8 => Some(8),
-            OtherFormat::Packed => None,
+            OtherFormat::Packed
+            | OtherFormat::FloatScales
+            | OtherFormat::E5m3
+            | OtherFormat::E2m1
+            | OtherFormat::GptOss
+            | OtherFormat::MlxIntegers
+            | OtherFormat::MlxOther => None,
         };
         let name = other.format.name();
         if let Some(text) = ignores(of) {

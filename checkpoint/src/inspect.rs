@@ -5,13 +5,14 @@ use std::fmt;
 use serde::Serialize;
 
 use super::file::TensorEntry;
+use super::inputs::Inputs;
 use super::load::outline;
 use super::model::Model;
 use super::others::{self, OtherLayer};
 use super::parts::Layout;
 use super::report::shown;
 use super::side;
-use super::stated::{Group, Inputs, KvCache};
+use super::stated::{KvCache, Said};
 use crate::error::Result;
 
 /// A quantised weight in the table of contents.
@@ -72,7 +73,7 @@ pub fn inspect(model: &Model) -> Result<Contents> {
     let layout = Layout::detect(model);
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
     let parts = layout.map(|layout| layout.find(model)).unwrap_or_default();
-    let groups = Group::all(model);
+    let said = Said::of(model);
     let weights = parts
         .iter()
         .map(|part| {
@@ -83,7 +84,7 @@ pub fn inspect(model: &Model) -> Result<Contents> {
                 name: part.name.clone(),
                 format: part.format.name(),
                 inputs: layout
-                    .map(|layout| Inputs::of(model, layout, &groups, part))
+                    .map(|layout| Inputs::of(model, layout, &said, part))
                     .unwrap_or_default(),
                 scales: outline.as_ref().map(|outline| outline.scales.name()),
                 shape: outline.map(|outline| outline.spec.shape),
@@ -144,6 +145,7 @@ impl fmt::Display for Contents {
                     Inputs::Dynamic => ", inputs at run time",
                     Inputs::OneLevel => ", inputs at run time with one level",
                     Inputs::Fp8 => ", inputs to FP8",
+                    Inputs::Other => ", inputs to a format that is not read",
                 };
                 writeln!(f, "  {name:width$}  {format}  {shape:>16}  {scales} scales{inputs}")?;
                 if let Some(problem) = &weight.problem {

@@ -6,23 +6,27 @@
 //! | ModelOpt | `exclude_modules`, `ignore` | names, in which `*` and `?` stand for characters |
 //! | compressed-tensors | `ignore` | names, and regular expressions after `re:` |
 //! | TorchAO, gpt-oss | `modules_to_not_convert` | names |
+//! | Quark | `exclude` | as ModelOpt |
+//! | AutoRound | `extra_config` with 16 bits or more | names, and regular expressions for a part of a name |
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::auto_round_config as auto_round;
 use super::model::Model;
 use super::parts::Layout;
 use super::pattern::{self, Pattern};
 
 /// The entries of the source's lists.
-fn stated(model: &Model) -> Vec<&str> {
+fn stated(model: &Model) -> Vec<String> {
     let config = model.quantization_config();
     let hf = model.hf_quant_config().map(|config| &config["quantization"]["exclude_modules"]);
-    let lists = ["ignore", "exclude_modules", "modules_to_not_convert"];
+    let lists = ["ignore", "exclude_modules", "modules_to_not_convert", "exclude"];
     let lists = lists.into_iter().filter_map(|key| config.map(|config| &config[key])).chain(hf);
-    let mut names: Vec<&str> =
-        lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str).collect();
+    let names = lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.extend(auto_round::Stated::of(model).iter().flat_map(auto_round::Stated::floats));
     names.sort_unstable();
     names.dedup();
     names
@@ -89,9 +93,12 @@ fn translated(entry: &str, to: Layout) -> Option<String> {
             false => expression(entry),
         }),
         Layout::ModelOpt => wildcards(entry),
-        Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => {
-            wildcards(entry).filter(|pattern| !pattern.contains(['*', '?']))
-        }
+        Layout::TorchAo
+        | Layout::GptOss
+        | Layout::Gguf
+        | Layout::Mlx
+        | Layout::Quark
+        | Layout::AutoRound => wildcards(entry).filter(|pattern| !pattern.contains(['*', '?'])),
     }
 }
 
@@ -116,16 +123,16 @@ impl Modules<'_> {
 /// of the output; and entries that the target cannot say.
 pub(super) fn carried(model: &Model, to: Layout, quantised: &[&str]) -> (Vec<String>, Vec<String>) {
     let (mut kept, mut lost) = (Vec::new(), Vec::new());
-    // Their tensors say all.
-    if matches!(to, Layout::Gguf | Layout::Mlx) {
+    // Their tensors say all, or their configuration is copied.
+    if matches!(to, Layout::Gguf | Layout::Mlx) || !to.is_written() {
         return (kept, lost);
     }
     let quantised = Modules(quantised.iter().copied().collect());
     for entry in stated(model) {
-        match translated(entry, to) {
+        match translated(&entry, to) {
             Some(entry) if quantised.has(&entry) => {}
             Some(entry) => kept.push(entry),
-            None => lost.push(entry.to_owned()),
+            None => lost.push(entry),
         }
     }
     (kept, lost)
@@ -152,7 +159,12 @@ pub(super) fn below(module: &str, to: Layout) -> Vec<String> {
     match to {
         Layout::ModelOpt => vec![format!("{module}*")],
         Layout::CompressedTensors => vec![module.into(), expression(&format!("{module}.*"))],
-        Layout::TorchAo | Layout::GptOss | Layout::Gguf | Layout::Mlx => vec![module.into()],
+        Layout::TorchAo
+        | Layout::GptOss
+        | Layout::Gguf
+        | Layout::Mlx
+        | Layout::Quark
+        | Layout::AutoRound => vec![module.into()],
     }
 }
 

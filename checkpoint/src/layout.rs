@@ -8,6 +8,8 @@
 //! | [`GptOss`](Layout::GptOss) | mxfp4 | `m.weight.blocks`, `m.weight.scales`, or `x_proj_blocks`, `x_proj_scales` | none |
 //! | [`Gguf`](Layout::Gguf) | nvfp4, mxfp4 | `m.weight`, `m.scale`, `m.input_scale` | multiplier |
 //! | [`Mlx`](Layout::Mlx) | nvfp4, mxfp4 | `m.weight`, `m.scales` | none |
+//! | [`Quark`](Layout::Quark) | nvfp4, mxfp4 | `m.weight`, `m.weight_scale`, `m.weight_scale_2`, `m.input_scale_2` | multiplier |
+//! | [`AutoRound`](Layout::AutoRound) | nvfp4, mxfp4 | as compressed-tensors | divisor |
 //!
 //! Each layout is a module that finds weights by name and lists the tensors of a weight. Reading
 //! and writing the bytes is common to all (the modules `load` and `save`). In those of safetensors,
@@ -22,22 +24,34 @@ use super::error::CheckpointError;
 use super::model::Model;
 use super::parts::{Layout, Parts, Piece};
 use super::weight::{Order, WeightSpec};
-use super::{compressed_tensors, gguf, gpt_oss, mlx, modelopt, torchao};
+use super::{
+    auto_round, auto_round_config, compressed_tensors, gguf, gpt_oss, mlx, modelopt, quark,
+    quark_config, torchao,
+};
 
 impl Layout {
     /// The layout of a checkpoint's tensors, or `None` if none of them is quantised.
     #[must_use]
     pub fn detect(model: &Model) -> Option<Self> {
-        // ModelOpt's names are the least distinctive, so they come last.
+        // Quark and AutoRound have others' names, and a configuration that says so. ModelOpt's names are the least
+        // distinctive, so they come last.
         let order = [
             Self::Gguf,
             Self::Mlx,
+            Self::Quark,
+            Self::AutoRound,
             Self::CompressedTensors,
             Self::TorchAo,
             Self::GptOss,
             Self::ModelOpt,
         ];
-        order.into_iter().find(|layout| !layout.find(model).is_empty())
+        // Tensors that Quark's or AutoRound's configuration does not call one of this crate's formats have other scales.
+        let others_names = [quark_config::METHOD, auto_round_config::METHOD];
+        let method = model.quantization_config().and_then(|x| x["quant_method"].as_str());
+        let theirs = method.is_some_and(|method| others_names.contains(&method));
+        let resembling = |layout: &Self| matches!(layout, Self::ModelOpt | Self::CompressedTensors);
+        let mut order = order.into_iter().filter(|layout| !(theirs && resembling(layout)));
+        order.find(|layout| !layout.find(model).is_empty())
     }
 
     /// All quantised weights, sorted by name. Their pieces may be missing or wrong.
@@ -50,6 +64,8 @@ impl Layout {
             Self::GptOss => gpt_oss::find(model),
             Self::Gguf => gguf::find(model),
             Self::Mlx => mlx::find(model),
+            Self::Quark => quark::find(model),
+            Self::AutoRound => auto_round::find(model),
         }
     }
 
@@ -88,11 +104,12 @@ impl Layout {
         }
         match self {
             Self::ModelOpt => modelopt::pieces(weight, scales).map_err(refuse),
-            Self::CompressedTensors => Ok(compressed_tensors::pieces(weight)),
+            Self::CompressedTensors | Self::AutoRound => Ok(compressed_tensors::pieces(weight)),
             Self::TorchAo => torchao::pieces(weight, scales).map_err(refuse),
             Self::GptOss => Ok(gpt_oss::pieces(weight)),
             Self::Gguf => gguf::pieces(weight).map_err(refuse),
             Self::Mlx => mlx::pieces(weight).map_err(refuse),
+            Self::Quark => quark::pieces(weight, scales).map_err(refuse),
         }
     }
 
@@ -106,7 +123,12 @@ impl Layout {
         let mut metadata = match self {
             Self::TorchAo => torchao::metadata(weights, others, extras),
             Self::ModelOpt => modelopt::metadata(weights),
-            Self::CompressedTensors | Self::GptOss | Self::Gguf | Self::Mlx => BTreeMap::new(),
+            Self::CompressedTensors
+            | Self::GptOss
+            | Self::Gguf
+            | Self::Mlx
+            | Self::Quark
+            | Self::AutoRound => BTreeMap::new(),
         };
         // Hugging Face's loader requires it.
         let format = if self == Self::Mlx { "mlx" } else { "pt" };
@@ -120,8 +142,8 @@ impl Layout {
             Self::CompressedTensors => compressed_tensors::describe(contents),
             Self::TorchAo => torchao::describe(contents),
             Self::GptOss => gpt_oss::describe(contents),
-            // The types of its tensors say all.
-            Self::Gguf => Description::default(),
+            // The types of its tensors say all, or the input's configuration is copied.
+            Self::Gguf | Self::Quark | Self::AutoRound => Description::default(),
             Self::Mlx => mlx::describe(contents),
         }
     }

@@ -7,10 +7,10 @@
 //! | `write`, `plan`, `save` | [`TensorWriter`]; [`SaveOptions`]: tensor by tensor |
 //! | `staging` | [`Staging`], [`write_whole`]: all or nothing |
 //! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
-//! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss`, `gguf`, `mlx` | one layout each |
+//! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss`, `gguf`, `mlx`, `quark`, `auto_round` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
 //! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
-//! | `decode` | weights in FP8 and packed integers as floats |
+//! | `decode` | weights in FP8, e2m1 in I8 and packed integers as floats |
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
 //! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
@@ -70,6 +70,8 @@
 //! value, its byte in the file. Outputs appear complete or not at all. Memory holds one tensor at a
 //! time, so a checkpoint may be larger than memory.
 
+mod auto_round;
+mod auto_round_config;
 mod carry;
 mod compressed_tensors;
 mod configuration;
@@ -90,6 +92,7 @@ mod ggml;
 mod gguf;
 mod gpt_oss;
 mod groups;
+mod inputs;
 mod inspect;
 mod kept;
 mod layout;
@@ -109,10 +112,13 @@ mod products;
 mod projections;
 mod quantize;
 mod quantize_tensor;
+mod quark;
+mod quark_config;
 mod report;
 pub mod rng;
 mod rounding;
 mod save;
+mod schemes;
 mod shared;
 mod side;
 mod split;
@@ -130,6 +136,7 @@ pub use error::{CheckpointError, Result};
 pub use exact::to_nvfp4;
 pub use fate::{Fate, QuantizePlan, plan_quantize};
 pub use file::{Checkpoint, FloatTensor, RawTensor, TensorEntry};
+pub use inputs::Inputs;
 pub use inspect::{Contents, WeightEntry, inspect};
 pub use load::{Outline, load, outline};
 pub use matrix::{Matrix, matrix};
@@ -144,7 +151,6 @@ pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
-pub use stated::Inputs;
 pub use verify::{LEAST_SQNR_DB, VerifyOptions, verify, verify_with};
 pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -6,12 +6,12 @@
 //! | `m.scales` | U8: nvfp4 e4m3, mxfp4 ue8m0 | `[.., N, K/16]`, `[.., N, K/32]` |
 //!
 //! `quantization` in `config.json` has the mode, for all layers or for each. A layer is quantised if it has
-//! `scales`; one in MLX's affine format has `biases`, too, and is none of these.
+//! `scales`; one in MLX's affine format has `biases`, too, and `mxfp8` has eight words for each scale. Neither is read.
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
 use super::model::Model;
@@ -21,31 +21,56 @@ use super::weight::{Order, WeightSpec, module};
 /// Codes in a word.
 const CODES: usize = 8;
 
-/// The format of a layer, as the configuration says it, for itself or for all.
-fn stated(model: &Model, module: &str) -> Option<Format> {
+/// The object `quantization` of the configuration.
+pub(super) fn quantization(model: &Model) -> Option<&Value> {
     let stated = &model.config()?["quantization"];
-    let mode = [&stated[module]["mode"], &stated["mode"]].into_iter().find_map(|x| x.as_str())?;
-    [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| format.name() == mode)
+    stated.is_object().then_some(stated)
 }
 
-/// All weights with scales and without biases.
+/// The mode of a layer, as the configuration says it, for itself or for all.
+fn mode<'a>(model: &'a Model, module: &str) -> Option<&'a str> {
+    let stated = quantization(model)?;
+    [&stated[module]["mode"], &stated["mode"]].into_iter().find_map(Value::as_str)
+}
+
+/// The format of a layer with words and scales of these shapes; `None` if it is not read.
+fn format_of(mode: Option<&str>, words: &[usize], scales: &[usize]) -> Option<Format> {
+    if let Some(mode) = mode {
+        return [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| format.name() == mode);
+    }
+    match (words.last(), scales.last()) {
+        (Some(words), Some(blocks)) if *words == 2 * blocks => Some(Format::Nvfp4),
+        (Some(words), Some(blocks)) if *words == 8 * blocks => None,
+        _ => Some(Format::Mxfp4),
+    }
+}
+
+/// All weights with scales and without biases, those of which a tensor is missing or has another type included if
+/// the configuration is MLX's.
 pub(super) fn find(model: &Model) -> Vec<Parts> {
-    let part = |name: &str| {
-        let of = name.strip_suffix(".weight")?;
-        let codes = model.raw(name).ok().filter(|raw| raw.dtype == Dtype::U32)?;
-        let scales = format!("{of}.scales");
-        let raw = model.raw(&scales).ok().filter(|raw| raw.dtype == Dtype::U8)?;
-        if model.contains(&format!("{of}.biases")) {
+    let described = quantization(model).is_some();
+    let raw = |name: &str, dtype| model.raw(name).ok().filter(|raw| raw.dtype == dtype);
+    let part = |tensor: &str| {
+        let (of, is_weight) = match tensor.strip_suffix(".weight") {
+            Some(of) => (of, true),
+            None => (tensor.strip_suffix(".scales").filter(|_| described)?, false),
+        };
+        let (name, scales) = (format!("{of}.weight"), format!("{of}.scales"));
+        let words = raw(&name, Dtype::U32);
+        let bytes = raw(&scales, Dtype::U8);
+        let is_layer = match is_weight {
+            true => words.is_some() && (bytes.is_some() || described),
+            // Found by its weight, if that is what it should be.
+            false => bytes.is_some() && words.is_none(),
+        };
+        if !is_layer || model.contains(&format!("{of}.biases")) {
             return None;
         }
-        let by_size = match (codes.shape.last(), raw.shape.last()) {
-            (Some(words), Some(blocks)) if *words == 2 * blocks => Format::Nvfp4,
-            _ => Format::Mxfp4,
-        };
+        let [words, bytes] = [words, bytes].map(|raw| raw.map(|raw| raw.shape).unwrap_or_default());
         Some(Parts {
-            name: name.into(),
-            format: stated(model, of).unwrap_or(by_size),
-            codes: name.into(),
+            format: format_of(mode(model, of), &words, &bytes)?,
+            codes: name.clone(),
+            name,
             scales,
             global: None,
             input: None,

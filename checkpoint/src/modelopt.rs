@@ -3,7 +3,7 @@
 //! | tensor | type | shape |
 //! | --- | --- | --- |
 //! | `m.weight` | U8 | `[.., N, K/2]` |
-//! | `m.weight_scale` | nvfp4: F8_E4M3, mxfp4: U8 | `[.., N, K/16]`, or `K/32` |
+//! | `m.weight_scale` | nvfp4: F8_E4M3, mxfp4: U8, of others F8_E8M0 | `[.., N, K/16]`, or `K/32` |
 //! | `m.weight_scale_2` | F32 | `[]`: amax / (6 * 448); nvfp4 only |
 //! | `m.input_scale` | F32 | `[]`: amax of the input / (6 * 448); only with quantised activations |
 //!
@@ -33,10 +33,10 @@ use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
 use super::file::RawTensor;
+use super::inputs::Inputs;
 use super::model::Model;
 use super::orientation::{EXPERTS, Orientation};
 use super::parts::{Content, Parts, Piece, present};
-use super::stated::Inputs;
 use super::weight::{Order, WeightSpec, module};
 
 /// Names of the scales of a weight and of its input.
@@ -132,7 +132,8 @@ fn part(model: &Model, tiles: &Tiles, name: &str) -> Option<Parts> {
     }
     // Without its second scale, a weight in NVFP4 would be at least 448 times too large, so it is
     // required; scales of MXFP4 are bytes.
-    let bytes = scale.as_ref().is_some_and(|scale| scale.dtype == Dtype::U8);
+    let ue8m0 = |dtype| matches!(dtype, Dtype::U8 | Dtype::F8_E8M0);
+    let bytes = scale.as_ref().is_some_and(|scale| ue8m0(scale.dtype));
     let format = if bytes && !model.contains(&global) { Format::Mxfp4 } else { Format::Nvfp4 };
     let block = format.block() as usize;
     let transposed =
@@ -241,7 +242,9 @@ fn algorithm(format: Format, inputs: Inputs) -> &'static str {
     match (format, inputs) {
         (Format::Nvfp4, Inputs::Calibrated) => "NVFP4",
         (Format::Nvfp4, Inputs::Fp8) => "W4A8_NVFP4_FP8",
-        (Format::Nvfp4, Inputs::Float | Inputs::Dynamic | Inputs::OneLevel) => "W4A16_NVFP4",
+        (Format::Nvfp4, Inputs::Float | Inputs::Dynamic | Inputs::OneLevel | Inputs::Other) => {
+            "W4A16_NVFP4"
+        }
         // The name that its export has.
         (Format::Mxfp4, _) => "mxfp4",
     }

@@ -1,13 +1,15 @@
-//! Layers that are quantised in other formats than those of this crate: FP8, MXFP8, integers. They
-//! are not read, but they are named, and copied where the output can describe them.
+//! Layers that are quantised in other formats than those of this crate: FP8, MXFP8, integers. They are named,
+//! decoded where `decode` knows the format, and copied where the output can describe them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
+use super::error::CheckpointError;
 use super::model::Model;
 use super::parts::Parts;
+use super::stated::Said;
 use super::weight::module;
 
 /// A format by which other layers are known.
@@ -26,6 +28,18 @@ pub enum OtherFormat {
     Int8,
     /// Integers packed into words or bytes.
     Packed,
+    /// 4-bit codes with scales of blocks in F32, F16 or BF16.
+    FloatScales,
+    /// 4-bit codes with scales in e5m3: Quark's and AutoRound's.
+    E5m3,
+    /// Two e2m1 codes in an I8, with E8M0 scales: DeepSeek V4's experts.
+    E2m1,
+    /// gpt-oss's blocks beside weights of another layout.
+    GptOss,
+    /// MLX's integers with scales and biases.
+    MlxIntegers,
+    /// MLX's words with scales and without biases that are neither of this crate's formats, such as mxfp8.
+    MlxOther,
 }
 
 impl OtherFormat {
@@ -39,6 +53,12 @@ impl OtherFormat {
             Self::Fp8Blocks => "FP8 with scales of blocks",
             Self::Int8 => "8-bit integers",
             Self::Packed => "packed integers",
+            Self::FloatScales => "packed 4-bit codes with float scales of blocks",
+            Self::E5m3 => "4-bit codes with e5m3 scales",
+            Self::E2m1 => "e2m1 in I8 with E8M0 scales (DeepSeek V4)",
+            Self::GptOss => "MXFP4 in gpt-oss's blocks",
+            Self::MlxIntegers => "MLX's integers with scales and biases",
+            Self::MlxOther => "another format of MLX's",
         }
     }
 }
@@ -54,13 +74,24 @@ pub struct OtherLayer {
     pub weight: String,
 }
 
+/// The error for a checkpoint without a weight in a known layout, with the first in another format.
+pub(super) fn nothing(model: &Model) -> CheckpointError {
+    let known = "quantised weight in a known layout";
+    let what = match find(model, &[]).first() {
+        Some(other) => format!("{known}; `{}` is in {}", other.weight, other.format.name()),
+        None => known.to_owned(),
+    };
+    CheckpointError::Nothing { path: model.path().into(), what }
+}
+
 /// All layers with a quantised weight that is none of `parts`, by module.
 pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
     let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
     let weight = |name: &&str| {
-        let ending = [".weight", "weight_packed", "_proj", ".qweight"];
+        let ending = [".weight", "weight_packed", "_proj", ".qweight", "_blocks", ".blocks"];
         !pieces.contains(name) && ending.iter().any(|ending| name.ends_with(ending))
     };
+    let said = Said::of(model);
     let layer = |name: &str| {
         let raw = model.raw(name).ok().filter(|raw| raw.shape.len() >= 2)?;
         // Blocks of GGUF are read.
@@ -69,7 +100,9 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
         }
         let of = module(name);
         let scale = model.raw(&format!("{of}.weight_scale")).ok();
-        let scales = scale.map_or(0, |raw| raw.shape.iter().product::<usize>());
+        let scales = scale.as_ref().map_or(0, |raw| raw.shape.iter().product::<usize>());
+        let kind_of_scales = scale.as_ref().map(|raw| raw.dtype);
+        let blocks = name.strip_suffix("blocks").map(|of| format!("{of}scales"));
         let format = match raw.dtype {
             Dtype::F8_E4M3 | Dtype::F8_E5M2 => match scales {
                 1 if model.contains(&format!("{of}.input_scale")) => OtherFormat::Fp8,
@@ -77,8 +110,33 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
                 rows if raw.shape.first() == Some(&rows) => OtherFormat::Fp8Rows,
                 _ => OtherFormat::Fp8Blocks,
             },
-            Dtype::I8 => OtherFormat::Int8,
-            Dtype::U8 | Dtype::I32 => OtherFormat::Packed,
+            _ if name.ends_with("blocks") => match raw.dtype {
+                Dtype::U8 if blocks.is_some_and(|scales| model.contains(&scales)) => {
+                    OtherFormat::GptOss
+                }
+                _ => return None,
+            },
+            Dtype::I8 => {
+                let scale = model.raw(&format!("{of}.scale"));
+                match scale.is_ok_and(|raw| raw.dtype == Dtype::F8_E8M0) {
+                    true => OtherFormat::E2m1,
+                    false => OtherFormat::Int8,
+                }
+            }
+            Dtype::U32 if model.contains(&format!("{of}.scales")) => {
+                match model.contains(&format!("{of}.biases")) {
+                    true => OtherFormat::MlxIntegers,
+                    false => OtherFormat::MlxOther,
+                }
+            }
+            Dtype::U8 if said.has_e5m3(of) => OtherFormat::E5m3,
+            Dtype::U8 => match kind_of_scales {
+                Some(Dtype::F32 | Dtype::F16 | Dtype::BF16) if scales > raw.shape[0] => {
+                    OtherFormat::FloatScales
+                }
+                _ => OtherFormat::Packed,
+            },
+            Dtype::I32 => OtherFormat::Packed,
             _ => return None,
         };
         Some((of.to_owned(), OtherLayer { module: of.into(), format, weight: name.into() }))

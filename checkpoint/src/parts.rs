@@ -31,17 +31,23 @@ pub enum Layout {
     Gguf,
     /// MLX's `nvfp4` and `mxfp4`.
     Mlx,
+    /// AMD Quark's export; read, and copied where nothing changes.
+    Quark,
+    /// AutoRound's own export; read, and copied where nothing changes.
+    AutoRound,
 }
 
 impl Layout {
     /// All layouts.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::ModelOpt,
         Self::CompressedTensors,
         Self::TorchAo,
         Self::GptOss,
         Self::Gguf,
         Self::Mlx,
+        Self::Quark,
+        Self::AutoRound,
     ];
 
     /// The name in commands and reports.
@@ -54,6 +60,8 @@ impl Layout {
             Self::GptOss => "gpt-oss",
             Self::Gguf => "gguf",
             Self::Mlx => "mlx",
+            Self::Quark => "quark",
+            Self::AutoRound => "auto-round",
         }
     }
 
@@ -62,9 +70,27 @@ impl Layout {
     pub const fn supports(self, format: Format) -> bool {
         match self {
             Self::GptOss => matches!(format, Format::Mxfp4),
-            Self::ModelOpt | Self::CompressedTensors | Self::TorchAo | Self::Gguf | Self::Mlx => {
-                true
-            }
+            Self::ModelOpt
+            | Self::CompressedTensors
+            | Self::TorchAo
+            | Self::Gguf
+            | Self::Mlx
+            | Self::Quark
+            | Self::AutoRound => true,
+        }
+    }
+
+    /// Whether it is written with a configuration of its own. The others are copied with that of the input.
+    #[must_use]
+    pub const fn is_written(self) -> bool {
+        match self {
+            Self::ModelOpt
+            | Self::CompressedTensors
+            | Self::TorchAo
+            | Self::GptOss
+            | Self::Gguf
+            | Self::Mlx => true,
+            Self::Quark | Self::AutoRound => false,
         }
     }
 
@@ -74,7 +100,7 @@ impl Layout {
     #[must_use]
     pub const fn joins_weights(self) -> bool {
         match self {
-            Self::ModelOpt | Self::CompressedTensors => true,
+            Self::ModelOpt | Self::CompressedTensors | Self::Quark | Self::AutoRound => true,
             Self::TorchAo | Self::GptOss | Self::Gguf | Self::Mlx => false,
         }
     }
@@ -83,10 +109,13 @@ impl Layout {
     #[must_use]
     pub const fn convention(self) -> Convention {
         match self {
-            Self::CompressedTensors => Convention::Divisor,
-            Self::ModelOpt | Self::TorchAo | Self::GptOss | Self::Gguf | Self::Mlx => {
-                Convention::Multiplier
-            }
+            Self::CompressedTensors | Self::AutoRound => Convention::Divisor,
+            Self::ModelOpt
+            | Self::TorchAo
+            | Self::GptOss
+            | Self::Gguf
+            | Self::Mlx
+            | Self::Quark => Convention::Multiplier,
         }
     }
 }

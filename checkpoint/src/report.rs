@@ -1,6 +1,7 @@
 //! The report of a verification.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Serialize;
@@ -34,6 +35,22 @@ pub struct Finding {
     pub tensor: Option<String>,
     /// Description.
     pub message: String,
+}
+
+/// Findings about the configuration, each once for all layers that it is said of alike.
+#[derive(Default)]
+pub(super) struct Once {
+    pub all: Vec<Finding>,
+    said: HashSet<(Option<String>, String)>,
+}
+
+impl Once {
+    pub fn add(&mut self, severity: Severity, tensor: Option<&str>, message: String) {
+        let tensor = tensor.map(str::to_owned);
+        if self.said.insert((tensor.clone(), message.clone())) {
+            self.all.push(Finding { severity, kind: "configuration", tensor, message });
+        }
+    }
 }
 
 /// The measurements of one weight.

@@ -5,6 +5,7 @@
 //! | `m.pre_quant_scale` | ModelOpt's AWQ and SVDQuant | inputs are multiplied by it, column by column |
 //! | `m.weight_quantizer._svdquant_lora_a`, `.._b` | ModelOpt's SVDQuant | `b a` is added to the weight |
 //! | `transform_config` | compressed-tensors' SpinQuant, QuIP | weights and inputs are rotated |
+//! | `rotation_config`, `spinquant_config` | AutoRound | weights and inputs are rotated |
 //!
 //! A weight is compared with its original once the first two are folded into it. Rotations are
 //! not. AWQ also moves factors into layers before, where only their best values can be found.
@@ -39,7 +40,11 @@ pub(super) fn transforms(model: &Model) -> Vec<&str> {
         |config: &serde_json::Value| config["transform_config"]["config_groups"].is_object();
     let config = model.quantization_config().filter(|config| groups(config));
     let groups = config.and_then(|config| config["transform_config"]["config_groups"].as_object());
-    groups.into_iter().flat_map(|groups| groups.keys().map(String::as_str)).collect()
+    // AutoRound's, whose values are not groups.
+    let own = ["rotation_config", "spinquant_config"]
+        .into_iter()
+        .filter(|key| model.quantization_config().is_some_and(|config| config[key].is_object()));
+    groups.into_iter().flat_map(|groups| groups.keys().map(String::as_str)).chain(own).collect()
 }
 
 /// Folds the side data of a weight `[N, K]` into its values; whether it has any.

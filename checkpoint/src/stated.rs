@@ -2,35 +2,43 @@
 //! groups of layers of compressed-tensors.
 
 use fp4_formats::quantize::Format;
-use serde::Serialize;
 use serde_json::Value;
 
+use super::auto_round_config as auto_round;
+use super::inputs::Inputs;
 use super::model::Model;
 use super::parts::{Layout, Parts};
 use super::pattern::Patterns;
+use super::quark_config as quark;
 use super::weight::module;
 
-/// The quantisation of a layer's inputs when it is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Inputs {
-    /// Inputs that are not quantised.
-    #[default]
-    Float,
-    /// Inputs in the weight's format; their tensor-level scale is from calibration and stored.
-    Calibrated,
-    /// Inputs in the weight's format; all scales are computed then.
-    Dynamic,
-    /// Inputs in NVFP4 without a tensor-level scale.
-    OneLevel,
-    /// Inputs in FP8.
-    Fp8,
+/// What the configuration says of layers, read once for all of them.
+pub(super) struct Said<'a> {
+    groups: Vec<Group<'a>>,
+    quark: Option<quark::Stated<'a>>,
+    auto_round: Option<auto_round::Stated<'a>>,
+}
+
+impl<'a> Said<'a> {
+    pub fn of(model: &'a Model) -> Self {
+        Self {
+            groups: Group::all(model),
+            quark: quark::Stated::of(model),
+            auto_round: auto_round::Stated::of(model),
+        }
+    }
+
+    /// Whether codes of a module have scales in e5m3, which this crate does not read.
+    pub fn has_e5m3(&self, module: &str) -> bool {
+        self.quark.as_ref().is_some_and(|stated| stated.has_e5m3(module))
+            || self.auto_round.as_ref().is_some_and(|stated| stated.has_e5m3(module))
+    }
 }
 
 impl Inputs {
-    /// Reads the inputs of a weight, from the configuration, whose groups are given, or, if it says nothing,
-    /// from whether there is a scale for them.
-    pub(super) fn of(model: &Model, layout: Layout, groups: &[Group<'_>], part: &Parts) -> Self {
+    /// Reads the inputs of a weight, from the configuration or, if it says nothing, from whether there is a scale
+    /// for them.
+    pub(super) fn of(model: &Model, layout: Layout, said: &Said<'_>, part: &Parts) -> Self {
         let stored = if part.input.is_some() { Self::Calibrated } else { Self::Float };
         let of = module(&part.name);
         match layout {
@@ -39,7 +47,7 @@ impl Inputs {
                 Some(algorithm) if algorithm.starts_with("W4A8_") => Self::Fp8,
                 _ => stored,
             },
-            Layout::CompressedTensors => match Group::of(groups, of) {
+            Layout::CompressedTensors => match Group::of(&said.groups, of) {
                 Some(group) => group.inputs().unwrap_or(stored),
                 None => stored,
             },
@@ -62,6 +70,14 @@ impl Inputs {
             }
             Layout::GptOss | Layout::Mlx => Self::Float,
             Layout::Gguf => stored,
+            Layout::Quark => match &said.quark {
+                Some(stated) => stated.inputs(of, part.input.is_some()),
+                None => stored,
+            },
+            Layout::AutoRound => match &said.auto_round {
+                Some(stated) => stated.inputs(of, part.input.is_some()),
+                None => stored,
+            },
         }
     }
 }
@@ -88,6 +104,13 @@ impl KvCache {
     pub fn of(model: &Model) -> Option<Self> {
         let stated = model.hf_quant_config().map(|x| &x["quantization"]["kv_cache_quant_algo"]);
         let scheme = model.quantization_config().map(|x| &x["kv_cache_scheme"]);
+        if quark::Stated::of(model).is_some_and(|stated| stated.has_kv_cache()) {
+            return Some(Self::Other("as kv_cache_quant_config says".into()));
+        }
+        let own = auto_round::Stated::of(model);
+        if let Some(kind) = own.as_ref().and_then(auto_round::Stated::kv_cache) {
+            return Some(Self::Other(kind.into()));
+        }
         let said = [stated, scheme].into_iter().flatten().find(|said| !said.is_null())?;
         let fp8 = said == "FP8"
             || (said["num_bits"] == 8

@@ -22,9 +22,10 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::contents::{Alike, Contents, Description, Extras};
+use super::inputs::Inputs;
 use super::model::Model;
 use super::parts::{Content, Parts, Piece, format_of_scales, present};
-use super::stated::{Inputs, described, in_model};
+use super::stated::{described, in_model};
 use super::weight::{Order, WeightSpec};
 
 /// Ending of the tensor of codes.
@@ -191,7 +192,7 @@ fn tensor(weight: &WeightSpec, layout: ScaleLayout, extras: &Extras) -> Value {
             data["act_quant_kwargs"] = match inputs {
                 Inputs::Dynamic => how(true),
                 Inputs::Calibrated | Inputs::OneLevel => how(false),
-                Inputs::Float | Inputs::Fp8 => Value::Null,
+                Inputs::Float | Inputs::Fp8 | Inputs::Other => Value::Null,
             };
             "NVFP4Tensor"
         }
@@ -207,7 +208,11 @@ fn tensor(weight: &WeightSpec, layout: ScaleLayout, extras: &Extras) -> Value {
             });
             data["act_quant_kwargs"] = match inputs {
                 Inputs::Dynamic => typed("QuantizeTensorToMXKwargs", how),
-                Inputs::Float | Inputs::Calibrated | Inputs::OneLevel | Inputs::Fp8 => Value::Null,
+                Inputs::Float
+                | Inputs::Calibrated
+                | Inputs::OneLevel
+                | Inputs::Fp8
+                | Inputs::Other => Value::Null,
             };
             "MXTensor"
         }
@@ -224,7 +229,7 @@ fn tensor(weight: &WeightSpec, layout: ScaleLayout, extras: &Extras) -> Value {
 fn config(alike: &Alike<'_>) -> Value {
     let two_levels = alike.weights.iter().any(|weight| weight.global);
     let (class, data) = match (alike.format, alike.inputs) {
-        (Format::Nvfp4, Inputs::Float | Inputs::Fp8) => {
+        (Format::Nvfp4, Inputs::Float | Inputs::Fp8 | Inputs::Other) => {
             ("NVFP4WeightOnlyConfig", json!({"use_dynamic_per_tensor_scale": two_levels}))
         }
         (Format::Nvfp4, inputs) => {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use half::{bf16, f16};
 use safetensors::tensor::Dtype;
 
+use super::auto_round_config as auto_round;
 use super::configuration;
 use super::counterpart::Counterpart;
 use super::decode::{self, Encoded};
@@ -21,9 +22,11 @@ use super::model::Model;
 use super::others::{self, OtherFormat, OtherLayer};
 use super::parts::{Layout, Parts};
 use super::products::{ProductNoise, product_noise};
+use super::quark_config as quark;
 use super::report::{Finding, Severity, VerifyReport, WeightCheck};
 use super::rounding::{Misrounded, TWICE, misrounded};
 use super::save::Observer;
+use super::schemes;
 use super::shared::{self, Unshared};
 use super::side;
 use super::stated;
@@ -87,10 +90,7 @@ pub fn verify_with(
     options: VerifyOptions,
     observer: &mut dyn Observer,
 ) -> Result<VerifyReport> {
-    let Some(layout) = Layout::detect(model) else {
-        let what = "quantised weight in a known layout".to_owned();
-        return Err(CheckpointError::Nothing { path: model.path().into(), what });
-    };
+    let layout = Layout::detect(model).ok_or_else(|| others::nothing(model))?;
     let parts = layout.find(model);
     let others = others::find(model, &parts);
     let (findings, joined, misrounded) = (Vec::new(), Vec::new(), Vec::new());
@@ -204,8 +204,14 @@ impl Check<'_> {
             Layout::CompressedTensors => "compressed-tensors",
             Layout::TorchAo => "torchao",
             Layout::GptOss => "mxfp4",
-            // Their tensors say so.
-            Layout::Gguf | Layout::Mlx => return,
+            Layout::Quark => quark::METHOD,
+            Layout::AutoRound => auto_round::METHOD,
+            // Its tensors say so.
+            Layout::Gguf => return,
+            Layout::Mlx => {
+                self.findings.extend(schemes::check(self.model, self.layout, parts));
+                return;
+            }
         };
         let stated = self.model.quantization_config().and_then(|x| x["quant_method"].as_str());
         // ModelOpt's own file says what the method of a first quantisation in config.json does not.

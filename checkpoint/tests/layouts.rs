@@ -448,7 +448,9 @@ fn configuration_and_other_files_are_kept() {
                 assert_eq!(quantization["format"], expected);
                 assert!(quantization["ignore"].as_array().expect("a list").contains(&left.into()));
             }
-            Layout::Gguf | Layout::Mlx => unreachable!("no layout of any model"),
+            Layout::Gguf | Layout::Mlx | Layout::Quark | Layout::AutoRound => {
+                unreachable!("no layout of any model")
+            }
             Layout::GptOss => assert_eq!(quantization["quant_method"], "mxfp4"),
             Layout::TorchAo => {
                 assert_eq!(quantization["quant_method"], "torchao");

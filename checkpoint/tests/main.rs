@@ -9,5 +9,7 @@ mod gguf;
 mod golden;
 mod layouts;
 mod mlx;
+mod named;
+mod producers;
 mod shared;
 mod support;

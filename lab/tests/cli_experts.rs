@@ -218,7 +218,7 @@ fn grouped_runs<F: BlockFormat>(target: &Target<'_>, operands: &GroupedOperands<
     let output = FloatType::by_name(json["output"].as_str().expect("a name")).expect("a type");
     let c = file.raw("c").expect("written");
     assert_eq!(c.shape, [1, tokens, shape.n]);
-    let check = reference.verify(&floats::decode(output, c.data), output);
+    let check = reference.verify(&floats::decode(output, &c.data), output);
     assert!(check.passed(), "{}: {}", target.device, check.summary());
 }
 
@@ -438,7 +438,7 @@ fn moe_runs<F: BlockFormat>(target: &Target<'_>, layer: &LayerFile<F>, more: &[&
     let output = FloatType::by_name(json["output"].as_str().expect("a name")).expect("a type");
     let c = file.raw("c").expect("written");
     assert_eq!(c.shape, [layer.shape.tokens, layer.x.dims().cols()]);
-    let got = floats::decode(output, c.data);
+    let got = floats::decode(output, &c.data);
     let found = nvfp4_lab::oracle::sqnr_db(&exact(layer), &got);
     assert!(found > db, "{}: {found} dB", target.device);
 }

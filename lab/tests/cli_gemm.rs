@@ -330,7 +330,7 @@ fn runs<F: BlockFormat>(
     }
     let weights = operands.weights().expect("halves that fit");
     let reference = reference(&operands.a.activations(), weights, &options).expect("oracle");
-    let check = reference.verify(&floats::decode(output, c.data), output);
+    let check = reference.verify(&floats::decode(output, &c.data), output);
     assert!(check.passed(), "{device}: {}", check.summary());
 }
 

@@ -94,6 +94,35 @@ fn weights_of_every_layout_are_multiplied() {
     }
 }
 
+/// Weights of a GGUF file, in blocks, in Q8_0 and in floats, under transformers' names.
+#[test]
+fn weights_of_a_gguf_file_are_multiplied() {
+    let folder = Folder::new("cli-gguf");
+    let path = folder.file("golden.gguf");
+    let golden = include_bytes!("../../gguf/tests/data/golden.gguf");
+    std::fs::write(&path, golden).expect("written");
+    let path = path.display().to_string();
+    let kernels = kernels_dir().display().to_string();
+    for (device, _) in compiled() {
+        let target = ["--device", device, "--kernels", &kernels];
+        for (tensor, stored, activations) in [
+            ("nvfp4.weight", "gguf", "f16"),
+            ("mxfp4.weight", "gguf", "bf16"),
+            ("bf16.weight", "not quantised", "f16"),
+        ] {
+            let gemm = ["run", "gemm", "--checkpoint", &path, "--tensor", tensor, "--rows", "5"];
+            let report = report(&[&gemm[..], &["--activations", activations], &target].concat());
+            assert_eq!(report["verified"], true, "{report}");
+            assert_eq!(report["stored"], stored, "{report}");
+            assert_eq!(report["shape"], "gemm:5x3x128", "{report}");
+        }
+        let gemv = ["run", "gemv", "--checkpoint", &path, "--tensor", "nvfp4.weight"];
+        let report = report(&[&gemv[..], &target].concat());
+        let found = (&report["verified"], &report["stored"]);
+        assert_eq!(found, (&json!(true), &json!("gguf")), "{report}");
+    }
+}
+
 /// Activations from a file, for a float weight.
 #[test]
 fn activations_from_a_file() {

@@ -3,6 +3,7 @@
 mod capture;
 mod cli;
 mod cli_checkpoint;
+mod cli_damaged;
 mod cli_experts;
 mod cli_gemm;
 mod cli_layers;

@@ -142,6 +142,13 @@ fn translate(
             return Err(format!("tensor `{}` has no dimension of experts", tensor.name));
         };
         let size = (whole.end - whole.start) / experts.max(1);
+        // Without data, any number of experts would fit the file.
+        if size == 0 {
+            return Err(format!(
+                "tensor `{}` is {:?}, without elements",
+                tensor.name, tensor.shape
+            ));
+        }
         let expert = |expert: usize| {
             let start = whole.start + expert * size;
             let own = Place { shape: shape.to_vec(), start, end: start + size, ..whole.clone() };

@@ -90,7 +90,12 @@ pub fn run(
                 Blocks::Mxfp4(_) => anyhow::bail!("this example takes NVFP4 in ModelOpt's layout"),
             })
         }
-        Layout::CompressedTensors | Layout::TorchAo => {
+        Layout::CompressedTensors
+        | Layout::TorchAo
+        | Layout::Gguf
+        | Layout::Mlx
+        | Layout::Quark
+        | Layout::AutoRound => {
             anyhow::bail!("this example takes the layouts gpt-oss and modelopt, not {layout}")
         }
     }

@@ -421,7 +421,7 @@ pub struct BenchQuantize {
     out.required(false).required_unless_present("list").default_value_if("list", "true", ".")
 }))]
 pub struct Quantize {
-    /// A .safetensors file, an index, or a folder that has either.
+    /// A .safetensors or .gguf file, an index, or a folder that has one of these.
     pub model: PathBuf,
     /// nvfp4 or mxfp4.
     #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
@@ -469,7 +469,7 @@ pub struct Quantize {
 /// the layout or --format asks for it and every block can be written exactly.
 #[derive(Debug, ClapArgs)]
 pub struct Convert {
-    /// A .safetensors file, an index, or a folder that has either.
+    /// A .safetensors or .gguf file, an index, or a folder that has one of these.
     pub checkpoint: PathBuf,
     /// Format of the output [default: the input's, where the layout has it].
     #[arg(long, value_parser = parse_format)]
@@ -494,7 +494,7 @@ pub struct Convert {
 /// appears complete or not at all.
 #[derive(Debug, ClapArgs)]
 pub struct Dequantize {
-    /// A .safetensors file, an index, or a folder that has either.
+    /// A .safetensors or .gguf file, an index, or a folder that has one of these.
     pub checkpoint: PathBuf,
     /// f32, f16 or bf16 [default: that of the model before, or bf16 if it is not known].
     #[arg(long, value_parser = parse_output)]
@@ -506,7 +506,8 @@ pub struct Dequantize {
 /// The folder and the layout of a checkpoint's output.
 #[derive(Debug, ClapArgs)]
 pub struct CheckpointOutput {
-    /// modelopt, compressed-tensors, torchao, or gpt-oss (mxfp4).
+    /// modelopt, compressed-tensors, torchao, gguf, mlx, or gpt-oss (mxfp4); convert also copies quark and
+    /// auto-round.
     #[arg(long)]
     pub layout: Layout,
     /// Store block scales in 128x4 tiles; torchao, and modelopt's matrices in nvfp4.
@@ -544,7 +545,7 @@ pub struct OutputFolder {
 /// format (w4a4). Exit code 1 if it is wrong.
 #[derive(Debug, ClapArgs)]
 pub struct Verify {
-    /// A .safetensors file, an index, or a folder that has either.
+    /// A .safetensors or .gguf file, an index, or a folder that has one of these.
     pub checkpoint: PathBuf,
     /// The unquantised model.
     #[arg(long, value_name = "ORIGINAL")]
@@ -566,7 +567,7 @@ pub struct Verify {
 
 #[derive(Debug, ClapArgs)]
 pub struct Inspect {
-    /// A .safetensors file, an index, or a folder that has either.
+    /// A .safetensors or .gguf file, an index, or a folder that has one of these.
     pub checkpoint: PathBuf,
     /// Print JSON instead of text.
     #[arg(long)]

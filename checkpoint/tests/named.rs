@@ -1,0 +1,242 @@
+//! Formats are called what they are, and are read or refused by name.
+
+use std::path::Path;
+
+use crate::support::{Folder, f32s, tensor};
+use nvfp4_checkpoint::{
+    self as checkpoint, DequantizeOptions, Layout, Model, NewTensor, OtherFormat, SaveOptions,
+    inspect, verify,
+};
+use safetensors::Dtype;
+use serde_json::json;
+
+const M: &str = "model.layers.0.mlp.up_proj";
+/// The values of e2m1, sign in bit 3.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+const ROWS: usize = 3;
+const COLS: usize = 64;
+
+fn e2m1(code: u8) -> f32 {
+    let magnitude = E2M1[usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Packed codes, a byte for each block of 32, and the values with these as powers of two.
+fn mxfp4() -> (Vec<u8>, Vec<u8>, Vec<f32>) {
+    let codes: Vec<u8> = (0..ROWS * COLS).map(|at| ((at * 7 + at / 5) % 16) as u8).collect();
+    let packed = codes.chunks(2).map(|pair| pair[0] | pair[1] << 4).collect();
+    let scales: Vec<u8> = (0..ROWS * COLS / 32).map(|at| 118 + at as u8).collect();
+    let value = |at: usize| e2m1(codes[at]) * 2f32.powi(i32::from(scales[at / 32]) - 127);
+    let values = (0..ROWS * COLS).map(value).collect();
+    (packed, scales, values)
+}
+
+fn model(folder: &Folder, tensors: &[(&str, NewTensor)]) -> Model {
+    let path = folder.file("model.safetensors");
+    checkpoint::write(&path, tensors, &[]).expect("written");
+    Model::open(path).expect("a model")
+}
+
+/// The values of `name` after `dequantize` to f32.
+fn dequantized(model: &Model, out: &Path, name: &str) -> Vec<f32> {
+    let options = DequantizeOptions::new().dtype(fp4_formats::FloatType::F32);
+    let report = checkpoint::dequantize_model(model, &options, out, &mut ()).expect("dequantised");
+    assert_eq!(report.weights + report.decoded, 1, "{report}");
+    let out = Model::open(out).expect("floats");
+    assert_eq!(out.names().collect::<Vec<_>>(), [name]);
+    out.file(name).expect("there").floats(name).expect("floats").values
+}
+
+/// Powers of two under ModelOpt's names may say that they are.
+#[test]
+fn e8m0_under_modelopts_names_is_mxfp4() {
+    for dtype in [Dtype::F8_E8M0, Dtype::U8] {
+        let folder = Folder::new("named-e8m0_under_modelopts_names_is_mxfp4");
+        let (codes, scales, values) = mxfp4();
+        let (weight, scale) = (format!("{M}.weight"), format!("{M}.weight_scale"));
+        let model = model(
+            &folder,
+            &[
+                (&weight, tensor(Dtype::U8, &[ROWS, COLS / 2], codes)),
+                (&scale, tensor(dtype, &[ROWS, COLS / 32], scales)),
+            ],
+        );
+        let contents = inspect(&model).expect("listed");
+        assert_eq!(contents.layout, Some(Layout::ModelOpt), "{dtype:?}");
+        let [entry] = contents.weights.as_slice() else { panic!("one weight") };
+        assert_eq!((entry.format, &entry.problem), ("mxfp4", &None), "{dtype:?}");
+        assert_eq!(dequantized(&model, &folder.file("out"), &weight), values, "{dtype:?}");
+    }
+}
+
+/// DeepSeek V4's experts: two codes in an I8.
+#[test]
+fn e2m1_in_i8_is_read() {
+    let folder = Folder::new("named-e2m1_in_i8_is_read");
+    let (codes, scales, values) = mxfp4();
+    let name = "layers.0.ffn.experts.3.w1.weight";
+    let tensors = [
+        (name, tensor(Dtype::I8, &[ROWS, COLS / 2], codes)),
+        (
+            "layers.0.ffn.experts.3.w1.scale",
+            tensor(Dtype::F8_E8M0, &[ROWS, COLS / 32], scales.clone()),
+        ),
+    ];
+    let experts = model(&folder, &tensors);
+    let contents = inspect(&experts).expect("listed");
+    assert_eq!(contents.layout, None);
+    assert_eq!(contents.others[0].format, OtherFormat::E2m1);
+    assert_eq!(dequantized(&experts, &folder.file("out"), name), values);
+    // Scales of another shape are an error, not other numbers.
+    let scale = tensor(Dtype::F8_E8M0, &[COLS / 32, ROWS], scales);
+    let [weight, (name, _)] = tensors;
+    let damaged = model(&folder, &[weight, (name, scale)]);
+    let (options, out) = (DequantizeOptions::new(), folder.file("damaged"));
+    let error = checkpoint::dequantize_model(&damaged, &options, &out, &mut ());
+    let error = error.expect_err("refused").to_string();
+    assert!(error.contains("has shape [2, 3]; required [3, 2]"), "{error}");
+}
+
+/// FP8 alone has no layout, and is dequantised all the same.
+#[test]
+fn fp8_alone_is_dequantised() {
+    let folder = Folder::new("named-fp8_alone_is_dequantised");
+    let weight = format!("{M}.weight");
+    let model = model(
+        &folder,
+        &[
+            (&weight, tensor(Dtype::F8_E4M3, &[2, 2], vec![0x38, 0xb8, 0x40, 0x30])),
+            (&format!("{M}.weight_scale"), tensor(Dtype::F32, &[], f32s(&[0.25]))),
+        ],
+    );
+    let values = dequantized(&model, &folder.file("out"), &weight);
+    assert_eq!(values, [0.25, -0.25, 0.5, 0.125]);
+}
+
+/// What is not read has a name in the list, in `verify` and in the refusal of everything that writes.
+#[test]
+fn formats_that_are_not_read_have_names() {
+    let bytes = |shape: &[usize]| tensor(Dtype::U8, shape, vec![0x38; shape.iter().product()]);
+    let floats =
+        |shape: &[usize]| tensor(Dtype::F32, shape, f32s(&vec![1.0; shape.iter().product()]));
+    let words = |shape: &[usize]| {
+        tensor(Dtype::U32, shape, vec![0x11; 4 * shape.iter().product::<usize>()])
+    };
+    let integers = |shape: &[usize]| tensor(Dtype::I8, shape, vec![1; shape.iter().product()]);
+    let cases: [(&str, Vec<(String, NewTensor)>); 5] = [
+        (
+            "packed 4-bit codes with float scales of blocks",
+            vec![
+                (format!("{M}.weight"), bytes(&[4, 32])),
+                (format!("{M}.weight_scale"), floats(&[4, 4])),
+            ],
+        ),
+        ("8-bit integers", vec![(format!("{M}.weight"), integers(&[4, 32]))]),
+        (
+            "MLX's integers with scales and biases",
+            vec![
+                (format!("{M}.weight"), words(&[4, 8])),
+                (format!("{M}.scales"), floats(&[4, 1])),
+                (format!("{M}.biases"), floats(&[4, 1])),
+            ],
+        ),
+        (
+            "another format of MLX's",
+            vec![(format!("{M}.weight"), words(&[4, 16])), (format!("{M}.scales"), bytes(&[4, 2]))],
+        ),
+        (
+            "MXFP4 in gpt-oss's blocks",
+            vec![
+                ("model.layers.0.mlp.experts.down_proj_blocks".into(), bytes(&[2, 4, 2, 16])),
+                ("model.layers.0.mlp.experts.down_proj_scales".into(), bytes(&[2, 4, 2])),
+            ],
+        ),
+    ];
+    for (name, tensors) in cases {
+        let folder = Folder::new("named-formats_that_are_not_read_have_names");
+        // Beside a weight in NVFP4.
+        let q = "model.layers.0.self_attn.q_proj.weight";
+        let mut all: Vec<(&str, NewTensor)> =
+            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+        let [packed, scale, global] =
+            ["packed", "scale", "global_scale"].map(|x| format!("{q}_{x}"));
+        all.push((&packed, bytes(&[4, 32])));
+        all.push((&scale, tensor(Dtype::F8_E4M3, &[4, 4], vec![0x38; 16])));
+        all.push((&global, floats(&[1])));
+        let model = model(&folder, &all);
+        let contents = inspect(&model).expect("listed");
+        assert_eq!(contents.layout, Some(Layout::CompressedTensors), "{name}");
+        assert_eq!(contents.others.len(), 1, "{name}: {contents}");
+        assert_eq!(contents.others[0].format.name(), name);
+        let report = verify(&model, None, &mut ()).expect("readable").to_string();
+        assert!(report.contains(&format!("it is in {name}, which is not read")), "{report}");
+        let out = folder.file("out");
+        let convert = SaveOptions::new(Layout::ModelOpt);
+        let converted = checkpoint::convert_model(&model, None, &convert, &out, &mut ());
+        let dequantize = DequantizeOptions::new();
+        let floats = checkpoint::dequantize_model(&model, &dequantize, &out, &mut ());
+        for error in [converted.expect_err("refused"), floats.expect_err("refused")] {
+            assert!(error.to_string().contains(name), "{name}: {error}");
+        }
+        assert!(!out.exists());
+        // Alone, too.
+        let alone = model(&folder, &all[..all.len() - 3]);
+        if name == "MXFP4 in gpt-oss's blocks" {
+            assert_eq!(Layout::detect(&alone), Some(Layout::GptOss));
+            continue;
+        }
+        let error = verify(&alone, None, &mut ()).expect_err("nothing to verify").to_string();
+        assert!(error.contains(&format!("`{M}.weight` is in {name}")), "{name}: {error}");
+    }
+}
+
+/// A file's name does not make it one.
+#[test]
+fn files_are_known_by_their_content() {
+    let folder = Folder::new("named-files_are_known_by_their_content");
+    let golden = include_bytes!("../../gguf/tests/data/golden.gguf");
+    let path = folder.file("model.safetensors");
+    std::fs::write(&path, golden).expect("written");
+    let model = Model::open(&path).expect("a model");
+    assert_eq!(Layout::detect(&model), Some(Layout::Gguf));
+    let path = folder.file("model.gguf");
+    checkpoint::write(&path, &[("x", tensor(Dtype::F32, &[1], f32s(&[1.0])))], &[])
+        .expect("written");
+    let error = Model::open(&path).expect_err("no GGUF").to_string();
+    assert!(error.contains("does not begin with GGUF"), "{error}");
+}
+
+/// As many tensors and named modules as the largest models have: what is looked up for each takes no search.
+#[test]
+fn a_hundred_thousand_tensors_are_listed() {
+    const WEIGHTS: usize = 25_000;
+    let folder = Folder::new("named-a_hundred_thousand_tensors_are_listed");
+    let module = |at: usize| format!("model.layers.{}.mlp.experts.{}.up_proj", at / 250, at % 250);
+    let mut names = Vec::new();
+    for at in 0..WEIGHTS {
+        let of = module(at);
+        names.push((format!("{of}.weight"), tensor(Dtype::U8, &[1, 8], vec![0x12; 8])));
+        names.push((format!("{of}.weight_scale"), tensor(Dtype::F8_E4M3, &[1, 1], vec![0x38])));
+        for scale in ["weight_scale_2", "input_scale"] {
+            names.push((format!("{of}.{scale}"), tensor(Dtype::F32, &[], f32s(&[1e-3]))));
+        }
+    }
+    let tensors: Vec<(&str, NewTensor)> =
+        names.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+    checkpoint::write(&folder.file("model.safetensors"), &tensors, &[]).expect("written");
+    let layers: serde_json::Map<String, serde_json::Value> = (0..WEIGHTS)
+        .map(|at| (module(at), json!({"quant_algo": "NVFP4", "group_size": 16})))
+        .collect();
+    let config = json!({"quantization": {
+        "quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": null, "quantized_layers": layers,
+    }});
+    std::fs::write(folder.file("hf_quant_config.json"), config.to_string()).expect("written");
+    let model = Model::open(folder.path()).expect("a model");
+    let contents = inspect(&model).expect("listed");
+    assert_eq!((contents.tensors.len(), contents.weights.len()), (4 * WEIGHTS, WEIGHTS));
+    let sound = |weight: &checkpoint::WeightEntry| {
+        weight.problem.is_none() && weight.inputs == checkpoint::Inputs::Calibrated
+    };
+    assert!(contents.weights.iter().all(sound));
+    assert_eq!((contents.others.len(), contents.side_data.len()), (0, 0));
+}
