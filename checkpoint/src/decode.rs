@@ -153,7 +153,7 @@ impl Encoded {
 
     fn e2m1(model: &Model, name: &str) -> Result<Option<Self>> {
         let scales = format!("{}.scale", module(name));
-        let Ok(of_scales) = model.raw(&scales) else { return Ok(None) };
+        let Some(of_scales) = model.optional(&scales) else { return Ok(None) };
         let shape = model.raw(name)?.shape;
         let &[rows, pairs] = shape.as_slice() else { return Ok(None) };
         if of_scales.dtype != Dtype::F8_E8M0 {

@@ -49,7 +49,7 @@ fn format_of(mode: Option<&str>, words: &[usize], scales: &[usize]) -> Option<Fo
 /// the configuration is MLX's.
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     let described = quantization(model).is_some();
-    let raw = |name: &str, dtype| model.raw(name).ok().filter(|raw| raw.dtype == dtype);
+    let raw = |name: &str, dtype| model.optional(name).filter(|raw| raw.dtype == dtype);
     let part = |tensor: &str| {
         let (of, is_weight) = match tensor.strip_suffix(".weight") {
             Some(of) => (of, true),

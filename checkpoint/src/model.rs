@@ -291,6 +291,11 @@ impl Model {
         self.file(name)?.raw(name)
     }
 
+    /// The bytes of a tensor, if there is one of this name; names that are similar are not searched for.
+    pub(super) fn optional(&self, name: &str) -> Option<RawTensor<'_>> {
+        self.contains(name).then(|| self.raw(name).ok()).flatten()
+    }
+
     /// The metadata of a model in GGUF.
     pub(super) fn gguf(&self) -> Option<&Stated> {
         self.shards

@@ -99,7 +99,7 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
             return None;
         }
         let of = module(name);
-        let scale = model.raw(&format!("{of}.weight_scale")).ok();
+        let scale = model.optional(&format!("{of}.weight_scale"));
         let scales = scale.as_ref().map_or(0, |raw| raw.shape.iter().product::<usize>());
         let kind_of_scales = scale.as_ref().map(|raw| raw.dtype);
         let blocks = name.strip_suffix("blocks").map(|of| format!("{of}scales"));
@@ -117,8 +117,8 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
                 _ => return None,
             },
             Dtype::I8 => {
-                let scale = model.raw(&format!("{of}.scale"));
-                match scale.is_ok_and(|raw| raw.dtype == Dtype::F8_E8M0) {
+                let scale = model.optional(&format!("{of}.scale"));
+                match scale.is_some_and(|raw| raw.dtype == Dtype::F8_E8M0) {
                     true => OtherFormat::E2m1,
                     false => OtherFormat::Int8,
                 }

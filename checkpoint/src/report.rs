@@ -45,6 +45,7 @@ pub(super) struct Once {
 }
 
 impl Once {
+    /// Adds a finding, unless the same was said of the same tensor.
     pub fn add(&mut self, severity: Severity, tensor: Option<&str>, message: String) {
         let tensor = tensor.map(str::to_owned);
         if self.said.insert((tensor.clone(), message.clone())) {

@@ -12,7 +12,7 @@ use super::pattern::Patterns;
 use super::quark_config as quark;
 use super::weight::module;
 
-/// What the configuration says of layers, read once for all of them.
+/// Statements of the configuration about layers, read once for all of them.
 pub(super) struct Said<'a> {
     groups: Vec<Group<'a>>,
     quark: Option<quark::Stated<'a>>,
@@ -20,6 +20,7 @@ pub(super) struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
+    /// Reads the statements that `config.json` has.
     pub fn of(model: &'a Model) -> Self {
         Self {
             groups: Group::all(model),

@@ -31,7 +31,7 @@ fn mxfp4() -> (Vec<u8>, Vec<u8>, Vec<f32>) {
     (packed, scales, values)
 }
 
-fn model(folder: &Folder, tensors: &[(&str, NewTensor)]) -> Model {
+fn written(folder: &Folder, tensors: &[(&str, NewTensor)]) -> Model {
     let path = folder.file("model.safetensors");
     checkpoint::write(&path, tensors, &[]).expect("written");
     Model::open(path).expect("a model")
@@ -54,7 +54,7 @@ fn e8m0_under_modelopts_names_is_mxfp4() {
         let folder = Folder::new("named-e8m0_under_modelopts_names_is_mxfp4");
         let (codes, scales, values) = mxfp4();
         let (weight, scale) = (format!("{M}.weight"), format!("{M}.weight_scale"));
-        let model = model(
+        let model = written(
             &folder,
             &[
                 (&weight, tensor(Dtype::U8, &[ROWS, COLS / 2], codes)),
@@ -82,7 +82,7 @@ fn e2m1_in_i8_is_read() {
             tensor(Dtype::F8_E8M0, &[ROWS, COLS / 32], scales.clone()),
         ),
     ];
-    let experts = model(&folder, &tensors);
+    let experts = written(&folder, &tensors);
     let contents = inspect(&experts).expect("listed");
     assert_eq!(contents.layout, None);
     assert_eq!(contents.others[0].format, OtherFormat::E2m1);
@@ -90,7 +90,7 @@ fn e2m1_in_i8_is_read() {
     // Scales of another shape are an error, not other numbers.
     let scale = tensor(Dtype::F8_E8M0, &[COLS / 32, ROWS], scales);
     let [weight, (name, _)] = tensors;
-    let damaged = model(&folder, &[weight, (name, scale)]);
+    let damaged = written(&folder, &[weight, (name, scale)]);
     let (options, out) = (DequantizeOptions::new(), folder.file("damaged"));
     let error = checkpoint::dequantize_model(&damaged, &options, &out, &mut ());
     let error = error.expect_err("refused").to_string();
@@ -102,7 +102,7 @@ fn e2m1_in_i8_is_read() {
 fn fp8_alone_is_dequantised() {
     let folder = Folder::new("named-fp8_alone_is_dequantised");
     let weight = format!("{M}.weight");
-    let model = model(
+    let model = written(
         &folder,
         &[
             (&weight, tensor(Dtype::F8_E4M3, &[2, 2], vec![0x38, 0xb8, 0x40, 0x30])),
@@ -113,7 +113,7 @@ fn fp8_alone_is_dequantised() {
     assert_eq!(values, [0.25, -0.25, 0.5, 0.125]);
 }
 
-/// What is not read has a name in the list, in `verify` and in the refusal of everything that writes.
+/// Formats that are not read have a name in the list, in `verify` and in the refusal of everything that writes.
 #[test]
 fn formats_that_are_not_read_have_names() {
     let bytes = |shape: &[usize]| tensor(Dtype::U8, shape, vec![0x38; shape.iter().product()]);
@@ -163,7 +163,7 @@ fn formats_that_are_not_read_have_names() {
         all.push((&packed, bytes(&[4, 32])));
         all.push((&scale, tensor(Dtype::F8_E4M3, &[4, 4], vec![0x38; 16])));
         all.push((&global, floats(&[1])));
-        let model = model(&folder, &all);
+        let model = written(&folder, &all);
         let contents = inspect(&model).expect("listed");
         assert_eq!(contents.layout, Some(Layout::CompressedTensors), "{name}");
         assert_eq!(contents.others.len(), 1, "{name}: {contents}");
@@ -180,7 +180,7 @@ fn formats_that_are_not_read_have_names() {
         }
         assert!(!out.exists());
         // Alone, too.
-        let alone = model(&folder, &all[..all.len() - 3]);
+        let alone = written(&folder, &all[..all.len() - 3]);
         if name == "MXFP4 in gpt-oss's blocks" {
             assert_eq!(Layout::detect(&alone), Some(Layout::GptOss));
             continue;
@@ -206,7 +206,7 @@ fn files_are_known_by_their_content() {
     assert!(error.contains("does not begin with GGUF"), "{error}");
 }
 
-/// As many tensors and named modules as the largest models have: what is looked up for each takes no search.
+/// A file of as many tensors and named modules as the largest models have: each look-up takes no search.
 #[test]
 fn a_hundred_thousand_tensors_are_listed() {
     const WEIGHTS: usize = 25_000;

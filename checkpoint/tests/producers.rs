@@ -104,7 +104,7 @@ fn conversions_keep_inputs_and_describe_the_target() {
     }
 }
 
-/// What a target cannot say of inputs is said.
+/// A note or a refusal names the inputs that the target cannot describe.
 #[test]
 fn inputs_that_are_lost_are_named() {
     let folder = Folder::new("producers-inputs_that_are_lost_are_named");
