@@ -119,7 +119,8 @@ fn mxfp4_sums_are_exact() {
 fn tokens_are_quantised_as_on_the_cpu() {
     let one_pass = TokensConfig::KEPT * TokensConfig::THREADS as usize * 8;
     let halves = [HalfType::F16, HalfType::Bf16];
-    for (device, half) in DEVICES.into_iter().flat_map(|device| halves.map(|half| (device, half))) {
+    let devices = DEVICES.into_iter().chain(["emu:rtx4090"]);
+    for (device, half) in devices.flat_map(|device| halves.map(|half| (device, half))) {
         let kernels = emulated(device, SCHEDULES[1]);
         for k in [16, 2064, one_pass + 48] {
             let m = 9;
@@ -155,6 +156,7 @@ fn tokens_are_quantised_as_on_the_cpu() {
 #[test]
 fn refused_and_rounded() {
     let [sm90, sm100] = DEVICES.map(|name| emulated(name, SCHEDULES[0]));
+    let sm80 = emulated("emu:rtx4090", SCHEDULES[0]);
     let (k, n) = (256, 16);
     let dims = Dims::new(1, 2, k).expect("dims");
     let x = HalfMatrix::round("x", dims, HalfType::Bf16, &vec![0.5; 2 * k]).expect("memory");
@@ -175,11 +177,13 @@ fn refused_and_rounded() {
     let a8 = Activations::Fp8(&a);
     let expected = reference_for(Arch::Sm90a, &a8, &far, &options).expect("fits");
     assert!(expected.verify(&got, FloatType::F32).passed());
-    // Tensor cores that take scales take these.
-    let result = gemm(&sm100, &a8, &far, &options).expect("exact");
+    // Tensor cores that take scales take these, as do those that tokens are decoded for.
     let exact = reference(&a8, &far, &options).expect("fits");
     let right: Vec<f32> = exact.values.iter().map(|value| *value as f32).collect();
-    assert_eq!(result.values(), right);
+    for kernels in [&sm80, &sm100] {
+        let result = gemm(kernels, &a8, &far, &options).expect("exact");
+        assert_eq!(result.values(), right);
+    }
     let near = weights::<Mxfp4>(
         [n, k],
         |_, _| 5,
@@ -189,9 +193,11 @@ fn refused_and_rounded() {
     gemm(&sm90, &Activations::Fp8(&a), &near, &options).expect("fits");
 
     let rows = options.clone().row_factors(vec![1.0; 2]);
-    let text = refused("row factors", gemm(&sm90, &Activations::Fp8(&a), &near, &rows));
-    assert!(text.contains("row factors"), "{text}");
-    gemm(&sm90, &Activations::ToFp8(&x), &near, &rows).expect("multiplied into the scales");
+    for kernels in [&sm80, &sm90] {
+        let text = refused("row factors", gemm(kernels, &Activations::Fp8(&a), &near, &rows));
+        assert!(text.contains("row factors"), "{text}");
+        gemm(kernels, &Activations::ToFp8(&x), &near, &rows).expect("multiplied into the scales");
+    }
     for kernels in [&sm90, &sm100] {
         let upload = |kind| Repacked::for_device(kernels.device(), &near, kind).expect("fits");
         let upload = |kind| upload(kind).upload(kernels.device()).expect("room");

@@ -56,6 +56,8 @@ pub enum Subject {
 /// A kernel of a GEMM, and what it takes.
 struct Config {
     name: &'static str,
+    /// What distinguishes its steps from others of the same kernel.
+    suffix: &'static str,
     format: Format,
     activations: ActivationInput,
     splits: Vec<Split>,
@@ -96,6 +98,7 @@ fn configs(arch: Arch) -> Vec<Config> {
         let Kernel { name, operands: Operands { weights, activations: operand }, .. } = *kernel;
         Config {
             name,
+            suffix: "",
             format: weights,
             activations: operand.map_or(ActivationInput::Fp4, activations),
             splits: splits(tensor, kernel),
@@ -104,9 +107,24 @@ fn configs(arch: Arch) -> Vec<Config> {
         }
     };
     let mut all: Vec<Config> = kernels(tensor).iter().map(of).collect();
-    if tensor == TensorFamily::Tcgen05 {
+    match tensor {
+        TensorFamily::MmaSync => {
+            // A launch before decodes e4m3, the same for all kernels: one of each format and problem tries it.
+            let mut tried = Vec::new();
+            for kernel in kernels(tensor) {
+                let key = (kernel.operands.weights, kernel.problems);
+                if kernel.operands.activations == Some(Operand::BF16) && !tried.contains(&key) {
+                    tried.push(key);
+                    let activations = activations(Operand::E4m3);
+                    all.push(Config { suffix: " of e4m3", activations, ..of(kernel) });
+                }
+            }
+        }
+        TensorFamily::Wgmma => {}
         // A pair of CTAs and clusters come after single ones.
-        all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
+        TensorFamily::Tcgen05 => {
+            all.sort_by_key(|config| (config.splits[0].cluster(), config.tile[0]));
+        }
     }
     all
 }
@@ -131,7 +149,7 @@ impl Config {
     }
 
     fn step(&self, stage: &'static str, shape: GemmShape, bench: GemmBench, split: Split) -> Check {
-        let name = format!("{} {split} {shape}", self.name);
+        let name = format!("{}{} {split} {shape}", self.name, self.suffix);
         Check { stage, name, subject: Subject::Gemm(shape, Box::new(bench)) }
     }
 }
@@ -145,7 +163,7 @@ impl Config {
         let ragged = [[m + 3, n + 44, 160], [1, 24, 32], [2 * m + 1, 8, 672]].map(of).to_vec();
         let step = |stage, shapes: &[GemmShape], bench: GemmBench| {
             let texts: Vec<String> = shapes.iter().map(GemmShape::to_string).collect();
-            let name = format!("{} {}", self.name, texts.join(" "));
+            let name = format!("{}{} {}", self.name, self.suffix, texts.join(" "));
             Check {
                 stage,
                 name,
@@ -333,7 +351,7 @@ fn products(configs: &[Config]) -> Vec<Check> {
                     } else {
                         Shape::Grouped(shape.clone())
                     };
-                    let name = format!("{} {name}", config.name);
+                    let name = format!("{}{} {name}", config.name, config.suffix);
                     steps.push(Check {
                         stage,
                         name,
