@@ -72,11 +72,13 @@ impl Cargo {
         Ok(tally.outcomes() > before)
     }
 
-    /// Runs all test programs of the workspace but for tests that the arguments `left_out` leave out. The one that
-    /// takes longest runs beside the others in turn, so that no core waits for the last test of a program.
-    pub fn run_all(&self, tally: &mut Tally, left_out: &[String]) -> Result<()> {
+    /// Runs all test programs of the workspace but for programs of integration tests that are a part of their own, and
+    /// for tests that the arguments `left_out` leave out. The program that takes longest runs beside the others in turn,
+    /// so that no core waits for the last test of a program.
+    pub fn run_others(&self, tally: &mut Tally, parts: &[&str], left_out: &[String]) -> Result<()> {
         let longest = ["--workspace".to_owned(), "--test".to_owned(), LONGEST.to_owned()];
-        let others = others(LONGEST)?;
+        let apart: Vec<&str> = parts.iter().copied().chain([LONGEST]).collect();
+        let others = all_but(&apart)?;
         let command = |targets: &[String]| {
             let mut command = self.programs(targets);
             command.arg("--").args(TIMED).args(left_out);
@@ -130,16 +132,16 @@ impl Cargo {
     }
 }
 
-/// The program of integration tests that takes longest.
-const LONGEST: &str = "gemm";
+/// The program of integration tests that takes longest of those that are no part of their own.
+const LONGEST: &str = "library";
 
-/// Arguments of cargo for all test programs of the workspace but for one of integration tests.
-fn others(than: &str) -> Result<Vec<String>> {
+/// Arguments of cargo for all test programs of the workspace but for some of integration tests.
+pub fn all_but(programs: &[&str]) -> Result<Vec<String>> {
     let mut arguments = ["--workspace", "--lib", "--bins"].map(str::to_owned).to_vec();
     let all = targets::all()?;
     let names: BTreeSet<&str> =
         all.iter().filter(|target| target.is_integration()).map(|target| &*target.name).collect();
-    for name in names.into_iter().filter(|&name| name != than) {
+    for name in names.into_iter().filter(|name| !programs.contains(name)) {
         arguments.extend(["--test".to_owned(), name.to_owned()]);
     }
     Ok(arguments)
@@ -341,15 +343,18 @@ mod tests {
 
     #[test]
     fn all_programs_run_once() {
-        let arguments = others(LONGEST).expect("cargo metadata");
-        assert!(arguments.iter().all(|argument| argument != LONGEST));
+        let apart = [LONGEST, "gemm"];
+        let arguments = all_but(&apart).expect("cargo metadata");
         let integration = targets::all().expect("cargo metadata").into_iter();
         let mut names: Vec<String> = integration
             .filter(|target| target.is_integration())
             .map(|target| target.name)
             .collect();
-        assert_eq!(names.iter().filter(|name| *name == LONGEST).count(), 1);
-        names.retain(|name| name != LONGEST);
+        for program in apart {
+            assert!(arguments.iter().all(|argument| argument != program));
+            assert_eq!(names.iter().filter(|name| *name == program).count(), 1);
+        }
+        names.retain(|name| !apart.contains(&name.as_str()));
         names.sort();
         names.dedup();
         let named: Vec<&String> = arguments[3..].iter().skip(1).step_by(2).collect();

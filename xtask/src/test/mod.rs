@@ -7,10 +7,10 @@
 mod browser;
 mod candle;
 mod cargo;
-mod configurations;
 mod coverage;
 mod exporters;
 mod gated;
+mod gemm_and_moe;
 mod kernels;
 mod mutants;
 mod nvcc;
@@ -86,12 +86,12 @@ const GATES: [Gate; 6] = [
         run: kernels::machine_code,
     },
     Gate {
-        name: configurations::NAME,
+        name: gemm_and_moe::NAME,
         stage: Stage::Programs,
         with_kernels: true,
         with_model: false,
-        part: |_| configurations::part(),
-        run: |tally, setting| configurations::run(tally, &setting.cargo),
+        part: |_| gemm_and_moe::part(),
+        run: |tally, setting| gemm_and_moe::run(tally, &setting.cargo),
     },
     Gate {
         name: mutants::NAME,
@@ -326,7 +326,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut record = Record::read(&run::root(), options.all || options.filter.is_some())?;
     if options.coverage {
         // The coverage rests on these tests.
-        record.forget(configurations::NAME);
+        record.forget(gemm_and_moe::NAME);
     }
     let (mut tally, whole) = match (&options.filter, options.quick) {
         (filter, true) => (quick(filter.as_deref(), cargo)?, false),
@@ -351,6 +351,7 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
     gated(&mut tally, Stage::Kernels, &setting, record)?;
     // Downloads take no processor: tests are compiled meanwhile.
     let cargo = std::mem::take(&mut setting.cargo);
+    let others = cargo::all_but(&gemm_and_moe::PROGRAMS)?;
     setting.cargo = tally.timed("compiling tests", |tally| {
         std::thread::scope(|scope| {
             let found = scope.spawn(|| {
@@ -360,7 +361,7 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
                 let chromium = browser::find(&mut tally, offline);
                 (model, nvcc, chromium, tally.skipped)
             });
-            let built = cargo.build(&["--workspace"]);
+            let built = cargo.build(&others);
             let (model, nvcc, chromium, skipped) =
                 found.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             tally.skipped.extend(skipped);
@@ -368,8 +369,8 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
         })
     })?;
     let cargo = &setting.cargo;
-    let left_out: Vec<String> = mutants::left_out().chain(configurations::left_out()).collect();
-    tally.timed("tests", |tally| cargo.run_all(tally, &left_out))?;
+    let left_out: Vec<String> = mutants::left_out().collect();
+    tally.timed("tests", |tally| cargo.run_others(tally, &gemm_and_moe::PROGRAMS, &left_out))?;
     tally.timed("examples in documentation", |tally| cargo.run_documentation(tally))?;
     gated(&mut tally, Stage::Programs, &setting, record)?;
     match options.all {
