@@ -32,13 +32,23 @@ pub fn rotation(bytes: u64, l2_bytes: u64) -> usize {
     usize::try_from(sets.max(2)).unwrap_or(usize::MAX)
 }
 
-/// Parameters of the kernel that only reads, as its PTX declares them.
-fn read_params(input: u64, bytes: u64, output: u64) -> [u8; 24] {
-    let mut params = [0; 24];
-    for (slot, value) in params.chunks_exact_mut(8).zip([input, bytes, output]) {
-        slot.copy_from_slice(&value.to_le_bytes());
+/// 64-bit parameters, as the kernels' PTX declares them.
+fn words<const N: usize>(values: [u64; N]) -> Vec<u8> {
+    values.into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+/// A launch of one-dimensional CTAs that share nothing.
+fn launch<'a>(entry: &'a str, ctas: u32, threads: u32, params: &'a [u8]) -> CudaLaunch<'a> {
+    CudaLaunch {
+        entry,
+        grid: [ctas, 1, 1],
+        block: [threads, 1, 1],
+        cluster: None,
+        dynamic_shared: 0,
+        overlaps: false,
+        cooperative: false,
+        params,
     }
-    params
 }
 
 /// The speed of a kernel that only multiplies.
@@ -71,21 +81,9 @@ impl CudaDevice {
     ) -> Result<ProductRate, CudaError> {
         let ctas = module.blocks_per_sm(kernel, threads, 0)?.max(1) * self.info().sms;
         let output = self.alloc(16)?;
-        let mut params = [0; 16];
-        for (slot, value) in params.chunks_exact_mut(8).zip([rounds, output.address()]) {
-            slot.copy_from_slice(&value.to_le_bytes());
-        }
+        let params = words([rounds, output.address()]);
+        let launch = launch(kernel, ctas, threads, &params);
         let graph = self.capture(|| {
-            let launch = CudaLaunch {
-                entry: kernel,
-                grid: [ctas, 1, 1],
-                block: [threads, 1, 1],
-                cluster: None,
-                dynamic_shared: 0,
-                overlaps: false,
-                cooperative: false,
-                params: &params,
-            };
             // SAFETY: the output has the stated size, within which the caller guarantees that the kernel
             // stays, and outlives the graph.
             unsafe { module.launch(&launch) }
@@ -134,17 +132,8 @@ impl CudaDevice {
 
         let launch_all = || -> Result<(), CudaError> {
             for input in &inputs {
-                let params = read_params(input.address(), bytes, output.address());
-                let launch = CudaLaunch {
-                    entry: kernel,
-                    grid: [blocks, 1, 1],
-                    block: [threads, 1, 1],
-                    cluster: None,
-                    dynamic_shared: 0,
-                    overlaps: false,
-                    cooperative: false,
-                    params: &params,
-                };
+                let params = words([input.address(), bytes, output.address()]);
+                let launch = launch(kernel, blocks, threads, &params);
                 // SAFETY: input and output have the stated sizes, within which the caller
                 // guarantees that the kernel stays, and outlive the graph.
                 unsafe { module.launch(&launch)? };
@@ -218,8 +207,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn parameters_are_three_little_endian_words() {
-        let params = read_params(1, 2, 0x0102_0304_0506_0708);
+    fn parameters_are_little_endian_words() {
+        let params = words([1, 2, 0x0102_0304_0506_0708]);
         assert_eq!(params[..16], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(params[16..], [8, 7, 6, 5, 4, 3, 2, 1]);
     }

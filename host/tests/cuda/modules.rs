@@ -65,13 +65,19 @@ fn folder(arch: Arch, targets: &[&str]) -> PathBuf {
     folder.parent().expect("a folder above").to_owned()
 }
 
+/// What the ignored test `child` prints, which passes with a driver of its own library `library` and these settings;
+/// none if there is no compiler for it.
+fn printed(library: &str, child: &str, settings: &str) -> Option<String> {
+    let output = Driver::compile(library)?.run(&format!("modules::{child}"), settings);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    Some(text)
+}
+
 #[test]
 fn machine_code_that_is_refused_is_replaced_by_ptx() {
-    let Some(driver) = Driver::compile("modules") else { return };
-    let output = driver.run("modules::load_from_a_driver_that_refuses", "13020,0,1,90,1");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}\n{errors}");
+    let child = "load_from_a_driver_that_refuses";
+    let Some(text) = printed("modules", child, "13020,0,1,90,1") else { return };
     assert!(text.contains("the child has run"), "{text}");
 }
 
@@ -113,10 +119,9 @@ fn load_from_a_driver_that_refuses() {
 /// A GPU of compute capability 8.7 is given no machine code of 8.6, though its number is lower.
 #[test]
 fn machine_code_of_other_gpus_is_not_tried() {
-    let Some(driver) = Driver::compile("others") else { return };
-    let output = driver.run("modules::load_without_machine_code", "13020,0,1,87,1");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let Some(text) = printed("others", "load_without_machine_code", "13020,0,1,87,1") else {
+        return;
+    };
     // PTX alone.
     assert_eq!(text.matches("call: cuModuleLoadDataEx").count(), 1, "{text}");
 }
@@ -138,10 +143,7 @@ fn load_without_machine_code() {
 /// The driver of CUDA 11.4 lists no parameters and has no launches with attributes.
 #[test]
 fn portable_code_asks_an_old_driver_for_nothing_newer() {
-    let Some(driver) = Driver::compile("old") else { return };
-    let output = driver.run("modules::run_on_an_old_driver", "11040,0,1,86,1");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    let Some(text) = printed("old", "run_on_an_old_driver", "11040,0,1,86,1") else { return };
     let launches: Vec<&str> = text.lines().filter(|line| line.contains("cuLaunch")).collect();
     let [plain, cooperative] = launches[..] else { panic!("{text}") };
     assert!(plain.starts_with("call: cuLaunchKernel 0x"), "{plain}");
@@ -190,10 +192,7 @@ fn run_on_an_old_driver() {
 
 #[test]
 fn an_old_driver_is_told_of_the_code_that_it_runs() {
-    let Some(driver) = Driver::compile("hopper") else { return };
-    let output = driver.run("modules::ask_an_old_driver_for_hopper", "12040,0,1,90,1");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    printed("hopper", "ask_an_old_driver_for_hopper", "12040,0,1,90,1");
 }
 
 #[test]
