@@ -122,7 +122,9 @@ impl CudaDevice {
         let clusters = match arch.tensor() {
             // The plans of its kernels have a table of their own, and the driver's compiler takes
             // longer to start than a kernel to be loaded.
-            TensorFamily::MmaSync | TensorFamily::Wgmma => ResidentClusters::of_sms(info.sms),
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => {
+                ResidentClusters::of_sms(info.sms)
+            }
             TensorFamily::Tcgen05 => clusters::resident(&info)?,
         };
         let inner = Arc::new(Inner {

@@ -246,7 +246,9 @@ mod tests {
         assert_eq!(device(9, 0).arch(), Some(Arch::Sm90a));
         assert_eq!(device(10, 0).arch(), Some(Arch::Sm100a));
         assert_eq!(device(10, 3).arch(), Some(Arch::Sm100f));
-        for (major, minor) in [(8, 0), (8, 9), (10, 1), (12, 0), (12, 1)] {
+        assert_eq!(device(12, 0).arch(), Some(Arch::Sm120f));
+        assert_eq!(device(12, 1).arch(), Some(Arch::Sm120f));
+        for (major, minor) in [(8, 0), (8, 9), (10, 1), (12, 2)] {
             assert_eq!(device(major, minor).arch(), Some(Arch::Sm80), "{major}.{minor}");
         }
         for (major, minor) in [(7, 0), (7, 5)] {
@@ -255,8 +257,8 @@ mod tests {
             let error = device.supported().map_err(|error| error.to_string());
             let expected = format!(
                 "cuda:0 (GPU) has compute capability {major}.{minor}; \
-                 there are kernels for sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3) and \
-                 sm_80 (8.0 and later)"
+                 there are kernels for sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3), \
+                 sm_120f (12.0, 12.1) and sm_80 (8.0 and later)"
             );
             assert_eq!(error, Err(expected));
         }

@@ -6,8 +6,7 @@
 //! be written for it:
 //!
 //! * a target is a variant of [`Arch`] with its row in each `match` of this file;
-//! * a family of tensor cores (the block-scaled `mma.sync` of sm_120a, for example) is a variant of
-//!   [`TensorFamily`], its name among the values of `gpu_tensor` in the `check-cfg` of `cuda_std`
+//! * a family of tensor cores is a variant of [`TensorFamily`], its name among the values of `gpu_tensor` in the `check-cfg` of `cuda_std`
 //!   and `kernels-gpu`, and what those matches and `cfg`s lack: kernels, configurations, planning
 //!   and launching.
 
@@ -30,6 +29,8 @@ pub enum Arch {
     Sm100a,
     /// The family of data-centre Blackwell: B200, B300.
     Sm100f,
+    /// The family of Blackwell for desktops and workstations: RTX 50, RTX PRO 6000, DGX Spark.
+    Sm120f,
 }
 
 /// The instructions by which tensor cores multiply.
@@ -38,6 +39,8 @@ pub enum TensorFamily {
     /// `mma.sync`: products of 16-bit operands by a warp, all operands and sums in registers. Weights are
     /// decoded before.
     MmaSync,
+    /// The same, and block-scaled products of 4-bit operands by `mma.sync`.
+    MmaSyncScaled,
     /// `wgmma`: products of 16-bit operands by a warpgroup, sums in registers. Weights are
     /// decoded before.
     Wgmma,
@@ -48,13 +51,14 @@ pub enum TensorFamily {
 
 impl TensorFamily {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::MmaSync, Self::Wgmma, Self::Tcgen05];
+    pub const ALL: [Self; 4] = [Self::MmaSync, Self::MmaSyncScaled, Self::Wgmma, Self::Tcgen05];
 
-    /// The value of the `cfg` `gpu_tensor`: `mma_sync`, `wgmma`, `tcgen05`.
+    /// The value of the `cfg` `gpu_tensor`: `mma_sync`, `mma_sync_scaled`, `wgmma`, `tcgen05`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::MmaSync => "mma_sync",
+            Self::MmaSyncScaled => "mma_sync_scaled",
             Self::Wgmma => "wgmma",
             Self::Tcgen05 => "tcgen05",
         }
@@ -158,7 +162,7 @@ impl MachineCode {
 
 impl Arch {
     /// All targets; of those that one GPU can run, the preferred one comes first, the portable one last.
-    pub const ALL: [Self; 4] = [Self::Sm90a, Self::Sm100a, Self::Sm100f, Self::Sm80];
+    pub const ALL: [Self; 5] = [Self::Sm90a, Self::Sm100a, Self::Sm100f, Self::Sm120f, Self::Sm80];
 
     /// The targets that kernels are compiled for; the PTX for the others is made of theirs.
     pub fn compiled() -> impl Iterator<Item = Self> {
@@ -173,6 +177,7 @@ impl Arch {
             Self::Sm90a => "sm_90a",
             Self::Sm100a => "sm_100a",
             Self::Sm100f => "sm_100f",
+            Self::Sm120f => "sm_120f",
         }
     }
 
@@ -190,6 +195,7 @@ impl Arch {
             Self::Sm90a => Capabilities::Only(&[(9, 0)]),
             Self::Sm100a => Capabilities::Only(&[(10, 0)]),
             Self::Sm100f => Capabilities::Only(&[(10, 0), (10, 3)]),
+            Self::Sm120f => Capabilities::Only(&[(12, 0), (12, 1)]),
         }
     }
 
@@ -203,13 +209,13 @@ impl Arch {
         const SM_90A: PtxVersion = PtxVersion::of(8, 6);
         // `tcgen05.mma` of NVFP4.
         const SM_100A: PtxVersion = PtxVersion::of(8, 7);
-        // The target itself.
-        const SM_100F: PtxVersion = PtxVersion::of(8, 8);
+        // Targets of families.
+        const FAMILIES: PtxVersion = PtxVersion::of(8, 8);
         match self {
             Self::Sm80 => SM_80,
             Self::Sm90a => SM_90A,
             Self::Sm100a => SM_100A,
-            Self::Sm100f => SM_100F,
+            Self::Sm100f | Self::Sm120f => FAMILIES,
         }
     }
 
@@ -227,11 +233,13 @@ impl Arch {
         const SM_90A: [MachineCode; 1] = [MachineCode::of(Arch::Sm90a)];
         const SM_100A: [MachineCode; 1] = [MachineCode::of(Arch::Sm100a)];
         const SM_100F: [MachineCode; 1] = [MachineCode::of(Arch::Sm100f)];
+        const SM_120F: [MachineCode; 1] = [MachineCode::of(Arch::Sm120f)];
         match self {
             Self::Sm80 => &AMPERE,
             Self::Sm90a => &SM_90A,
             Self::Sm100a => &SM_100A,
             Self::Sm100f => &SM_100F,
+            Self::Sm120f => &SM_120F,
         }
     }
 
@@ -261,7 +269,9 @@ impl Arch {
                     write!(f, "the family's code: that for {major}.{minor} is not here")
                 }
                 (Capabilities::From(_), Some(preferred)) if preferred != self => {
-                    write!(f, "the portable code, on request: that for {preferred} is closer")
+                    let stands_in = Self::of_capability(capability).any(|arch| arch == self);
+                    let or = if stands_in { " or because it is not here" } else { "" };
+                    write!(f, "the portable code, on request{or}: that for {preferred} is closer")
                 }
                 (Capabilities::From(_), _) => write!(
                     f,
@@ -272,12 +282,17 @@ impl Arch {
     }
 
     /// The targets whose code a GPU of this compute capability is given, the preferred one first; none
-    /// where the GPU is not supported. The portable target is one only where there is no other;
-    /// elsewhere it runs on request.
+    /// where the GPU is not supported. The portable target is one only where there is no other, and where the
+    /// other's code has its kernels, too, whose place it then takes; elsewhere it runs on request.
     pub fn of_capability(capability: (u32, u32)) -> impl Iterator<Item = Self> {
         let runs = move |arch: &Self| arch.capabilities().contain(capability);
-        let closer = Self::ALL.into_iter().any(|arch| !arch.is_portable() && runs(&arch));
-        Self::ALL.into_iter().filter(move |arch| runs(arch) && arch.is_portable() != closer)
+        let mut closer =
+            Self::ALL.into_iter().filter(move |arch| !arch.is_portable() && runs(arch));
+        let portable = closer.all(|arch| match arch.tensor() {
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled => true,
+            TensorFamily::Wgmma | TensorFamily::Tcgen05 => false,
+        });
+        Self::ALL.into_iter().filter(move |arch| runs(arch) && (portable || !arch.is_portable()))
     }
 
     /// The target whose PTX its own is made of, see [`Respelling`]; `None` if kernels are compiled
@@ -285,7 +300,7 @@ impl Arch {
     #[must_use]
     pub const fn respelled(self) -> Option<Respelling> {
         match self {
-            Self::Sm80 | Self::Sm90a | Self::Sm100a => None,
+            Self::Sm80 | Self::Sm90a | Self::Sm100a | Self::Sm120f => None,
             // The scale vectors of `tcgen05.mma` by their length, as `f` targets want it.
             Self::Sm100f => Some(Respelling {
                 of: Self::Sm100a,
@@ -305,6 +320,7 @@ impl Arch {
             Self::Sm80 => TensorFamily::MmaSync,
             Self::Sm90a => TensorFamily::Wgmma,
             Self::Sm100a | Self::Sm100f => TensorFamily::Tcgen05,
+            Self::Sm120f => TensorFamily::MmaSyncScaled,
         }
     }
 
@@ -313,7 +329,7 @@ impl Arch {
     pub const fn e2m1(self) -> Conversion {
         match self {
             Self::Sm80 | Self::Sm90a => Conversion::Emulated,
-            Self::Sm100a | Self::Sm100f => Conversion::Hardware,
+            Self::Sm100a | Self::Sm100f | Self::Sm120f => Conversion::Hardware,
         }
     }
 
@@ -322,7 +338,7 @@ impl Arch {
     pub const fn ue8m0(self) -> Conversion {
         match self {
             Self::Sm80 | Self::Sm90a => Conversion::Emulated,
-            Self::Sm100a | Self::Sm100f => Conversion::Hardware,
+            Self::Sm100a | Self::Sm100f | Self::Sm120f => Conversion::Hardware,
         }
     }
 
@@ -331,7 +347,7 @@ impl Arch {
     pub const fn e4m3(self) -> Conversion {
         match self {
             Self::Sm80 => Conversion::Emulated,
-            Self::Sm90a | Self::Sm100a | Self::Sm100f => Conversion::Hardware,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f | Self::Sm120f => Conversion::Hardware,
         }
     }
 
@@ -340,7 +356,7 @@ impl Arch {
     pub const fn multiplies_bf16(self) -> bool {
         match self {
             Self::Sm80 => false,
-            Self::Sm90a | Self::Sm100a | Self::Sm100f => true,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f | Self::Sm120f => true,
         }
     }
 
@@ -349,7 +365,7 @@ impl Arch {
     pub const fn dependent_launches(self) -> bool {
         match self {
             Self::Sm80 => false,
-            Self::Sm90a | Self::Sm100a | Self::Sm100f => true,
+            Self::Sm90a | Self::Sm100a | Self::Sm100f | Self::Sm120f => true,
         }
     }
 
@@ -359,7 +375,7 @@ impl Arch {
     pub const fn cluster_launch_control(self) -> bool {
         match self {
             Self::Sm80 | Self::Sm90a => false,
-            Self::Sm100a | Self::Sm100f => true,
+            Self::Sm100a | Self::Sm100f | Self::Sm120f => true,
         }
     }
 
@@ -446,8 +462,8 @@ mod tests {
         let error = "sm_75".parse::<Arch>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "unknown architecture; known are sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3) and \
-             sm_80 (8.0 and later)"
+            "unknown architecture; known are sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3), \
+             sm_120f (12.0, 12.1) and sm_80 (8.0 and later)"
         );
     }
 
@@ -457,7 +473,9 @@ mod tests {
         assert!(of(9, 0).eq([Arch::Sm90a]));
         assert!(of(10, 0).eq([Arch::Sm100a, Arch::Sm100f]));
         assert!(of(10, 3).eq([Arch::Sm100f]));
-        let later = [(9, 1), (10, 1), (11, 0), (12, 0), (12, 1), (13, 0)];
+        assert!(of(12, 0).eq([Arch::Sm120f, Arch::Sm80]));
+        assert!(of(12, 1).eq([Arch::Sm120f, Arch::Sm80]));
+        let later = [(9, 1), (10, 1), (11, 0), (12, 2), (13, 0)];
         for (major, minor) in [(8, 0), (8, 6), (8, 7), (8, 9)].into_iter().chain(later) {
             assert!(of(major, minor).eq([Arch::Sm80]), "{major}.{minor}");
         }
@@ -483,6 +501,10 @@ mod tests {
         assert_eq!(
             reason(Arch::Sm80, (10, 3)),
             "the portable code, on request: that for sm_100f is closer"
+        );
+        assert_eq!(
+            reason(Arch::Sm80, (12, 1)),
+            "the portable code, on request or because it is not here: that for sm_120f is closer"
         );
     }
 

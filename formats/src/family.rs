@@ -48,7 +48,7 @@ pub enum TileWidth {
 }
 
 impl TileWidth {
-    /// Tokens (sm_80, sm_90a) or rows of `Y` (sm_100a) of the widest narrow tile.
+    /// Tokens (sm_80, sm_90a, sm_120f) or rows of `Y` (sm_100a) of the widest narrow tile.
     pub const NARROW: u32 = 64;
 
     const fn of(extent: u32) -> Self {
@@ -224,7 +224,7 @@ impl Family {
             (Self::gemm(problems, operands, extent), name)
         });
         let prepare: &[_] = match tensor {
-            TensorFamily::MmaSync | TensorFamily::Wgmma => &[],
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => &[],
             TensorFamily::Tcgen05 => &sm100::prepare::NAMES,
         };
         let ceilings = ceiling::NAMES.into_iter().map(|name| (Self::Ceiling, name));
@@ -290,7 +290,7 @@ impl FromStr for Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::{sm80, sm90};
+    use crate::gemm::{sm80, sm90, sm120};
 
     #[test]
     fn every_kernel_is_in_one_family() {
@@ -304,6 +304,7 @@ mod tests {
                 + moe::NAMES.len()
                 + match arch.tensor() {
                     TensorFamily::MmaSync => sm80::all().count(),
+                    TensorFamily::MmaSyncScaled => sm80::all().count() + sm120::all().count(),
                     TensorFamily::Wgmma => sm90::all().count(),
                     TensorFamily::Tcgen05 => sm100::all().count() + sm100::prepare::NAMES.len(),
                 };
@@ -326,6 +327,16 @@ mod tests {
                 let rest = rest.and_then(|rest| rest.strip_prefix('_')).expect(name);
                 let tensor = match (family.operation(), arch.tensor()) {
                     (Operation::Gemm, TensorFamily::MmaSync) => "sm80_",
+                    (Operation::Gemm, TensorFamily::MmaSyncScaled) => match family {
+                        Family::Gemm(operands, _)
+                        | Family::Grouped(operands, _)
+                        | Family::Mixed(operands)
+                            if operands.activations.is_none() =>
+                        {
+                            "sm120_"
+                        }
+                        _ => "sm80_",
+                    },
                     (Operation::Gemm, TensorFamily::Wgmma) => "sm90_",
                     (Operation::Gemm, TensorFamily::Tcgen05) => "sm100_",
                     _ => "",

@@ -190,7 +190,9 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         // All kinds of what can be in a workspace on sm_90a; there is one on sm_100a, of more tokens
         // than kernels load themselves.
         let (split, m) = match device.choice().arch.tensor() {
-            TensorFamily::MmaSync | TensorFamily::Wgmma => (Some(Split::StreamK), 5),
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => {
+                (Some(Split::StreamK), 5)
+            }
             TensorFamily::Tcgen05 => (None, 40),
         };
         let [n, k] = [264, 1056];

@@ -32,9 +32,9 @@ fn emulators_open_anywhere() {
         ("emu:h200", Arch::Sm90a),
         ("emu:b200", Arch::Sm100a),
         ("emu:b300", Arch::Sm100f),
-        ("emu:rtx5090", Arch::Sm80),
-        ("emu:rtx-pro-6000", Arch::Sm80),
-        ("emu:dgx-spark", Arch::Sm80),
+        ("emu:rtx5090", Arch::Sm120f),
+        ("emu:rtx-pro-6000", Arch::Sm120f),
+        ("emu:dgx-spark", Arch::Sm120f),
     ] {
         let device = Device::open(&text.parse().expect("known")).expect("opens");
         let choice = device.choice();
@@ -43,7 +43,7 @@ fn emulators_open_anywhere() {
             Arch::Sm80 => {
                 "; sm_80 is the portable code: there is no closer one for compute capability"
             }
-            Arch::Sm90a | Arch::Sm100a | Arch::Sm100f => "): asked for",
+            Arch::Sm90a | Arch::Sm100a | Arch::Sm100f | Arch::Sm120f => "): asked for",
         };
         assert!(choice.to_string().contains(end), "{choice}");
         let error = device.gpu("timing").expect_err("no GPU").to_string();
@@ -55,7 +55,7 @@ fn emulators_open_anywhere() {
 #[test]
 fn targets_are_chosen_on_request() {
     let open = |name: &str| Device::open(&name.parse().expect("known")).expect("opens");
-    for name in ["emu:a100", "emu:h200", "emu:b200", "emu:b300"] {
+    for name in ["emu:a100", "emu:h200", "emu:b200", "emu:b300", "emu:rtx5090"] {
         let device = open(name).with_arch(Arch::Sm80).expect("it runs everywhere");
         assert_eq!(device.choice().arch, Arch::Sm80, "{name}");
     }
@@ -72,6 +72,11 @@ fn the_portable_code_is_no_replacement() {
     let open = |name: &str| Device::open(&name.parse().expect("known")).expect("opens");
     let kernels = open("emu:rtx3090").kernels(Some(folder.path())).expect("its own");
     assert_eq!(kernels.device().choice().arch, Arch::Sm80);
+    // The code for sm_120f has its kernels, too, for 16-bit activations.
+    let kernels = open("emu:rtx5090").kernels(Some(folder.path())).expect("in their place");
+    let choice = kernels.device().choice();
+    assert_eq!(choice.arch, Arch::Sm80);
+    assert!(choice.to_string().contains("because it is not here"), "{choice}");
     for name in ["emu:h200", "emu:b200"] {
         let error = open(name).kernels(Some(folder.path())).expect_err("none").to_string();
         assert!(error.starts_with("no kernels for sm_"), "{name}: {error}");

@@ -334,7 +334,13 @@ impl Planned {
         let weights = Self::weights(kernels, [2, 40, 48], kind);
         let kernel = match (kind, kernels.device().choice().arch.tensor()) {
             (BLOCKS, TensorFamily::Tcgen05) => Some("gemm_sm100_nvfp4_128x64".to_owned()),
-            (_, TensorFamily::MmaSync | TensorFamily::Wgmma | TensorFamily::Tcgen05) => None,
+            (
+                _,
+                TensorFamily::MmaSync
+                | TensorFamily::MmaSyncScaled
+                | TensorFamily::Wgmma
+                | TensorFamily::Tcgen05,
+            ) => None,
         };
         let options = GemmOptions::new().overrides(GemmOverrides::new().kernel(kernel));
         let gemm = Gemm::new(kernels, &weights, [2, 3], kind, &options).expect("planned");

@@ -119,6 +119,7 @@ fn blocks_run(model: &Model, names: &[&str], least_db: &[f64]) {
             // The choice of kernels is that of the machine.
             let prefix = match kernels.device().choice().arch.tensor() {
                 TensorFamily::MmaSync => "sm_80",
+                TensorFamily::MmaSyncScaled => "sm_120f",
                 TensorFamily::Wgmma => "sm_90a",
                 TensorFamily::Tcgen05 => "sm_100",
             };

@@ -17,7 +17,7 @@ use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
 use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
-use ptx_emu::{AsyncCount, Counters, Gpu, Schedule};
+use ptx_emu::{AsyncCount, Counters, Gpu, Schedule, TensorCount};
 use std::ops::Deref;
 
 /// Runs a contest problem: NVFP4 by NVFP4 to f16, 128x4 scales. Its results are compared elsewhere.
@@ -84,7 +84,7 @@ fn blocks(rows: usize, k: usize) -> u64 {
 fn activations(shape: GemmShape, arch: Arch) -> u64 {
     match arch.tensor() {
         TensorFamily::MmaSync | TensorFamily::Wgmma => (shape.m * shape.k * 2) as u64,
-        TensorFamily::Tcgen05 => blocks(shape.m, shape.k),
+        TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05 => blocks(shape.m, shape.k),
     }
 }
 
@@ -106,7 +106,7 @@ fn contest_shapes_are_within_budget() {
             // are in the workspace, on sm_90a behind decoded activations.
             let decoded = match plan.arch.tensor() {
                 TensorFamily::MmaSync | TensorFamily::Wgmma => a,
-                TensorFamily::Tcgen05 => 0,
+                TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05 => 0,
             };
             let given = match plan.workspace_bytes {
                 bytes if plan.split == Split::StreamK => bytes as u64 - decoded,
@@ -134,6 +134,33 @@ fn contest_shapes_are_within_budget() {
                 let written = counters.global.sectors_written * 32;
                 assert!((stored..=stored + most).contains(&written), "{written}: {what}");
             }
+        }
+    }
+}
+
+/// Whole contest problems on the machines of sm_120f: memory is read once, and no product is for nothing.
+#[test]
+fn contest_shapes_are_within_budget_on_sm_120f() {
+    for gpu in [Gpu::rtx5090(), Gpu::rtx_pro_6000(), Gpu::dgx_spark()] {
+        let name = gpu.name;
+        let kernels = emulated_on(gpu, Schedule::Eager);
+        for shape in GEMM_CONTEST {
+            let result = run(&kernels, shape, GemmOverrides::default());
+            let (plan, counters) = (&result.plan, &result.counters);
+            let what = format!("{name}: {plan}");
+            let operands = blocks(shape.m, shape.k) + blocks(shape.n, shape.k);
+            // Sums that CTAs give to others are all that is in the workspace.
+            let given = match plan.split {
+                Split::StreamK => plan.workspace_bytes as u64,
+                _ => 0,
+            };
+            let once = counters.global_unique_bytes_read;
+            let of = format!("{once} of {operands} and {given} of sums, {what}");
+            assert!(once >= operands, "{of}");
+            assert!(50 * once.saturating_sub(given) <= 51 * operands, "{of}");
+            let useful = (shape.m * shape.n * shape.k) as u64;
+            let TensorCount { nibble, half, .. } = counters.tensor;
+            assert_eq!((nibble, half), (useful, 0), "{what}");
         }
     }
 }
@@ -211,6 +238,7 @@ fn plans_state_what_is_copied() {
         });
         let all: Vec<_> = match arch.tensor() {
             TensorFamily::MmaSync => sm80s.collect(),
+            TensorFamily::MmaSyncScaled => panic!("{device} is not tried here"),
             TensorFamily::Wgmma => sm90s.collect(),
             TensorFamily::Tcgen05 => sm100s.collect(),
         };
@@ -231,7 +259,7 @@ fn plans_state_what_is_copied() {
                     let items = u64::from(result.plan.grid[0]) + tiles as u64;
                     items * stages * stage_bytes(&result.plan)
                 }
-                TensorFamily::Wgmma | TensorFamily::Tcgen05 => 0,
+                TensorFamily::MmaSyncScaled | TensorFamily::Wgmma | TensorFamily::Tcgen05 => 0,
             };
             let what = format!("{copied} and at most {filled} of zeros: {}", result.plan);
             assert!((bytes..=bytes + filled).contains(&copied), "{what}");

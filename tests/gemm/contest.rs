@@ -82,7 +82,7 @@ fn dual(GemmShape { m, n, k, .. }: GemmShape, activations: ActivationType) -> Ca
 /// sm_100a's some 10.
 fn most_operations(kernels: &Kernels) -> f64 {
     match kernels.device().choice().arch.tensor() {
-        TensorFamily::MmaSync | TensorFamily::Wgmma => 3e10,
+        TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => 3e10,
         TensorFamily::Tcgen05 => 1e11,
     }
 }

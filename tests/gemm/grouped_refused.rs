@@ -158,7 +158,7 @@ fn runs() {
             TensorFamily::MmaSync | TensorFamily::Wgmma => {
                 ["type of activations", "f16, which the weights were repacked for", "bf16"]
             }
-            TensorFamily::Tcgen05 => {
+            TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05 => {
                 ["format of activations", "nvfp4, as the weights", Format::Mxfp4.name()]
             }
         };

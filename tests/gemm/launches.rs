@@ -300,7 +300,7 @@ fn every_buffer_must_fit_and_be_on_the_device() {
         let layout = ScaleLayout::Linear;
         // One with a workspace, in which activations are laid out or decoded.
         let kernel = match device.choice().arch.tensor() {
-            TensorFamily::MmaSync | TensorFamily::Wgmma => None,
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => None,
             TensorFamily::Tcgen05 => Some("gemm_sm100_nvfp4_128x64".to_owned()),
         };
         let options = options().output(Output::Nvfp4 { scale: 1.0, layout });

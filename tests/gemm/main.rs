@@ -24,6 +24,7 @@ mod options;
 mod refused;
 mod residual;
 mod results;
+mod sm120;
 mod sm80;
 mod stores;
 mod stream_k;

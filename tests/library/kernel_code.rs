@@ -76,7 +76,7 @@ fn tensor_maps_are_prefetched_once() {
             let count = found(&lines, &["prefetch.tensormap"]).len();
             // The operands' codes and scales, and the result; on sm_90a the activations.
             let most = match arch.tensor() {
-                TensorFamily::MmaSync => 0,
+                TensorFamily::MmaSync | TensorFamily::MmaSyncScaled => 0,
                 TensorFamily::Wgmma => 1,
                 TensorFamily::Tcgen05 => 5,
             };

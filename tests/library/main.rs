@@ -1,6 +1,7 @@
 //! The library as a whole: checkpoints, real models, launches that overlap, a dependent crate, and what holds
 //! for the code of all kernels.
 
+mod block_products;
 mod ceiling;
 mod checkpoints;
 mod dependent_launches;

@@ -21,7 +21,7 @@ use nvfp4_lab::moe::MoeOperands;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{POISON, blocks};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
 const NOWHERE: u32 = u32::MAX;
@@ -93,7 +93,7 @@ const SHAPES: [MoeShape; 6] = [
 #[test]
 fn routing_and_gathering() {
     for (at, shape) in SHAPES.into_iter().enumerate() {
-        for device in DEVICES {
+        for device in MACHINES {
             let kernels = emulated(device, SCHEDULES[at % 5]);
             let ids = ids(shape, &mut SplitMix64::new(at as u64));
             let routing = Routing::new(&kernels, shape).expect("a shape");
@@ -444,7 +444,7 @@ fn layers_of_one_token() {
     .into_iter()
     .enumerate()
     {
-        for device in DEVICES {
+        for device in MACHINES {
             let (kernels, reports) = emulated(device, SCHEDULES[at]).observed();
             let layer = Layer {
                 shape,
@@ -509,7 +509,7 @@ fn bad_choices_of_one_token() {
     let mixture = Mixture::<Nvfp4>::new(case, 5);
     let step = mixture.step(6);
     let operands = mixture.operands(&step);
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, SCHEDULES[2]);
         let planned = PlannedLayer::new(&kernels, &operands);
         let run = |ids: [i32; 3], factors: [f32; 3]| planned.run(&kernels, &ids, &factors);
@@ -551,7 +551,7 @@ fn bad_choices_of_one_of_many_tokens() {
     let mixture = Mixture::<Nvfp4>::new(case, 5);
     let step = mixture.step(6);
     let operands = mixture.operands(&step);
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, SCHEDULES[1]);
         let planned = PlannedLayer::new(&kernels, &operands);
         let run = |ids: &[i32], factors: &[f32]| planned.run(&kernels, ids, factors);
@@ -581,7 +581,7 @@ fn bad_choices_of_one_of_many_tokens() {
 /// a tile there; nothing else is brought, and other architectures bring nothing at all.
 #[test]
 fn first_products_prefetch_for_the_second() {
-    for device in DEVICES {
+    for device in MACHINES {
         let (kernels, reports) = emulated(device, Schedule::Eager).observed();
         // All six experts have the three tokens, and ten row tiles in the second product. The first one has ten
         // steps, more than stages.
@@ -603,7 +603,9 @@ fn first_products_prefetch_for_the_second() {
             .collect();
         let twice = match kernels.device().choice().arch.tensor() {
             TensorFamily::Wgmma => vec![60; 2],
-            TensorFamily::MmaSync | TensorFamily::Tcgen05 => vec![],
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05 => {
+                vec![]
+            }
         };
         assert_eq!(prefetches, twice, "{device}");
     }

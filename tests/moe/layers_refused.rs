@@ -75,7 +75,7 @@ fn weights_of_layers() {
             machine.refused(operands.layer(&machine, shape, &plain), error, &[]);
         }
         match machine.kernels.device().choice().arch.tensor() {
-            TensorFamily::MmaSync | TensorFamily::Wgmma => {
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => {
                 let Operands { first, second } = &operands;
                 let bf16 = HalfType::Bf16;
                 let layer = MoeLayer::new(&machine.kernels, GOOD, first, second, bf16, &plain);
@@ -105,7 +105,9 @@ fn quantised_layers() {
             TensorFamily::MmaSync | TensorFamily::Wgmma => {
                 ["type of activations", "bf16, which the weights were repacked for", "f16"]
             }
-            TensorFamily::Tcgen05 => ["format of activations", "mxfp4, as the weights", "nvfp4"],
+            TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05 => {
+                ["format of activations", "mxfp4, as the weights", "nvfp4"]
+            }
         };
         machine.refused(operands.layer(&machine, GOOD, &quantised), error, &[]);
 

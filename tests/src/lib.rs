@@ -92,6 +92,7 @@ pub const fn machine(arch: Arch) -> Gpu {
         Arch::Sm90a => Gpu::h200(),
         Arch::Sm100a => b200(),
         Arch::Sm100f => b300(),
+        Arch::Sm120f => Gpu::rtx5090(),
     }
 }
 
@@ -108,7 +109,10 @@ pub const fn b300() -> Gpu {
 /// The emulated machines, of sm_90a and of sm_100a.
 pub const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 
-/// Opens the kernels of an emulated machine: `emu:h200`, `emu:b200` or `emu:b300`.
+/// The same, and one of sm_120f.
+pub const MACHINES: [&str; 3] = [DEVICES[0], DEVICES[1], "emu:rtx5090"];
+
+/// Opens the kernels of an emulated machine: `emu:h200`, `emu:b200`, `emu:b300` or `emu:rtx5090`.
 pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     match device.parse().expect("a known device") {
         DeviceRequest::Emulator(gpu) => emulated_on(gpu, schedule),

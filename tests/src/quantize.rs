@@ -60,10 +60,11 @@ pub struct EmulatedGpu {
     pub arch: Arch,
 }
 
-/// An H200 and a B200.
-pub static EMULATED_GPUS: [EmulatedGpu; 2] = [
+/// An H200, a B200 and an RTX 5090.
+pub static EMULATED_GPUS: [EmulatedGpu; 3] = [
     EmulatedGpu { name: "h200", sms: 3, arch: Arch::Sm90a },
     EmulatedGpu { name: "b200", sms: 2, arch: Arch::Sm100a },
+    EmulatedGpu { name: "rtx5090", sms: 3, arch: Arch::Sm120f },
 ];
 
 impl EmulatedGpu {

@@ -322,6 +322,7 @@ const GEMM: Layers<'_> = Layers {
         "sm80",
         "sm90",
         "sm100",
+        "sm120",
         "families",
         "weights",
         "plan",

@@ -63,6 +63,27 @@ pub unsafe fn cp_async_cg_shared_global_16_zfill_if(copy: bool, dst: u32, src: u
     }
 }
 
+/// `cp.async.ca.shared.global [dst], [src], N, bytes;` ISA 9.7.9.25.3.1. sm_80+. Any thread. Copies `bytes`
+/// bytes, and zeros to fill `N`, which is 4 or 8.
+///
+/// # Safety
+/// * `src` is the address of `bytes` readable bytes of global memory, at most `N`, `dst` that of `N` bytes of
+///   this CTA's shared memory; both are multiples of `N`.
+/// * Until the copy's group has been waited for, nothing accesses the destination and
+///   nothing writes the source.
+#[inline(always)]
+pub unsafe fn cp_async_ca_shared_global_zfill<const N: u32>(dst: u32, src: u64, bytes: u32) {
+    const { assert!(N == 4 || N == 8) };
+    // SAFETY: the caller guarantees both places.
+    unsafe {
+        asm!(
+            "cp.async.ca.shared.global [{}], [{}], {}, {};",
+            in(reg32) dst, in(reg64) src, const N, in(reg32) bytes,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
 /// `cp.async.commit_group;` ISA 9.7.9.25.3.2. sm_80+. Any thread. The thread's copies
 /// since its last commit become a group, which may be empty.
 #[inline(always)]

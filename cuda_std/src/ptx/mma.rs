@@ -39,6 +39,63 @@ products! {
     mma_m16n8k16_f32_bf16_bf16, "bf16";
 }
 
+/// The word of scales that each lane has, and which part of whose word a block-scaled product takes.
+#[cfg(gpu_tensor = "mma_sync_scaled")]
+#[derive(Clone, Copy)]
+pub struct Scales {
+    /// The lane's word.
+    pub word: u32,
+    /// The first byte: 0 where a product takes all four, 0 or 2 where it takes two.
+    pub byte: u16,
+    /// Lanes whose words are taken. A: 0 for lanes 0 and 1 of four, which have those of rows `g` and `g + 8`, 1 for
+    /// lanes 2 and 3. B: the lane of four that has those of column `g`.
+    pub thread: u16,
+}
+
+#[cfg(gpu_tensor = "mma_sync_scaled")]
+macro_rules! scaled_products {
+    ($($name:ident, $kind:literal;)*) => {
+        $(
+            #[doc = concat!("`mma.sync.aligned.m16n8k64.row.col.", $kind, " {d}, {a}, {b}, {d}, {sa}, {byte, thread}, {sb}, {byte, thread};`")]
+            /// ISA 9.7.14.5.14. sm_120a, sm_120f. The warp. Adds the product of 16 rows of `a` and 8
+            /// columns of `b`, each e2m1 times its block's scale, to the sums.
+            ///
+            /// # Safety
+            /// All threads of the warp reach this same call.
+            #[inline(always)]
+            pub unsafe fn $name(
+                sums: &mut [f32; 4],
+                (a, scales_a): ([u32; 4], Scales),
+                (b, scales_b): ([u32; 2], Scales),
+            ) {
+                // SAFETY: the caller guarantees convergence; no nomem/readonly/pure.
+                unsafe {
+                    asm!(
+                        concat!(
+                            "mma.sync.aligned.m16n8k64.row.col.", $kind,
+                            " {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, ",
+                            "{{{0}, {1}, {2}, {3}}}, {10}, {{{11}, {12}}}, {13}, {{{14}, {15}}};"
+                        ),
+                        inout(reg32) sums[0], inout(reg32) sums[1],
+                        inout(reg32) sums[2], inout(reg32) sums[3],
+                        in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3],
+                        in(reg32) b[0], in(reg32) b[1],
+                        in(reg32) scales_a.word, in(reg16) scales_a.byte, in(reg16) scales_a.thread,
+                        in(reg32) scales_b.word, in(reg16) scales_b.byte, in(reg16) scales_b.thread,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+        )*
+    };
+}
+
+#[cfg(gpu_tensor = "mma_sync_scaled")]
+scaled_products! {
+    mma_m16n8k64_nvfp4, "kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
+    mma_m16n8k64_mxfp4, "kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0";
+}
+
 /// `ldmatrix.sync.aligned.m8n8.x4.shared.b16 {d}, [address];` ISA 9.7.14.5.16. sm_75+. The
 /// warp. Loads four matrices of eight rows of 16 bytes. Thread `8 i + r` supplies the address of
 /// row `r` of matrix `i`; thread `4 r + c` receives columns `2c, 2c + 1` of row `r` of each.

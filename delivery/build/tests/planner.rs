@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 /// A source file of a checkout with nothing in it but one line.
 const CONTRACT: &str = "formats/src/gemm/mod.rs";
 const KERNEL: &str = "kernels-gpu/src/gemm/mod.rs";
-const PLANNER: [&str; 5] = [
+const PLANNER: [&str; 7] = [
     "host/src/plan/gemv.rs",
     "host/src/plan/sm80.rs",
     "host/src/plan/sm90.rs",
     "host/src/plan/sm100.rs",
+    "host/src/plan/sm120.rs",
     "host/src/plan/vector.rs",
+    "host/src/plan/warps.rs",
 ];
 
 fn write(root: &Path, file: &str, text: &str) -> Result<()> {

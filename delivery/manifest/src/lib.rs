@@ -286,5 +286,6 @@ mod tests {
         assert_eq!(chosen(&some, Arch::Sm80, (8, 9)), "sm_86");
         assert_eq!(chosen(&module(&["sm_86"]), Arch::Sm80, (8, 0)), "");
         assert_eq!(chosen(&module(&["sm_100f"]), Arch::Sm100f, (10, 3)), "sm_100f");
+        assert_eq!(chosen(&module(&["sm_120f"]), Arch::Sm120f, (12, 1)), "sm_120f");
     }
 }

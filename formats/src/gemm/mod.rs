@@ -19,6 +19,7 @@
 //! | [`sm80`] | sm_80: tile configurations and parameters |
 //! | [`sm90`] | sm_90a: the same |
 //! | [`sm100`] | sm_100a: the same, and the order of its weights |
+//! | [`sm120`] | sm_120f: the same |
 
 pub mod combine;
 pub mod epilogue;
@@ -30,6 +31,7 @@ pub mod next;
 pub mod operands;
 pub mod schedule;
 pub mod sm100;
+pub mod sm120;
 pub mod sm80;
 pub mod sm90;
 pub mod split;

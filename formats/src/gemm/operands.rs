@@ -105,5 +105,7 @@ mod tests {
         // These multiply decoded activations alone.
         assert!(!Operands::NVFP4.has_kernels(TensorFamily::MmaSync));
         assert!(!Operands::NVFP4.has_kernels(TensorFamily::Wgmma));
+        assert!(Operands::NVFP4.has_kernels(TensorFamily::MmaSyncScaled));
+        assert!(Operands::MXFP4_BF16.has_kernels(TensorFamily::MmaSyncScaled));
     }
 }

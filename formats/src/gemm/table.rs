@@ -1,11 +1,11 @@
 //! The tables of kernels: each is tiles by pairs of types.
 //!
-//! `sm80_gemm_configs!`, `sm90a_gemm_configs!` and `sm100a_gemm_configs!` hold the tables. A row is a tile, what is
+//! `sm80_gemm_configs!`, `sm90a_gemm_configs!`, `sm100a_gemm_configs!` and `sm120f_gemm_configs!` hold the tables. A row is a tile, what is
 //! decided for it, and which [`Problems`] it has kernels for; rows stand in blocks, each for some pairs of types.
 //! The table makes the configurations, the entry points in `kernels-gpu`, and their names. [`kernels`] has what
 //! tables of all tensor cores say alike.
 
-use super::{Operands, sm80, sm90, sm100};
+use super::{Operands, sm80, sm90, sm100, sm120};
 use crate::arch::TensorFamily;
 
 /// A kernel, without the decisions that only kernels for its tensor cores have.
@@ -25,6 +25,7 @@ pub struct Kernel {
 pub const fn kernels(tensor: TensorFamily) -> &'static [Kernel] {
     match tensor {
         TensorFamily::MmaSync => &sm80::config::KERNELS,
+        TensorFamily::MmaSyncScaled => &sm120::KERNELS,
         TensorFamily::Wgmma => &sm90::config::KERNELS,
         TensorFamily::Tcgen05 => &sm100::config::KERNELS,
     }

@@ -111,6 +111,26 @@ pub(super) fn problem(shape: GemmShape, gated: bool, format: Format) -> Result<P
     }
 }
 
+/// The formats that `tensor` multiplies for weights in `format` and activations of `kind`.
+pub(super) fn multiplied(tensor: TensorFamily, format: Format, kind: ActivationKind) -> Operands {
+    let activations = match (tensor, kind) {
+        (TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => {
+            None
+        }
+        // Codes in e4m3 are decoded before the product where no kernel multiplies them.
+        (TensorFamily::MmaSync | TensorFamily::MmaSyncScaled, ActivationKind::Fp8(_)) => {
+            Some(Operand::BF16)
+        }
+        // So are blocks.
+        (TensorFamily::MmaSync | TensorFamily::Wgmma, _) => Some(kind.operand()),
+        (TensorFamily::MmaSyncScaled, ActivationKind::Halves(_))
+        | (TensorFamily::Tcgen05, ActivationKind::Halves(_) | ActivationKind::Fp8(_)) => {
+            Some(kind.operand())
+        }
+    };
+    Operands { weights: format, activations }
+}
+
 /// Checks that `tensor` has kernels for weights in `format` and activations of `kind`, and returns the
 /// formats that they multiply.
 ///
@@ -127,16 +147,7 @@ pub(super) fn operands(
         let required = format!("{}, as the weights", format.name());
         return Err(Error::shape("format of activations", required, of_activations.name()));
     }
-    let activations = match (tensor, kind) {
-        // Blocks are decoded before the product, as are codes in e4m3 where they are not multiplied.
-        (TensorFamily::MmaSync, ActivationKind::Fp8(_)) => Some(Operand::BF16),
-        (TensorFamily::MmaSync | TensorFamily::Wgmma, _) => Some(kind.operand()),
-        (TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => None,
-        (TensorFamily::Tcgen05, ActivationKind::Halves(_) | ActivationKind::Fp8(_)) => {
-            Some(kind.operand())
-        }
-    };
-    let operands = Operands { weights: format, activations };
+    let operands = multiplied(tensor, format, kind);
     if operands.has_kernels(tensor) {
         return Ok(operands);
     }

@@ -8,6 +8,7 @@ use fp4_formats::{Arch, TensorFamily};
 use super::family::Family;
 use super::fragments::FragmentFamily;
 use super::sm100::Sm100;
+use super::sm120::Sm120;
 
 /// The family of a target.
 pub(super) fn family(arch: Arch) -> &'static dyn Family {
@@ -18,6 +19,7 @@ pub(super) fn family(arch: Arch) -> &'static dyn Family {
 pub(super) fn of_tensor(tensor: TensorFamily) -> &'static dyn Family {
     match tensor {
         TensorFamily::MmaSync => &FragmentFamily::<Sm80Config>(PhantomData),
+        TensorFamily::MmaSyncScaled => &Sm120,
         TensorFamily::Wgmma => &FragmentFamily::<Sm90Config>(PhantomData),
         TensorFamily::Tcgen05 => &Sm100,
     }

@@ -32,8 +32,8 @@ pub struct WeightForm {
     pub tensor: TensorFamily,
     /// Format that the weights were repacked from.
     pub format: Format,
-    /// The type of activations that the order depends on: for `wgmma` the type that weights are
-    /// decoded to, and e4m3. `None` if all but e4m3 take the same order.
+    /// The type of activations that the order depends on: the type that weights are decoded to, and
+    /// e4m3. `None` for blocks, and if all but e4m3 take the same order.
     pub activations: Option<Operand>,
     /// Rows of a matrix: N, or the rows of both halves of gated weights.
     pub rows: u32,

@@ -74,6 +74,7 @@ mod residual;
 mod result;
 mod run;
 mod sm100;
+mod sm120;
 mod sm80;
 mod sm90;
 mod strides;

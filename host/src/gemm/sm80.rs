@@ -14,9 +14,11 @@ impl Fragments for Sm80Config {
     type GroupedParams = Sm80GroupedParams;
 
     fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm80Params> {
+        // No kernel takes blocks.
         let Placed {
             activations,
             activation_stride,
+            blocks: _,
             weights,
             weight_stride,
             partials,

@@ -24,6 +24,7 @@ impl Fragments for Sm90Config {
         let Placed {
             activations,
             activation_stride,
+            blocks: _,
             weights,
             weight_stride,
             partials,

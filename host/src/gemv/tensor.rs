@@ -87,7 +87,9 @@ pub(super) fn choose(
     let Target { arch, machine, .. } = target;
     let own = || plan::plan(form.shape, form.scales, arch, machine, overrides);
     match arch.tensor() {
-        TensorFamily::MmaSync | TensorFamily::Wgmma => return Ok((own()?.of_weights(form)?, None)),
+        TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma => {
+            return Ok((own()?.of_weights(form)?, None));
+        }
         TensorFamily::Tcgen05 => {}
     }
     let problem = vector::problem(dimension("M", m)?, dimension("K", k)?, dimension("L", l)?);

@@ -1,8 +1,55 @@
-//! The choice among configurations whose kernels decode weights into fragments. Tensor cores differ in their tables
+//! The choice among configurations whose kernels take weights in the order of fragments. Tensor cores differ in their tables
 //! and in the model of the costs.
 
-use fp4_formats::gemm::fragments::{FragmentConfig, Scheme};
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::WARP;
+use fp4_formats::gemm::fragments::FragmentConfig;
+use fp4_formats::gemm::{Operands, Problem, ResultType, Schedule, Split};
+use fp4_formats::quantize::Format;
+
+/// Cycles of a launch of CTAs that compute whole tiles, without the stores.
+pub(super) const LAUNCH_CYCLES: u64 = 4800;
+/// Bytes of sums per cycle from registers to float results, including the store to memory.
+pub(super) const STORE_BYTES: u64 = 40;
+/// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4, counted in sm_90a's machine
+/// code for NVFP4: each quarter of an SM issues one per cycle, for a warp.
+pub(super) const BLOCK_CYCLES: u64 = 340;
+/// Quarters of an SM.
+const PARTITIONS: u32 = 4;
+/// Cycles from a contributor's last store of partial sums to the owner's first load.
+pub(super) const HANDOVER_CYCLES: u64 = 2500;
+/// Bytes of partial sums per cycle from each contributor of a fix-up, if the threads that add them load them.
+pub(super) const FIX_UP_BYTES: u64 = 30;
+
+/// Returns the cycles in which `parts` CTAs store a tile, rows by tokens, in NVFP4 or MXFP4.
+pub(super) fn block_cycles([rows, tokens]: [u32; 2], parts: u64) -> u64 {
+    let blocks = u64::from(rows * tokens / Format::Nvfp4.block());
+    blocks.div_ceil(parts * u64::from(WARP * PARTITIONS)) * BLOCK_CYCLES
+}
+
+/// Returns the steps of `cycles` cycles that take as long as the fix-up of a tile with `bytes` bytes of partial sums.
+pub(super) fn fix_up_steps(bytes: u32, cycles: u32) -> u32 {
+    let fix_up = 2 * (u64::from(bytes) / FIX_UP_BYTES) + HANDOVER_CYCLES;
+    (fix_up / u64::from(cycles)) as u32 + 1
+}
+
+/// Checks while compiling that `$cycles` is not 0 for any configuration of a table.
+macro_rules! every_tile_has_cycles {
+    ($Config:ty, $cycles:path) => {
+        const _: () = {
+            let tables: [&[$Config]; 3] = [&CONFIGS, &GROUPED, &MIXED];
+            let (mut table, mut at) = (0, 0);
+            while table < tables.len() {
+                if at < tables[table].len() {
+                    assert!($cycles(&tables[table][at]) > 0);
+                    at += 1;
+                } else {
+                    (table, at) = (table + 1, 0);
+                }
+            }
+        };
+    };
+}
+pub(super) use every_tile_has_cycles;
 
 /// The cost model of a table's configurations.
 pub trait Costs: FragmentConfig {
@@ -79,45 +126,45 @@ impl<C: Costs> Estimate<C> {
     }
 }
 
-/// All candidates of `scheme` for the problem, in the table's order, stream-K first and the
+/// All candidates of `operands` for the problem, in the table's order, stream-K first and the
 /// largest cluster last.
 pub fn candidates<C: Costs>(
-    scheme: Scheme,
+    operands: Operands,
     problem: &Problem,
     sms: u32,
     result: ResultType,
 ) -> impl Iterator<Item = Estimate<C>> {
-    of(C::CONFIGS, scheme).flat_map(move |config| {
+    of(C::CONFIGS, operands).flat_map(move |config| {
         Split::up_to(config.max_split())
             .filter_map(move |split| config.estimate(split, problem, sms, result))
     })
 }
 
-/// Lists all candidates of `scheme` for a grouped product, in the table's order; `expected` are the
+/// Lists all candidates of `operands` for a grouped product, in the table's order; `expected` are the
 /// number of problems that have tokens and the tokens of each. They cost as much as the same tiles
 /// in a batch of such problems; the CTAs are as many as are resident at a time.
 pub fn grouped<C: Costs>(
-    scheme: Scheme,
+    operands: Operands,
     expected: &Problem,
     sms: u32,
     result: ResultType,
 ) -> impl Iterator<Item = Estimate<C>> {
-    let configs = of(C::GROUPED, scheme);
+    let configs = of(C::GROUPED, operands);
     configs.filter_map(move |config| config.found_on_device(expected, sms, result))
 }
 
-/// Estimates `scheme` for one of several mixed products, with all CTAs that are resident; they take
+/// Estimates `operands` for one of several mixed products, with all CTAs that are resident; they take
 /// whole tiles. `None` for sizes that no launch takes.
 pub fn mixed<C: Costs>(
-    scheme: Scheme,
+    operands: Operands,
     problem: &Problem,
     sms: u32,
     result: ResultType,
 ) -> Option<Estimate<C>> {
-    of(C::MIXED, scheme).next()?.found_on_device(problem, sms, result)
+    of(C::MIXED, operands).next()?.found_on_device(problem, sms, result)
 }
 
-/// The kernels of `table` for a scheme.
-pub fn of<C: Costs>(table: &'static [C], scheme: Scheme) -> impl Iterator<Item = &'static C> {
-    table.iter().filter(move |config| config.scheme() == scheme)
+/// The kernels of `table` for a pair of formats.
+pub fn of<C: Costs>(table: &'static [C], operands: Operands) -> impl Iterator<Item = &'static C> {
+    table.iter().filter(move |config| config.operands() == operands)
 }

@@ -8,9 +8,11 @@
 //! | --- | --- |
 //! | `activations` | [`ActivationKind`], [`ActivationInput`]: activations without their values |
 //! | [`fragments`] | products whose kernels decode weights into fragments, and the choice among them |
+//! | [`sm120`] | block-scaled products by `mma.sync`: cycles of each configuration, by the rates of the hardware |
 //! | [`sm80`] | products by `mma.sync`: cycles of each configuration, as measured on an H200 |
 //! | [`sm90`] | products on sm_90a: cycles of each configuration and schedule, as measured on an H200 |
 //! | [`sm100`] | products on sm_100a: clocks of each configuration, by published rates |
+//! | [`warps`] | what the costs of products by `mma.sync` have alike |
 //! | [`vector`] | a GEMV as a product of one token, on sm_100a |
 //! | [`gemv`] | the kernels of a GEMV |
 
@@ -18,8 +20,10 @@ mod activations;
 pub mod fragments;
 pub mod gemv;
 pub mod sm100;
+pub mod sm120;
 pub mod sm80;
 pub mod sm90;
 pub mod vector;
+pub mod warps;
 
 pub use activations::{ActivationInput, ActivationKind};

@@ -1,13 +1,15 @@
 //! The cost model of configurations and schedules, and the choice by it.
 
+use fp4_formats::Operand;
 use fp4_formats::gemm::sm90::config::{
-    CONFIGS, GROUPED, K_STEP, MIXED, PARTITIONS, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
+    CONFIGS, GROUPED, K_STEP, MIXED, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
-use fp4_formats::quantize::Format;
-use fp4_formats::{Operand, WARP};
 
-use super::fragments::{Costs, Estimate};
+use super::fragments::{
+    Costs, Estimate, FIX_UP_BYTES, HANDOVER_CYCLES, LAUNCH_CYCLES, STORE_BYTES, block_cycles,
+    every_tile_has_cycles, fix_up_steps,
+};
 
 /// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
 /// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
@@ -31,20 +33,12 @@ const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
     }
 }
 
-/// Every tile of the tables has cycles of its own.
-const _: () = {
-    let tables: [&[Sm90Config]; 3] = [&CONFIGS, &GROUPED, &MIXED];
-    let (mut table, mut at) = (0, 0);
-    while table < tables.len() {
-        if at < tables[table].len() {
-            let config = &tables[table][at];
-            assert!(product_cycles(config, config.tokens) > 0);
-            at += 1;
-        } else {
-            (table, at) = (table + 1, 0);
-        }
-    }
-};
+/// Returns [`product_cycles`] of a tile that is not narrowed.
+const fn own_cycles(config: &Sm90Config) -> u32 {
+    product_cycles(config, config.tokens)
+}
+
+every_tile_has_cycles!(Sm90Config, own_cycles);
 
 /// Bytes per cycle from memory to all SMs.
 const DRAM_BYTES: u64 = 2075;
@@ -52,16 +46,11 @@ const DRAM_BYTES: u64 = 2075;
 const ACTIVATION_BYTES: u64 = 8000;
 /// Bytes per cycle from L2 to all SMs.
 const L2_BYTES: u64 = 4900;
-/// Cycles of a launch of CTAs that compute whole tiles, without the stores, and more per CTA.
-const LAUNCH_CYCLES: u64 = 4800;
+/// More cycles of a launch for each of its CTAs.
 const CTA_CYCLES: u64 = 30;
-/// Bytes of sums per cycle from registers to float results, including the store to memory; and the
-/// same if they [do not go through the stages](Sm90Config::stages_results).
-const STORE_BYTES: u64 = 40;
+/// Bytes of sums per cycle from registers to float results that [do not go through the
+/// stages](Sm90Config::stages_results).
 const STAGED_BYTES: u64 = 67;
-/// Instructions in which a thread stores sixteen columns of a result in NVFP4 or MXFP4, counted in the
-/// machine code of NVFP4: each quarter of an SM issues one per cycle, for a warp.
-const BLOCK_CYCLES: u64 = 340;
 /// More for each CTA of a cluster after the first.
 const MEMBER_CYCLES: u64 = 1300;
 /// More for a launch of grouped products with multicast.
@@ -70,11 +59,7 @@ const MULTICAST_CYCLES: u64 = 2300;
 /// and for each step.
 const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
-/// Cycles from a contributor's last store of partial sums to the owner's first load.
-const HANDOVER_CYCLES: u64 = 2500;
-/// Bytes of partial sums per cycle from each contributor of a fix-up, if consumers load them.
-const FIX_UP_BYTES: u64 = 30;
-/// The same if the producer has copied them.
+/// Bytes of partial sums per cycle from each contributor of a fix-up, if the producer has copied them.
 const COPIED_BYTES: u64 = 60;
 /// The difference of a grouped product in tiles of eight tokens from one in tiles of twice as many: the
 /// additional time of a step, and the saved time of the launch. These reproduce 8 to 64 groups of one
@@ -286,28 +271,26 @@ impl Costs for Sm90Config {
                 let staged = self.stages_results() && parts == 1;
                 self.sum_bytes() as u64 / parts / if staged { STAGED_BYTES } else { STORE_BYTES }
             }
-            ResultType::Blocks(_) => {
-                let blocks = (self.rows * self.tokens / Format::Nvfp4.block()) as u64;
-                blocks.div_ceil(parts * (WARP * PARTITIONS) as u64) * BLOCK_CYCLES
-            }
+            ResultType::Blocks(_) => block_cycles([self.rows, self.tokens], parts),
         }
     }
 
     fn whole_tile_slack(&self) -> u32 {
-        let fix_up = 2 * (self.sum_bytes() as u64 / FIX_UP_BYTES) + HANDOVER_CYCLES;
-        (fix_up / product_cycles(self, self.tokens) as u64) as u32 + 1
+        fix_up_steps(self.sum_bytes(), own_cycles(self))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fragments::{candidates, grouped};
+    use crate::plan::fragments::{BLOCK_CYCLES, candidates, grouped};
     use fp4_formats::FloatType;
+    use fp4_formats::gemm::Operands;
     use fp4_formats::gemm::fragments::Scheme;
     use fp4_formats::gemm::fragments::repack::CHUNK_ROWS;
     use fp4_formats::gemm::sm90;
     use fp4_formats::gemm::sm90::config::MAX_SPLIT;
+    use fp4_formats::quantize::Format;
 
     /// Floats cost the same whatever they are; NVFP4 is more work, the more so in larger tiles,
     /// and no work at all in more CTAs than a tile has tokens for.
@@ -340,14 +323,17 @@ mod tests {
         for scheme in sm90::operands().filter_map(Scheme::of) {
             let pick_of = |m, n, k, l| {
                 let expected = Problem { m, n, k, l };
-                let best = grouped::<Sm90Config>(scheme, &expected, 132, result)
+                let best = grouped::<Sm90Config>(scheme.operands(), &expected, 132, result)
                     .min_by_key(|found| found.cycles);
                 best.unwrap().config.tokens
             };
             let pick = |m, l| pick_of(m, 4096, 7168, l);
             let count = GROUPED.iter().filter(|config| config.scheme == scheme).count();
             let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
-            assert_eq!(grouped::<Sm90Config>(scheme, &expected, 132, result).count(), count);
+            assert_eq!(
+                grouped::<Sm90Config>(scheme.operands(), &expected, 132, result).count(),
+                count
+            );
             let few = if scheme.operand.half().is_some() { [8, 16] } else { [32; 2] };
             let many = if scheme.operand.half().is_some() { 256 } else { 128 };
             assert_eq!([pick(1, 8), pick(2, 64), pick(1000, 8)], [few[0], few[1], many]);
@@ -374,7 +360,7 @@ mod tests {
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
             let result = ResultType::Floats(FloatType::F16);
-            candidates::<Sm90Config>(Scheme::NVFP4_F16, &problem, sms, result)
+            candidates::<Sm90Config>(Operands::NVFP4_F16, &problem, sms, result)
                 .min_by_key(|candidate| candidate.cycles)
                 .unwrap()
         };

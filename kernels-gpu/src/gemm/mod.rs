@@ -5,7 +5,7 @@
 //! mixed products ([`mixed`]), the [fix-up](fix_up) of stream-K with its [`flags`], and the epilogue.
 
 pub mod cta;
-#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "wgmma"))]
+#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "mma_sync_scaled", gpu_tensor = "wgmma"))]
 pub mod decoded;
 pub mod entries;
 pub mod epilogue;
@@ -13,14 +13,18 @@ pub mod fix_up;
 pub mod flags;
 pub mod groups;
 pub mod mixed;
-#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "wgmma"))]
+#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "mma_sync_scaled", gpu_tensor = "wgmma"))]
 pub mod store;
 pub mod walk;
+#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "mma_sync_scaled"))]
+pub mod warps;
 pub mod work;
 
 #[cfg(gpu_tensor = "tcgen05")]
 pub mod sm100;
-#[cfg(gpu_tensor = "mma_sync")]
+#[cfg(gpu_tensor = "mma_sync_scaled")]
+pub mod sm120;
+#[cfg(any(gpu_tensor = "mma_sync", gpu_tensor = "mma_sync_scaled"))]
 pub mod sm80;
 #[cfg(gpu_tensor = "wgmma")]
 pub mod sm90;

@@ -58,7 +58,8 @@ pub fn reference_for<'b, F: BlockFormat>(
 /// Whether tensor cores take weights in `format` beside activations in e4m3 folded.
 fn folds(tensor: TensorFamily, format: Format) -> bool {
     match (tensor, format) {
-        (TensorFamily::MmaSync, _) | (TensorFamily::Tcgen05, Format::Mxfp4) => false,
+        (TensorFamily::MmaSync | TensorFamily::MmaSyncScaled, _)
+        | (TensorFamily::Tcgen05, Format::Mxfp4) => false,
         (TensorFamily::Wgmma, _) | (TensorFamily::Tcgen05, Format::Nvfp4) => true,
     }
 }

@@ -1,10 +1,9 @@
-//! Sizes and methods that configurations of all kernels with weights decoded to fragments have alike.
+//! Sizes and methods that configurations of all kernels with weights in the order of fragments have alike.
 
 use core::fmt::Debug;
 
-use super::Scheme;
 use crate::gemm::groups::Tiling;
-use crate::gemm::{Problem, Tiles};
+use crate::gemm::{Operands, Problem, Tiles};
 
 /// The sizes of a configuration, as far as a launch and its plan depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +37,7 @@ impl Tile {
     }
 }
 
-/// The configuration of a kernel that decodes weights to fragments, as the host sees it.
+/// The configuration of a kernel that takes weights in the order of fragments, as the host sees it.
 pub trait FragmentConfig: Copy + Debug + Eq + Send + Sync + 'static {
     /// The configurations of dense and batched products.
     const CONFIGS: &'static [Self];
@@ -52,8 +51,8 @@ pub trait FragmentConfig: Copy + Debug + Eq + Send + Sync + 'static {
     /// The kernel's name.
     fn name(&self) -> &'static str;
 
-    /// The types of the weights and of what they are decoded to.
-    fn scheme(&self) -> Scheme;
+    /// The formats of weights and activations.
+    fn operands(&self) -> Operands;
 
     /// Its sizes.
     fn tile(&self) -> Tile;
@@ -89,8 +88,8 @@ macro_rules! fragment_config {
                 self.name
             }
 
-            fn scheme(&self) -> $crate::gemm::fragments::Scheme {
-                self.scheme
+            fn operands(&self) -> $crate::gemm::Operands {
+                self.operands()
             }
 
             fn tile(&self) -> $crate::gemm::fragments::Tile {
@@ -117,12 +116,6 @@ macro_rules! fragment_config {
         impl $Config {
             /// Order of a problem's tiles.
             pub const ORDER: $crate::gemm::TileOrder = $crate::gemm::TileOrder::TOKENS_INNERMOST;
-
-            /// Returns the formats of weights and activations.
-            pub const fn operands(&self) -> $crate::gemm::Operands {
-                let $crate::gemm::fragments::Scheme { format, operand } = self.scheme;
-                $crate::gemm::Operands { weights: format, activations: Some(operand) }
-            }
 
             /// Rows of the weights and tokens of a CTA's tile.
             pub const fn extents(&self) -> [u32; 2] {

@@ -12,8 +12,9 @@
 //! `quad` is a thread's index over four: four threads share their rows. Rows and columns
 //! past the matrix have code 0 and scale byte 0, whose product is 0.
 
-use super::Scheme;
 use super::word::PAIRS;
+use super::{Scheme, blocks};
+use crate::gemm::Operands;
 use crate::gemm::fold::{self, Folded, Lost};
 use crate::{HalfType, Operand};
 
@@ -38,11 +39,11 @@ pub const CHUNK_CODE_BYTES: u32 = CHUNK_ROWS * CHUNK_COLUMNS / 2;
 /// Blocks of 64 by 64 in a chunk along either dimension.
 pub const CHUNK_BLOCKS: u32 = CHUNK_ROWS / BLOCK_ROWS;
 
-/// Repacked weights of one matrix.
+/// Repacked weights of one matrix, decoded by a kernel or multiplied as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightLayout {
-    /// Format and operand.
-    pub scheme: Scheme,
+    /// Formats of the weights and of the activations that they are for.
+    pub operands: Operands,
     /// Rows of the matrix.
     pub rows: u32,
     /// Its columns, a multiple of the block.
@@ -60,15 +61,39 @@ impl WeightLayout {
         self.columns.div_ceil(CHUNK_COLUMNS)
     }
 
+    /// Bytes of a chunk.
+    pub const fn chunk_bytes(&self) -> u32 {
+        match Scheme::of(self.operands) {
+            Some(scheme) => scheme.chunk_bytes(),
+            None => blocks::chunk_bytes(self.operands.weights),
+        }
+    }
+
+    /// Makes a zeroed chunk, as [`Scheme::fill_chunk`] does. Returns the loss by folding.
+    pub fn fill_chunk(
+        &self,
+        chunk: &mut [u8],
+        code: impl Fn(u32, u32) -> u8,
+        scale: impl Fn(u32, u32) -> u8,
+    ) -> Lost {
+        match Scheme::of(self.operands) {
+            Some(scheme) => scheme.fill_chunk(chunk, code, scale),
+            None => {
+                blocks::fill_chunk(self.operands.weights, chunk, code, scale);
+                Lost::default()
+            }
+        }
+    }
+
     /// Bytes of the chunks of 128 rows, which are contiguous.
     pub const fn row_bytes(&self) -> u64 {
-        self.column_chunks() as u64 * self.scheme.chunk_bytes() as u64
+        self.column_chunks() as u64 * self.chunk_bytes() as u64
     }
 
     /// Returns the bytes of the matrix; `None` if they do not fit 64 bits.
     pub const fn bytes(&self) -> Option<u64> {
         let chunks = self.row_chunks() as u64 * self.column_chunks() as u64;
-        chunks.checked_mul(self.scheme.chunk_bytes() as u64)
+        chunks.checked_mul(self.chunk_bytes() as u64)
     }
 }
 
@@ -331,9 +356,9 @@ mod tests {
     fn sizes() {
         assert_eq!(Scheme::NVFP4_F16.chunk_bytes(), 9216);
         assert_eq!(Scheme::MXFP4_BF16.chunk_bytes(), 8704);
-        let layout = WeightLayout { scheme: Scheme::NVFP4_F16, rows: 7168, columns: 16384 };
+        let layout = WeightLayout { operands: Operands::NVFP4_F16, rows: 7168, columns: 16384 };
         assert_eq!(layout.bytes(), Some(56 * 128 * 9216));
-        let layout = WeightLayout { scheme: Scheme::NVFP4_F16, rows: 1, columns: 16 };
+        let layout = WeightLayout { operands: Operands::NVFP4_F16, rows: 1, columns: 16 };
         assert_eq!(layout.bytes(), Some(9216));
     }
 }

@@ -34,6 +34,11 @@ impl Scheme {
         }
     }
 
+    /// The formats of a product's weights and activations.
+    pub const fn operands(self) -> Operands {
+        Operands { weights: self.format, activations: Some(self.operand) }
+    }
+
     /// Whether it is `other`, in a constant.
     pub const fn is(self, other: Self) -> bool {
         const fn number(scheme: Scheme) -> u32 {

@@ -8,39 +8,22 @@ use crate::gemm::fragments::config::fragment_config;
 use crate::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS, PRODUCT_K,
 };
+pub use crate::gemm::fragments::warps::{
+    MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, SHARED_BYTES,
+    THREADS, WARPS,
+};
+use crate::gemm::fragments::warps::{MAX_REGISTERS, SM_REGISTERS, warp_config};
 use crate::gemm::fragments::{Scheme, Tile};
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
 use crate::gemm::{Operands, Problems, TileShape};
-use crate::{HalfType, Operand, WARP};
+use crate::{HalfType, Operand};
 
 /// Bytes of a token in a block of 64 columns: a row of the 128-byte swizzle.
 pub const TOKEN_BYTES: u32 = BLOCK_COLUMNS * HalfType::F16.float().bytes();
-/// Bytes of a copy.
-pub const PIECE_BYTES: u32 = 16;
-/// Warps of a CTA, and threads.
-pub const WARPS: u32 = 8;
-/// Threads of a CTA.
-pub const THREADS: u32 = WARPS * WARP;
-/// Rows of weights, tokens, and columns of K of one `mma.sync`.
-pub const MMA_ROWS: u32 = 16;
-/// Tokens of one `mma.sync`.
-pub const MMA_TOKENS: u32 = 8;
 /// Columns of K of one `mma.sync`.
 pub const MMA_K: u32 = PRODUCT_K;
-/// f32 sums of a thread in one `mma.sync`.
-pub const MMA_SUMS: usize = (MMA_ROWS * MMA_TOKENS / WARP) as usize;
-/// Registers of an SM, and the most that a thread can have.
-const SM_REGISTERS: u32 = 65536;
-const MAX_REGISTERS: u32 = 255;
-/// CTAs that a configuration may want on an SM.
-pub const MAX_BLOCKS: u32 = 2;
-/// Shared memory that a CTA has without a request, and the most that it can have on compute capabilities 8.6
-/// and 8.9, which have least.
-pub const SHARED_BYTES: u32 = 48 * 1024;
-/// The most shared memory of a CTA on compute capabilities 8.6 and 8.9.
-pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
 /// Most tokens, over those of one product, whose operands a warp loads at a time: more take registers that the sums do
 /// not leave.
 const MAX_PART: u32 = 4;
@@ -69,6 +52,11 @@ pub struct Sm80Config {
 }
 
 impl Sm80Config {
+    /// Returns the formats of weights and activations.
+    pub const fn operands(&self) -> Operands {
+        self.scheme.operands()
+    }
+
     /// The configuration of a row of the table: a tile's rows and tokens, CTAs that must fit an SM, warps
     /// along the rows, and blocks of a stage.
     const fn new(
@@ -91,30 +79,6 @@ impl Sm80Config {
         config
     }
 
-    /// Registers of a thread, with which [`min_blocks`](Self::min_blocks) CTAs fit.
-    pub const fn registers(&self) -> u32 {
-        let share = SM_REGISTERS / (self.min_blocks * THREADS);
-        if share < MAX_REGISTERS { share } else { MAX_REGISTERS }
-    }
-
-    /// Warps side by side along the tokens.
-    #[inline(always)]
-    pub const fn token_warps(&self) -> u32 {
-        WARPS / self.row_warps
-    }
-
-    /// Rows of weights of a warp, over those of one product.
-    #[inline(always)]
-    pub const fn warp_rows(&self) -> u32 {
-        self.rows / self.row_warps / MMA_ROWS
-    }
-
-    /// Tokens of a warp, over those of one product.
-    #[inline(always)]
-    pub const fn warp_tokens(&self) -> u32 {
-        self.tokens / self.token_warps() / MMA_TOKENS
-    }
-
     /// Tokens of a warp, over those of one product, whose operands are loaded at a time.
     #[inline(always)]
     pub const fn part_tokens(&self) -> u32 {
@@ -126,12 +90,6 @@ impl Sm80Config {
     #[inline(always)]
     pub const fn k_step(&self) -> u32 {
         self.blocks * BLOCK_COLUMNS
-    }
-
-    /// Chunks of 128 rows of a tile.
-    #[inline(always)]
-    pub const fn chunks(&self) -> u32 {
-        self.rows / CHUNK_ROWS
     }
 
     /// Bytes of a stage's codes.
@@ -191,60 +149,11 @@ impl Sm80Config {
         self.table_offset() + self.table_bytes()
     }
 
-    /// Returns [`shared_bytes`](Self::shared_bytes), however many CTAs an SM has.
-    pub const fn launch_shared_bytes(&self, _resident: u32) -> u32 {
-        self.shared_bytes()
-    }
-
-    /// Tokens whose sums are in shared memory at a time, over the stages: all, or the largest even part of
-    /// them that has room.
-    #[inline(always)]
-    pub const fn strip_tokens(&self) -> u32 {
-        let pitch = self.sum_pitch() * size_of::<f32>() as u32;
-        let mut tokens = self.tokens;
-        while tokens * pitch > self.table_offset() {
-            assert!(tokens.is_multiple_of(2 * MMA_TOKENS));
-            tokens /= 2;
-        }
-        tokens
-    }
-
-    /// Rows of `B` and tokens that a CTA computes at a time.
-    pub const fn work_shape(&self) -> TileShape {
-        TileShape { rows: self.rows, tokens: self.tokens }
-    }
-
-    /// Returns the division of a grouped product's tokens into tiles.
-    pub const fn tiling(&self) -> Tiling {
-        Tiling::of(self.tokens)
-    }
-
     /// f32 additions, one after the other, within `steps` K steps. An `mma.sync` adds eight products and the old
     /// sum at once, twice, truncating instead of rounding, which counts twice. Its products are truncated each,
     /// which counts if a sum has no others.
     pub const fn additions_in(&self, steps: u32) -> u32 {
         2 * steps * (self.k_step() / (MMA_K / 2)) + MMA_K
-    }
-
-    /// The largest cluster that splits K: none does. CTAs that share a tile's K meet in global memory.
-    pub const fn max_split(&self) -> u32 {
-        1
-    }
-
-    /// The sizes that a launch depends on.
-    pub const fn tile(&self) -> Tile {
-        Tile {
-            rows: self.rows,
-            tokens: self.tokens,
-            multicast: 1,
-            k_step: self.k_step(),
-            step_bytes: self.stage_bytes(),
-            partial_bytes: self.partial_bytes(),
-            min_blocks: self.min_blocks,
-            threads: THREADS,
-            stages: self.stages(),
-            tiling: self.tiling(),
-        }
     }
 }
 
@@ -294,6 +203,7 @@ macro_rules! config {
 }
 
 fragment_config!(Sm80Config);
+warp_config!(Sm80Config);
 configurations!($ sm80_gemm_configs, config, Sm80Config, "sm_80");
 
 const _: () = assert!(matches!(Operand::F16.half(), Some(half) if half.float().bytes() == 2));

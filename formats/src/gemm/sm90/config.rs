@@ -153,6 +153,11 @@ const fn messages_bytes(stages: u32) -> u32 {
 }
 
 impl Sm90Config {
+    /// Returns the formats of weights and activations.
+    pub const fn operands(&self) -> Operands {
+        self.scheme.operands()
+    }
+
     /// The configuration of a row of the table: a tile's rows and tokens, CTAs of a multicast, and CTAs that
     /// must fit an SM.
     const fn new(

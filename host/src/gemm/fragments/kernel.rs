@@ -2,7 +2,7 @@
 
 use fp4_formats::Operand;
 use fp4_formats::gemm::fragments::Tile;
-use fp4_formats::gemm::{Problem, ResultType, Tiles};
+use fp4_formats::gemm::{Operands, Problem, ResultType, Tiles};
 use fp4_formats::params::bytes;
 
 use super::{Fragments, order};
@@ -39,6 +39,7 @@ impl<C: Fragments> FragmentKernel<C> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
         let flags = self.sms as usize * C::MAX_BLOCKS as usize * size_of::<u32>();
         let made = match kind {
+            _ if self.takes_blocks() => Some([0; 2]),
             ActivationKind::Blocks { .. } => {
                 decoded::bytes_of_all(&self.problem, kind.operand()).map(|bytes| [bytes, 0])
             }
@@ -53,6 +54,12 @@ impl<C: Fragments> FragmentKernel<C> {
         WorkspaceParts::new(&self.problem, flags, made, sums)
     }
 
+    /// Whether activations are multiplied in blocks, as they are.
+    pub fn takes_blocks(&self) -> bool {
+        let Operands { weights: _, activations } = self.estimate.config.operands();
+        activations.is_none()
+    }
+
     /// The sizes that are counted with: of a grouped product, the expected ones.
     fn expected(&self) -> Problem {
         match self.groups {
@@ -63,9 +70,10 @@ impl<C: Fragments> FragmentKernel<C> {
 
     /// Whether activations in e4m3 are decoded before the product, because the tensor cores do not multiply them.
     pub fn decodes_bytes(&self, kind: ActivationKind) -> bool {
-        match (kind, self.estimate.config.scheme().operand) {
-            (ActivationKind::Fp8(_), Operand::Half(_)) => true,
-            (ActivationKind::Fp8(_), Operand::E4m3)
+        let Operands { weights: _, activations } = self.estimate.config.operands();
+        match (kind, activations) {
+            (ActivationKind::Fp8(_), Some(Operand::Half(_))) => true,
+            (ActivationKind::Fp8(_), Some(Operand::E4m3) | None)
             | (ActivationKind::Halves(_) | ActivationKind::Blocks { .. }, _) => false,
         }
     }
@@ -99,7 +107,7 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
         }
     }
 
-    /// Counts 16-bit, quantised or decoded activations and repacked weights, for the steps of all tiles.
+    /// Counts activations as they are multiplied, and repacked weights, for the steps of all tiles.
     fn reads(&self) -> Reads {
         let (config, problem) = (self.estimate.config, &self.expected());
         let (tile, tiles) = (config.tile(), config.tiles(problem));
@@ -119,11 +127,11 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
 
     fn weight_form(&self) -> WeightForm {
         let Problem { n, k, .. } = self.problem;
-        order::form::<C>(self.estimate.config.scheme(), [n, k])
+        order::form::<C>(self.estimate.config.operands(), [n, k])
     }
 
     fn decoded_scale(&self, kind: ActivationKind) -> f32 {
-        decoded::scale(kind)
+        if self.takes_blocks() { 1.0 } else { decoded::scale(kind) }
     }
 
     fn workspace_bytes(&self, kind: ActivationKind) -> Result<usize> {
@@ -132,6 +140,7 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
 
     fn before(&self, kind: ActivationKind, entries: Entries) -> Result<Vec<PlannedKernel>> {
         match kind {
+            _ if self.takes_blocks() => Ok(Vec::new()),
             ActivationKind::Halves(_) => Ok(Vec::new()),
             ActivationKind::Fp8(from) => {
                 let quantised = from.map(|input| fp8::steps(&self.problem, input, entries));
@@ -198,7 +207,9 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
                 ));
             }
         }
-        why.extend(made(kind, self.decodes_bytes(kind)));
+        if !self.takes_blocks() {
+            why.extend(made(kind, self.decodes_bytes(kind)));
+        }
         why
     }
 

@@ -3,7 +3,7 @@
 
 use fp4_formats::gemm::{Epilogue, EvenRuns, GroupedParams, Groups, NextWeights};
 use fp4_formats::params::bytes;
-use fp4_formats::{Divisor, Operand};
+use fp4_formats::{Divisor, Operand, ScaleLayout};
 
 use super::{FragmentKernel, Fragments, order};
 use crate::device::{LaunchSpec, Queue};
@@ -16,10 +16,13 @@ use crate::gemm::groups::GroupedRuns;
 
 /// The operands and results of a launch, as its parameters state them.
 pub(in crate::gemm) struct Placed {
-    /// Address of the activations that are multiplied.
+    /// Address of the activations that are multiplied; of blocks, of their codes.
     pub activations: u64,
     /// Bytes from one batch entry's activations to the next; 0 where all share them.
     pub activation_stride: u64,
+    /// Address of the scales of blocks that are multiplied as they are, their layout, and bytes from one batch
+    /// entry's to the next's; nothing for others.
+    pub blocks: Option<(u64, ScaleLayout, u64)>,
     /// Address of the repacked weights.
     pub weights: u64,
     /// Bytes from one batch entry's weights to the next; 0 where all share them.
@@ -105,7 +108,7 @@ impl<C: Fragments> FragmentKernel<C> {
         let &Launch { weights, mut epilogue, workspace, .. } = launch;
         let (parts, made) = (self.workspace(launch.kind)?, self.made(launch)?);
         let spacing = launch.strides.activations;
-        let mut scale_stride = 0;
+        let (mut scale_stride, mut blocks) = (0, None);
         let mut placed_bytes = |bytes: PlacedBytes| {
             let decoded = self.decodes_bytes(launch.kind);
             let bytes = if decoded { bytes.decoded(&self.problem, made[0]) } else { bytes };
@@ -115,8 +118,13 @@ impl<C: Fragments> FragmentKernel<C> {
         };
         let (activations, activation_stride) = match launch.activations {
             CheckedActivations::Halves(address) => (address, spacing.stride as u64),
+            CheckedActivations::Blocks { codes, scales, layout } if self.takes_blocks() => {
+                let stride = launch.strides.activation_scales.stride as u64;
+                blocks = Some((scales, layout, stride));
+                (codes, spacing.stride as u64)
+            }
             CheckedActivations::Blocks { .. } => {
-                let matrix = matrix_bytes(&self.problem, self.estimate.config.scheme().operand);
+                let matrix = matrix_bytes(&self.problem, launch.kind.operand());
                 (made[0], if spacing.stride == 0 { 0 } else { matrix })
             }
             CheckedActivations::ToFp8(_) => {
@@ -130,6 +138,7 @@ impl<C: Fragments> FragmentKernel<C> {
         let placed = Placed {
             activations,
             activation_stride,
+            blocks,
             weights: weights.address,
             weight_stride: if weights.batch == 1 { 0 } else { matrix },
             partials: workspace + parts.partials as u64,

@@ -1,5 +1,6 @@
-//! GEMM on tensor cores that take weights from registers: the kernel decodes weights to fragments; a launch before
-//! it decodes block-scaled activations, or quantises floats to e4m3.
+//! GEMM on tensor cores that take weights from registers: the kernel loads them as fragments, or decodes them to
+//! those; a launch before it decodes block-scaled activations that are not multiplied as they are, or quantises
+//! floats to e4m3.
 //!
 //! | file | topic |
 //! | --- | --- |
@@ -17,14 +18,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use fp4_formats::gemm::fold::Lost;
-use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::{GroupedParams, NextWeights, Problem, Split};
+use fp4_formats::gemm::{GroupedParams, NextWeights, Operands, Problem, Split};
 use fp4_formats::params::Block;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
 
 use super::candidate::Request;
-use super::check::{check_unsplit, operands};
+use super::check::{check_unsplit, multiplied, operands};
 use super::family::{Family, Kernel};
 use super::form::{BlockRows, PlacedWeights};
 use super::groups::{GroupRequest, GroupedRuns};
@@ -61,20 +61,12 @@ pub(super) trait Fragments: Costs {
 /// The family of tensor cores with the configurations `C`.
 pub(super) struct FragmentFamily<C>(pub PhantomData<C>);
 
-/// Checks that there are kernels for the formats, and returns the scheme of the weights.
-///
-/// # Errors
-/// [`Error::Shape`].
-fn scheme<C: Fragments>(format: Format, kind: ActivationKind) -> Result<Scheme> {
-    let operands = operands(C::TENSOR, format, kind)?;
-    let blocks =
-        || Error::shape("type of activations", "multiplied by these tensor cores", kind.name());
-    Scheme::of(operands).ok_or_else(blocks)
-}
-
-/// The names of a scheme's kernels in `table`.
-fn names<C: Fragments>(table: &'static [C], scheme: Scheme) -> impl Iterator<Item = &'static str> {
-    estimate::of(table, scheme).map(C::name)
+/// The names of a pair of formats' kernels in `table`.
+fn names<C: Fragments>(
+    table: &'static [C],
+    operands: Operands,
+) -> impl Iterator<Item = &'static str> {
+    estimate::of(table, operands).map(C::name)
 }
 
 /// Leaves the estimates whose CTAs get their shared memory on a machine.
@@ -108,10 +100,10 @@ fn cheapest_first<C: Fragments>(
 impl<C: Fragments> Family for FragmentFamily<C> {
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
-        let scheme = scheme::<C>(asked.format, asked.activations)?;
-        request.check_kernel(names(C::CONFIGS, scheme))?;
+        let operands = operands(C::TENSOR, asked.format, asked.activations)?;
+        request.check_kernel(names(C::CONFIGS, operands))?;
         let may_be = |config: &C| request.may_be(config.name());
-        let splits = estimate::of(C::CONFIGS, scheme).filter(|config| may_be(config));
+        let splits = estimate::of(C::CONFIGS, operands).filter(|config| may_be(config));
         let splits = splits.map(|config| config.max_split().min(config.tile().steps(problem)));
         let most = splits.max().unwrap_or(1);
         if let Some(split @ Split::Cluster(ctas)) = overrides.split
@@ -124,7 +116,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             return Err(Error::shape("split of K", required, split));
         }
         let sms = machine.sms.max(1);
-        let found = estimate::candidates(scheme, problem, sms, asked.output.planned())
+        let found = estimate::candidates(operands, problem, sms, asked.output.planned())
             .filter(|found| may_be(found.config))
             .filter(|found| overrides.split.is_none_or(|split| split == found.split))
             .collect();
@@ -144,8 +136,8 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         groups: &GroupRequest,
     ) -> Result<Vec<Arc<dyn Kernel>>> {
         let &Request { problem, asked, machine, overrides } = request;
-        let scheme = scheme::<C>(asked.format, asked.activations)?;
-        request.check_kernel(names(C::GROUPED, scheme))?;
+        let operands = operands(C::TENSOR, asked.format, asked.activations)?;
+        request.check_kernel(names(C::GROUPED, operands))?;
         if let Some(split) = overrides.split
             && split != Split::StreamK
         {
@@ -153,10 +145,11 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         }
         let sms = machine.sms.max(1);
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..problem };
-        let found: Vec<_> = estimate::grouped::<C>(scheme, &expected, sms, asked.output.planned())
-            .filter(|found| request.may_be(found.config.name()))
-            .map(|found| Estimate { split: Split::StreamK, ..found })
-            .collect();
+        let found: Vec<_> =
+            estimate::grouped::<C>(operands, &expected, sms, asked.output.planned())
+                .filter(|found| request.may_be(found.config.name()))
+                .map(|found| Estimate { split: Split::StreamK, ..found })
+                .collect();
         let found = fitting(found, machine)?;
         for Estimate { config, ctas, .. } in &found {
             let tile = config.tile();
@@ -181,11 +174,11 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
         let kernel = |request: &Request<'_>| {
             let &Request { problem, asked, machine, overrides } = request;
-            let scheme = scheme::<C>(asked.format, asked.activations)?;
-            request.check_kernel(names(C::MIXED, scheme))?;
+            let operands = operands(C::TENSOR, asked.format, asked.activations)?;
+            request.check_kernel(names(C::MIXED, operands))?;
             check_unsplit(overrides)?;
             let sms = machine.sms.max(1);
-            let found = estimate::mixed::<C>(scheme, &problem, sms, asked.output.planned());
+            let found = estimate::mixed::<C>(operands, &problem, sms, asked.output.planned());
             let estimate = fitting(Vec::from_iter(found), machine)?.pop().ok_or_else(|| {
                 Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
             })?;
@@ -196,9 +189,8 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
-        let scheme = scheme::<C>(format, kind).ok();
-        let configs = scheme.into_iter().flat_map(|scheme| estimate::of(C::CONFIGS, scheme));
-        configs.map(|config| config.tile().tokens as usize).collect()
+        let operands = multiplied(C::TENSOR, format, kind);
+        estimate::of(C::CONFIGS, operands).map(|config| config.tile().tokens as usize).collect()
     }
 
     fn weight_form(
@@ -207,7 +199,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         kind: ActivationKind,
         sizes: [u32; 2],
     ) -> Result<WeightForm> {
-        Ok(order::form::<C>(scheme::<C>(format, kind)?, sizes))
+        Ok(order::form::<C>(operands(C::TENSOR, format, kind)?, sizes))
     }
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
@@ -219,7 +211,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             return NextWeights::NONE;
         }
         let layout = order::layout(&weights.form);
-        let most = C::NEXT_CHUNKS * layout.scheme.chunk_bytes();
+        let most = C::NEXT_CHUNKS * layout.chunk_bytes();
         let bytes = layout.row_bytes().min(u64::from(most));
         NextWeights {
             weights: weights.address,

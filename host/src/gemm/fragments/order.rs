@@ -1,8 +1,9 @@
-//! Weights in the order of the A fragments of 16-bit products, and of e4m3.
+//! Weights in the order of the A fragments of products.
 
+use fp4_formats::gemm::Operands;
 use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::fragments::WeightLayout;
 use fp4_formats::gemm::fragments::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
-use fp4_formats::gemm::fragments::{Scheme, WeightLayout};
 use fp4_formats::pack;
 use rayon::prelude::*;
 
@@ -10,19 +11,17 @@ use super::Fragments;
 use crate::gemm::WeightForm;
 use crate::gemm::form::BlockRows;
 
-/// The weights of `rows` by `columns` that the kernels of `C` take for a scheme.
-pub(super) fn form<C: Fragments>(scheme: Scheme, [rows, columns]: [u32; 2]) -> WeightForm {
-    let Scheme { format, operand } = scheme;
-    let (tensor, activations) = (C::TENSOR, Some(operand));
+/// The weights of `rows` by `columns` that the kernels of `C` take for a pair of formats.
+pub(super) fn form<C: Fragments>(operands: Operands, [rows, columns]: [u32; 2]) -> WeightForm {
+    let Operands { weights: format, activations } = operands;
+    let tensor = C::TENSOR;
     WeightForm { tensor, format, activations, rows, columns, gated: None }
 }
 
 /// The layout of a matrix in an order of fragments.
 pub(super) fn layout(form: &WeightForm) -> WeightLayout {
     let &WeightForm { format, activations, rows, columns, .. } = form;
-    // Every order that `weight_form` makes names the activations.
-    let operand = activations.unwrap_or(Scheme::NVFP4_F16.operand);
-    WeightLayout { scheme: Scheme { format, operand }, rows, columns }
+    WeightLayout { operands: Operands { weights: format, activations }, rows, columns }
 }
 
 /// Bytes of `batch` matrices; `None` where they cannot be counted.
@@ -34,21 +33,21 @@ pub(super) fn bytes(form: &WeightForm, batch: usize) -> Option<usize> {
 /// changed of them.
 pub(super) fn repack(form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Lost {
     let layout = layout(form);
-    let chunks = bytes.par_chunks_exact_mut(layout.scheme.chunk_bytes() as usize);
+    let chunks = bytes.par_chunks_exact_mut(layout.chunk_bytes() as usize);
     let across = layout.column_chunks() as usize;
     let down = layout.row_chunks() as usize;
     let lost = chunks.enumerate().map(|(index, chunk)| {
         let (row_chunk, column_chunk) = (index / across, index % across);
         let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
         let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
-        fill(layout.scheme, chunk, weights, batch, corner)
+        fill(&layout, chunk, weights, batch, corner)
     });
     lost.reduce(Lost::default, Lost::and)
 }
 
 /// Makes one chunk, whose first row and column are `corner`.
 fn fill(
-    scheme: Scheme,
+    layout: &WeightLayout,
     chunk: &mut [u8],
     weights: &dyn BlockRows,
     batch: usize,
@@ -75,5 +74,5 @@ fn fill(
         }
         weights.scale_byte(batch, row, index)
     };
-    scheme.fill_chunk(chunk, code, scale)
+    layout.fill_chunk(chunk, code, scale)
 }

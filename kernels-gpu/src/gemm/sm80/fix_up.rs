@@ -3,10 +3,10 @@
 
 use cuda_std::{thread, warp};
 
-use super::main_loop::Sums;
-use super::{Cta, Sm80};
+use crate::gemm::cta::Cta;
 use crate::gemm::fix_up::{self, Contributors};
 use crate::gemm::flags;
+use crate::gemm::warps::{Sums, Warps};
 use crate::gemm::work::WorkList;
 
 /// Vectors that a thread has in flight.
@@ -17,8 +17,8 @@ const BATCH: usize = 8;
 /// # Safety
 /// All threads of the CTA call this, converged.
 #[inline(always)]
-pub unsafe fn send<L: WorkList, const ROWS: usize, const TOKENS: usize>(
-    own: &Cta<'_, L>,
+pub unsafe fn send<T: Warps, L: WorkList, const ROWS: usize, const TOKENS: usize>(
+    own: &Cta<'_, T, L>,
     sums: &Sums<ROWS, TOKENS>,
 ) {
     let cta = thread::block_idx_x();
@@ -26,7 +26,7 @@ pub unsafe fn send<L: WorkList, const ROWS: usize, const TOKENS: usize>(
     for m in 0..ROWS {
         for n in 0..TOKENS {
             // SAFETY: inside the CTA's partial sums.
-            unsafe { fix_up::send::<Sm80>(to, (m * TOKENS + n) as u32, sums[m][n]) };
+            unsafe { fix_up::send::<T>(to, (m * TOKENS + n) as u32, sums[m][n]) };
         }
     }
     // SAFETY: all threads are here; the flag is this CTA's.
@@ -45,8 +45,8 @@ pub unsafe fn send<L: WorkList, const ROWS: usize, const TOKENS: usize>(
 /// # Safety
 /// As [`send`]; each of those CTAs sends its partial sums.
 #[inline(always)]
-pub unsafe fn add_partials<L: WorkList, const ROWS: usize, const TOKENS: usize>(
-    own: &Cta<'_, L>,
+pub unsafe fn add_partials<T: Warps, L: WorkList, const ROWS: usize, const TOKENS: usize>(
+    own: &Cta<'_, T, L>,
     first: u32,
     sums: &mut Sums<ROWS, TOKENS>,
 ) {

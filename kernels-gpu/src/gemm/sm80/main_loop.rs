@@ -31,7 +31,7 @@
 //! ```
 
 use cuda_std::ptx::{barrier, cp_async, marker, memory, mma};
-use cuda_std::{thread, warp};
+use cuda_std::warp;
 use fp4_formats::gemm::Item;
 use fp4_formats::gemm::fragments::word::Multipliers;
 use fp4_formats::gemm::sm80::config::{MMA_SUMS, MMA_TOKENS, PIECE_BYTES, TOKEN_BYTES};
@@ -42,10 +42,9 @@ use super::memory::Memory;
 use super::places::{Places, Rows};
 use super::{Cta, Kernel};
 use crate::gemm::decoded::{Decoded, STEPS, Scales};
+use crate::gemm::warps::{Sums, meet};
 use crate::gemm::work::WorkList;
-
-/// A thread's sums: of its warp's 16 rows by eight tokens each.
-pub type Sums<const ROWS: usize, const TOKENS: usize> = [[[f32; MMA_SUMS]; TOKENS]; ROWS];
+use crate::pipeline;
 
 /// The unit beside which copies start: behind the barrier there are products first.
 const COPIES: usize = 1;
@@ -74,6 +73,7 @@ pub unsafe fn sum_item<
     let mut sources = Sources::new(cta, tile, item);
     // SAFETY: the stages are free.
     unsafe { sources.copy_weights(0) };
+    pipeline::follow_stream();
     for stage in 0..=AHEAD {
         // SAFETY: the stages are free.
         unsafe { sources.copy(stage, stage + 1) };
@@ -145,19 +145,6 @@ impl<const AHEAD: u32> Stages<AHEAD> {
     fn advance(&mut self) {
         (self.free, self.read) = (self.read, self.next());
         (self.free_weights, self.weights) = (self.weights, self.next_weights());
-    }
-}
-
-/// Waits for all threads of the CTA.
-///
-/// # Safety
-/// All of them reach such a call.
-#[inline(always)]
-unsafe fn meet() {
-    // SAFETY: the caller's.
-    unsafe {
-        warp::sync();
-        thread::sync_threads();
     }
 }
 

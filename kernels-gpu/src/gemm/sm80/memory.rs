@@ -4,7 +4,7 @@ use cuda_std::ptx::memory;
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::sm80::config::{MMA_ROWS, MMA_TOKENS, Sm80Config};
 
-use super::main_loop::Sums;
+use crate::gemm::warps::Sums;
 
 /// Shared addresses of a CTA.
 #[derive(Clone, Copy)]

@@ -51,11 +51,11 @@
 
 mod copy;
 mod entries;
-mod fix_up;
+pub mod fix_up;
 mod main_loop;
 mod memory;
 mod places;
-mod tile;
+pub mod tile;
 
 use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::groups::Tiling;
@@ -68,8 +68,9 @@ use super::cta::{self, Head, Target};
 use super::decoded::{Decoded, Weights};
 use super::store::{self, Share, Staged};
 use super::walk::{OwnRun, Walk};
+use super::warps::{Sums, Warps};
 use super::work::WorkList;
-use main_loop::Sums;
+use crate::pipeline;
 use memory::Memory;
 
 /// sm_80's kernels.
@@ -156,6 +157,13 @@ impl Staged for Sm80 {
     }
 }
 
+impl Warps for Sm80 {
+    #[inline(always)]
+    fn tokens(config: &Sm80Config) -> u32 {
+        config.tokens
+    }
+}
+
 /// Context of every role, on sm_80.
 type Cta<'a, L> = cta::Cta<'a, Sm80, L>;
 
@@ -195,7 +203,9 @@ unsafe fn gemm<
     let unit = const { (1u32 << <K::Weights as Weights>::SCHEME.unit_log2()) as f32 };
     let memory = Memory { base: shared::dynamic::<128>(), config };
     let cta = &Cta::new(config, params, list, memory, 0);
+    L::release();
     if L::GROUPED {
+        pipeline::follow_stream();
         // SAFETY: the first warp is whole; all threads of the CTA meet behind it.
         unsafe {
             if thread::thread_idx_x() < warp::LANES {

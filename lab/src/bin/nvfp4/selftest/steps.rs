@@ -78,7 +78,10 @@ fn activations(operand: Operand) -> ActivationInput {
 fn splits(tensor: TensorFamily, kernel: &Kernel) -> Vec<Split> {
     match (tensor, kernel.problems) {
         (TensorFamily::Tcgen05, _) => sm100::config::named(kernel.name).splits().collect(),
-        (TensorFamily::MmaSync | TensorFamily::Wgmma, Problems::Grouped | Problems::Mixed) => {
+        (
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma,
+            Problems::Grouped | Problems::Mixed,
+        ) => {
             vec![Split::StreamK]
         }
         (TensorFamily::Wgmma, Problems::Uniform)
@@ -86,7 +89,10 @@ fn splits(tensor: TensorFamily, kernel: &Kernel) -> Vec<Split> {
         {
             vec![Split::None, Split::Cluster(2), Split::StreamK]
         }
-        (TensorFamily::MmaSync | TensorFamily::Wgmma, Problems::Uniform) => {
+        (
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled | TensorFamily::Wgmma,
+            Problems::Uniform,
+        ) => {
             vec![Split::None, Split::StreamK]
         }
     }
@@ -231,6 +237,10 @@ fn first(arch: Arch, configs: &[Config]) -> Vec<Check> {
         TensorFamily::MmaSync => (
             &["gemm_sm80_nvfp4_f16_128x8", "gemm_sm80_nvfp4_f16_128x128"],
             "gemm_sm80_nvfp4_f16_128x64",
+        ),
+        TensorFamily::MmaSyncScaled => (
+            &["gemm_sm120_nvfp4_128x8", "gemm_sm80_nvfp4_f16_128x8", "gemm_sm120_nvfp4_128x128"],
+            "gemm_sm120_nvfp4_128x64",
         ),
         TensorFamily::Wgmma => (
             &["gemm_sm90_nvfp4_f16_128x8", "gemm_sm90_nvfp4_f16_128x64_multicast2"],

@@ -1,0 +1,242 @@
+//! Tile configurations of the sm_120f kernels, and the sizes that follow from them.
+//!
+//! A CTA of eight warps computes tiles of `rows` rows of `B` by `tokens` tokens, or parts of them along K.
+//! All warps copy and multiply. The [work list](crate::gemm::work) says which CTA computes which part.
+
+use crate::gemm::fragments::Tile;
+use crate::gemm::fragments::blocks::{self, PRODUCT_COLUMNS, PRODUCTS, WORD_BYTES, row_words};
+use crate::gemm::fragments::config::fragment_config;
+use crate::gemm::fragments::repack::{CHUNK_CODE_BYTES, CHUNK_COLUMNS, CHUNK_ROWS};
+pub use crate::gemm::fragments::warps::{
+    MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, SHARED_BYTES,
+    THREADS, WARPS,
+};
+use crate::gemm::fragments::warps::{MAX_REGISTERS, SM_REGISTERS, warp_config};
+use crate::gemm::groups::Tiling;
+use crate::gemm::operands::operands;
+use crate::gemm::table::{configurations, problems};
+use crate::gemm::{Operands, Problems, TileShape};
+use crate::quantize::Format;
+
+/// Bytes of a token's codes in a stage.
+pub const TOKEN_BYTES: u32 = CHUNK_COLUMNS / 2;
+/// Lanes whose words of scales a product chooses from, for eight tokens: their scales are in one of four.
+pub const LANE_CHOICES: u32 = 4;
+/// Products along K that f32 sums may be truncated between: not documented; the fewest that it may be.
+const SUMMED_AT_ONCE: u32 = 16;
+/// More stages than this are no faster.
+const MAX_STAGES: u32 = 8;
+
+/// The constants that one kernel was compiled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sm120Config {
+    /// Entry name in the PTX module.
+    pub name: &'static str,
+    /// Format of weights and activations.
+    pub format: Format,
+    /// Weight rows of a tile, a multiple of [`CHUNK_ROWS`].
+    pub rows: u32,
+    /// Tokens of a tile.
+    pub tokens: u32,
+    /// CTAs that must fit an SM together.
+    pub min_blocks: u32,
+    /// Warps side by side along the rows; the others along the tokens.
+    pub row_warps: u32,
+    /// The sizes that the problems of a launch share.
+    pub problems: Problems,
+}
+
+impl Sm120Config {
+    /// The configuration of a row of the table: a tile's rows and tokens, CTAs that must fit an SM, and warps
+    /// along the rows.
+    const fn new(
+        name: &'static str,
+        operands: Operands,
+        problems: Problems,
+        [rows, tokens, min_blocks, row_warps]: [u32; 4],
+    ) -> Self {
+        let Operands { weights: format, activations: None } = operands else {
+            panic!("block-scaled products are of blocks");
+        };
+        let config = Self { name, format, rows, tokens, min_blocks, row_warps, problems };
+        assert!(rows.is_multiple_of(CHUNK_ROWS) && WARPS.is_multiple_of(row_warps));
+        assert!(rows.is_multiple_of(row_warps * MMA_ROWS));
+        assert!(tokens.is_multiple_of(config.token_warps() * MMA_TOKENS));
+        // A warp begins with the first of the tokens whose scales a lane loads at once.
+        assert!(row_warps == WARPS || config.warp_tokens().is_multiple_of(config.scale_eights()));
+        // Each thread brings a word of a token's scales at most.
+        assert!(tokens * row_words(format) <= THREADS);
+        config
+    }
+
+    /// Returns the formats of weights and activations.
+    pub const fn operands(&self) -> Operands {
+        Operands { weights: self.format, activations: None }
+    }
+
+    /// Columns of K that a stage of the pipeline holds: those of a chunk of weights.
+    #[inline(always)]
+    pub const fn k_step(&self) -> u32 {
+        CHUNK_COLUMNS
+    }
+
+    /// Tokens, over those of one product, whose scales the lanes of a warp load at once, a word each.
+    #[inline(always)]
+    pub const fn scale_eights(&self) -> u32 {
+        LANE_CHOICES / row_words(self.format)
+    }
+
+    /// Bytes of a chunk of weights.
+    #[inline(always)]
+    pub const fn chunk_bytes(&self) -> u32 {
+        blocks::chunk_bytes(self.format)
+    }
+
+    /// Bytes of a stage's codes of tokens.
+    #[inline(always)]
+    pub const fn token_bytes(&self) -> u32 {
+        self.tokens * TOKEN_BYTES
+    }
+
+    /// Bytes of a stage's scales of tokens, of which there are whole words for all lanes.
+    #[inline(always)]
+    pub const fn token_scale_bytes(&self) -> u32 {
+        let eights = (self.tokens / MMA_TOKENS).next_multiple_of(self.scale_eights());
+        eights * MMA_TOKENS * row_words(self.format) * WORD_BYTES
+    }
+
+    /// Offset in a stage of the tokens' scales, behind their codes.
+    #[inline(always)]
+    pub const fn token_scales_offset(&self) -> u32 {
+        self.token_bytes()
+    }
+
+    /// Offset in a stage of the weights, chunk by chunk, behind the tokens' scales.
+    #[inline(always)]
+    pub const fn weights_offset(&self) -> u32 {
+        self.token_scales_offset() + self.token_scale_bytes()
+    }
+
+    /// Bytes of a stage's weights.
+    #[inline(always)]
+    pub const fn weight_bytes(&self) -> u32 {
+        self.chunks() * self.chunk_bytes()
+    }
+
+    /// Bytes of a stage.
+    #[inline(always)]
+    pub const fn stage_bytes(&self) -> u32 {
+        self.weights_offset() + self.weight_bytes()
+    }
+
+    /// Stages: as many as fit what a CTA has without a request if two CTAs have an SM, otherwise as many as fit
+    /// the most.
+    #[inline(always)]
+    pub const fn stages(&self) -> u32 {
+        let budget = if self.min_blocks > 1 { SHARED_BYTES } else { MAX_SHARED_BYTES };
+        let fit = (budget - self.table_bytes()) / self.stage_bytes();
+        if fit < MAX_STAGES { fit } else { MAX_STAGES }
+    }
+
+    /// Offset in shared memory of the table of groups or products, behind the stages.
+    #[inline(always)]
+    pub const fn table_offset(&self) -> u32 {
+        self.stages() * self.stage_bytes()
+    }
+
+    /// Dynamic shared memory of a CTA, bytes.
+    #[inline(always)]
+    pub const fn shared_bytes(&self) -> u32 {
+        self.table_offset() + self.table_bytes()
+    }
+
+    /// f32 additions, one after the other, within `steps` K steps. How a block-scaled product adds is not
+    /// documented: here as 16 of its products and the old sum at once, truncating instead of rounding, which counts
+    /// twice, and with each product truncated, which counts if a sum has no others.
+    pub const fn additions_in(&self, steps: u32) -> u32 {
+        2 * steps * (CHUNK_COLUMNS / SUMMED_AT_ONCE) + PRODUCT_COLUMNS
+    }
+}
+
+/// The table of the sm_120f kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
+///
+/// A row says its tile in rows by tokens, the CTAs that an SM has, the warps along the rows, and which problems it
+/// has kernels for.
+///
+/// | tiles | for |
+/// |---|---|
+/// | 128 x 8, 128 x 16, 128 x 32 | decoding: two CTAs per SM copy while the other stores |
+/// | 128 x 64 | some tens of tokens; with a table of groups, two CTAs would have too few stages |
+/// | 128 x 128 | prompts of some hundred tokens, where larger tiles would be too few |
+/// | 256 x 128 | many tokens: fewest bytes from L2 for a product |
+#[macro_export]
+macro_rules! sm120f_gemm_configs {
+    ($with:ident) => {
+        $crate::gemm_kernels! {
+            $with gemm_sm120:
+            [nvfp4 mxfp4] {
+                (128 x 8) (2 per SM, 8 along rows) uniform grouped;
+                (128 x 16) (2 per SM, 8 along rows) uniform grouped;
+                (128 x 32) (2 per SM, 8 along rows) uniform grouped;
+                (128 x 64) (2 per SM, 8 along rows) uniform;
+                (128 x 64) (1 per SM, 8 along rows) grouped mixed;
+                (128 x 128) (1 per SM, 4 along rows) uniform grouped;
+                (256 x 128) (1 per SM, 8 along rows) uniform grouped;
+            }
+        }
+    };
+}
+
+/// The configuration of a kernel of the table.
+macro_rules! config {
+    ([$($name:tt)+] $types:ident $problems:ident ($rows:literal x $tokens:literal)
+     ($ctas:literal per SM, $row_warps:literal along rows)) => {
+        Sm120Config::new(
+            concat!($(stringify!($name)),+),
+            operands!($types),
+            problems!($problems),
+            [$rows, $tokens, $ctas, $row_warps],
+        )
+    };
+}
+
+fragment_config!(Sm120Config);
+warp_config!(Sm120Config);
+configurations!($ sm120f_gemm_configs, config, Sm120Config, "sm_120f");
+
+const _: () = assert!(PRODUCTS == 2 && CHUNK_CODE_BYTES.is_multiple_of(PIECE_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gemm::fragments::config::no_bank_twice;
+
+    /// Shared memory of an SM that its CTAs have, and what the system reserves per CTA.
+    const SM_SHARED_BYTES: u32 = 100 * 1024;
+    const SYSTEM_SHARED_BYTES: u32 = 1024;
+
+    #[test]
+    fn tiles_fit_an_sm() {
+        for config in all() {
+            let (name, bytes) = (config.name, config.shared_bytes());
+            assert!(bytes <= MAX_SHARED_BYTES, "{name}: {bytes}");
+            let all = config.min_blocks * (bytes + SYSTEM_SHARED_BYTES);
+            assert!(all <= SM_SHARED_BYTES, "{name}: {all}");
+            assert!(config.min_blocks == 1 || bytes <= SHARED_BYTES, "{name}: {bytes}");
+            assert!(config.min_blocks <= MAX_BLOCKS, "{name}");
+            assert!(config.stages() >= 3, "{name}: {} stages", config.stages());
+            let strip = config.strip_tokens() * config.sum_pitch() * 4;
+            assert!(strip <= config.table_offset(), "{name}: {strip}");
+            assert!(config.tokens.is_multiple_of(config.strip_tokens()), "{name}");
+            assert!(config.weights_offset().is_multiple_of(128), "{name}");
+            assert!(config.stage_bytes().is_multiple_of(128), "{name}");
+            let registers = config.registers() * THREADS * config.min_blocks;
+            assert!(registers <= SM_REGISTERS, "{name}: {registers}");
+        }
+    }
+
+    #[test]
+    fn sums_meet_no_bank_twice() {
+        all().for_each(|config| no_bank_twice(config.name, config.sum_pitch()));
+    }
+}

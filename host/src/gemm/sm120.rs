@@ -1,0 +1,131 @@
+//! GEMM on sm_120f: block-scaled products by `mma.sync` for activations in blocks, and sm_80's kernels for others.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use fp4_formats::gemm::NextWeights;
+use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::sm80::Sm80Config;
+use fp4_formats::gemm::sm120::{Sm120Config, Sm120GroupedParams, Sm120Params};
+use fp4_formats::layout::TILE_BLOCKS;
+use fp4_formats::quantize::Format;
+use fp4_formats::{ScaleLayout, TensorFamily};
+
+use super::candidate::Request;
+use super::family::{Family, Kernel};
+use super::form::{BlockRows, PlacedWeights};
+use super::fragments::{FragmentFamily, FragmentKernel, Fragments, Placed};
+use super::groups::GroupRequest;
+use super::{ActivationKind, WeightForm};
+use crate::device::Device;
+use crate::error::Result;
+
+/// The kernels of sm_120f. Repacked weights beside 16-bit activations are those of [`TensorFamily::MmaSync`], whose
+/// family has all that follows from their order.
+pub(super) struct Sm120;
+
+/// The kernels that take activations in blocks, and those that take others.
+const BLOCKS: FragmentFamily<Sm120Config> = FragmentFamily(PhantomData);
+const OTHERS: FragmentFamily<Sm80Config> = FragmentFamily(PhantomData);
+
+/// The kernels that take activations of `kind`.
+fn of_kind(kind: ActivationKind) -> &'static dyn Family {
+    match kind {
+        ActivationKind::Blocks { .. } => &BLOCKS,
+        ActivationKind::Halves(_) | ActivationKind::Fp8(_) => &OTHERS,
+    }
+}
+
+impl Family for Sm120 {
+    fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
+        of_kind(request.asked.activations).candidates(request)
+    }
+
+    fn grouped(
+        &self,
+        request: &Request<'_>,
+        groups: &GroupRequest,
+    ) -> Result<Vec<Arc<dyn Kernel>>> {
+        of_kind(request.asked.activations).grouped(request, groups)
+    }
+
+    fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
+        // All products of a launch have activations of one kind.
+        let Some(first) = requests.first() else { return Ok(Vec::new()) };
+        of_kind(first.asked.activations).mixed(requests)
+    }
+
+    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
+        of_kind(kind).token_tiles(format, kind)
+    }
+
+    fn weight_form(
+        &self,
+        format: Format,
+        kind: ActivationKind,
+        sizes: [u32; 2],
+    ) -> Result<WeightForm> {
+        of_kind(kind).weight_form(format, kind, sizes)
+    }
+
+    fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
+        BLOCKS.weight_bytes(form, batch)
+    }
+
+    fn repack(&self, form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Result<Lost> {
+        BLOCKS.repack(form, weights, bytes)
+    }
+
+    fn next_weights(&self, weights: PlacedWeights) -> NextWeights {
+        BLOCKS.next_weights(weights)
+    }
+}
+
+impl Fragments for Sm120Config {
+    const TENSOR: TensorFamily = TensorFamily::MmaSyncScaled;
+    const NEXT_CHUNKS: u32 = 0;
+    type Params = Sm120Params;
+    type GroupedParams = Sm120GroupedParams;
+
+    fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm120Params> {
+        // No kernel takes e4m3, whose tokens alone have scales.
+        let Placed {
+            activations,
+            activation_stride,
+            blocks,
+            weights,
+            weight_stride,
+            partials,
+            flags,
+            epilogue,
+            scale_stride: _,
+        } = placed;
+        // The kernels take blocks alone, which always have scales.
+        let (scales, layout, scale_stride) = blocks.unwrap_or((0, ScaleLayout::Linear, 0));
+        let in_row = u64::from(kernel.problem.k / kernel.estimate.config.format.block());
+        let aligned = |value: u64| value.is_multiple_of(TILE_BLOCKS as u64);
+        let rows_aligned = match layout {
+            ScaleLayout::Linear => aligned(in_row),
+            ScaleLayout::Blocked128x4 => true,
+        };
+        let whole_words = rows_aligned && aligned(scales) && aligned(scale_stride);
+        Ok(Sm120Params {
+            activations,
+            activation_stride,
+            scales,
+            scale_stride,
+            weights,
+            weight_stride,
+            partials,
+            flags,
+            epilogue,
+            problem: kernel.problem,
+            schedule: kernel.estimate.schedule,
+            plain: u32::from(epilogue.is_plain()),
+            blocked: u32::from(layout == ScaleLayout::Blocked128x4),
+            whole_words: u32::from(whole_words),
+            reserved: 0,
+            walk: kernel.tiles().counts.walk,
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! The kernels of sm_120f for block-scaled products, on the emulated RTX 5090, against the f64 oracle.
+
+use fp4_formats::gemm::{Split, sm120};
+use fp4_formats::quantize::Format;
+use fp4_formats::{FloatType, ScaleLayout};
+use nvfp4::device::Kernels;
+use nvfp4::gemm::GemmOverrides;
+use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, Case, LINEAR, RESULTS};
+use nvfp4_tests::{SCHEDULES, emulated_on};
+use ptx_emu::{Gpu, Schedule};
+
+use super::{dual, grouped, mixed};
+
+/// The machine with its kernels, under each schedule.
+fn machines() -> [Kernels; SCHEDULES.len()] {
+    SCHEDULES.map(|schedule| emulated_on(Gpu::rtx5090(), schedule))
+}
+
+/// A machine of so few SMs that each CTA has several tiles, and many CTAs have one.
+fn few_sms(sms: u32, schedule: Schedule) -> Kernels {
+    emulated_on(Gpu { sms, ..Gpu::rtx5090() }, schedule)
+}
+
+/// Activations in blocks, whose scales have either layout.
+fn activations(index: usize) -> ActivationType {
+    [LINEAR, BLOCKED][index % 2]
+}
+
+/// A K whose rows are at 16-byte boundaries or, of NVFP4, at 8-byte ones; and whose scales fill no word.
+fn columns(format: Format, index: usize, steps: usize) -> usize {
+    let last = match format {
+        Format::Nvfp4 => [16, 32, 48, 112][index % 4],
+        Format::Mxfp4 => [32, 64, 96][index % 3],
+    };
+    128 * steps + last
+}
+
+/// Every configuration on a shape that fills no tile, alone and divided evenly, under all schedules: either layout
+/// of scales, every result, vectors, batches with shared weights.
+#[test]
+fn every_configuration() {
+    for (i, kernels) in machines().iter().enumerate() {
+        for (at, config) in sm120::CONFIGS.iter().enumerate() {
+            let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
+            for (steps, split) in [(1, Split::None), (5, Split::StreamK)] {
+                let index = at + i;
+                let result = RESULTS[index % RESULTS.len()];
+                let n = n.next_multiple_of(result.block());
+                let k = columns(config.format, index, steps);
+                let mut case = Case::new([m, n, k, 1 + index % 2])
+                    .format(config.format)
+                    .activations(activations(index / 2))
+                    .kernel(config.name, split)
+                    .result(result);
+                case.magnitude = steps == 5;
+                case.vectors = [index % 2 == 0, index % 3 == 0, index % 4 < 2];
+                case.shared_weights = index % 4 == 1;
+                case.check(kernels);
+            }
+        }
+    }
+}
+
+/// Every configuration gated.
+#[test]
+fn every_gated_configuration() {
+    let machines = machines();
+    for (at, config) in sm120::CONFIGS.iter().enumerate() {
+        let (m, n) = (config.tokens as usize + 3, config.rows as usize / 2 + 40);
+        for (i, (steps, split)) in [(1, Split::None), (5, Split::StreamK)].into_iter().enumerate() {
+            let index = 2 * at + i;
+            let result = RESULTS[index % RESULTS.len()];
+            let k = columns(config.format, index, steps);
+            let case = dual::varied([m, n.next_multiple_of(result.block()), k, 1], index)
+                .format(config.format)
+                .activations(activations(at))
+                .kernel(config.name, split)
+                .result(result);
+            case.check(&machines[index % machines.len()]);
+        }
+    }
+}
+
+/// Every configuration of grouped products on groups that fill no tile.
+#[test]
+fn every_grouped_configuration() {
+    let machines = machines();
+    for (at, config) in sm120::GROUPED.iter().enumerate() {
+        for i in 0..4 {
+            let index = 4 * at + i;
+            let counts = grouped::ragged(config.tokens as usize, i);
+            let k = columns(config.format, index, [1, 5][i % 2]);
+            let mut case = grouped::varied(&counts, [config.rows as usize / 2 + 40, k], index);
+            case.format = config.format;
+            case.activations = activations(i);
+            case.result = RESULTS[index % RESULTS.len()];
+            case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
+            case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
+            case.check(&machines[index % machines.len()]);
+        }
+    }
+}
+
+/// Every configuration of mixed products, under all schedules.
+#[test]
+fn every_mixed_configuration() {
+    for (at, config) in sm120::MIXED.iter().enumerate() {
+        let size = [config.rows as usize, config.tokens as usize];
+        for (i, machine) in machines().iter().enumerate() {
+            let cases = mixed::launch(size, config.format, activations(i), 5 * at + i);
+            mixed::check(machine, &cases, config.name);
+        }
+    }
+}
+
+/// CTAs with several tiles, and tiles of several CTAs.
+#[test]
+fn tiles_in_turn() {
+    for (sms, [m, n, k], split) in [
+        (2, [40, 1320, 160], Split::None),
+        (3, [40, 1320, 288], Split::StreamK),
+        (9, [5, 264, 4128], Split::StreamK),
+    ] {
+        for schedule in SCHEDULES {
+            let mut case = Case::new([m, n, k, 1]).activations(LINEAR).result(FloatType::F32);
+            case.overrides = GemmOverrides::new().split(split);
+            case.check(&few_sms(sms, schedule));
+        }
+    }
+}
+
+/// A layout of scales whose rows end inside a word of four.
+#[test]
+fn rows_of_scales_in_any_place() {
+    for (format, k) in [(Format::Nvfp4, 48), (Format::Nvfp4, 336), (Format::Mxfp4, 160)] {
+        for layout in ScaleLayout::ALL {
+            let mut case = Case::new([21, 200, k, 3]).format(format).result(FloatType::F32);
+            case.layout = layout;
+            case.activations = if layout == ScaleLayout::Linear { LINEAR } else { BLOCKED };
+            case.check(&few_sms(5, Schedule::Lazy));
+        }
+    }
+}
+
+/// 16-bit activations have sm_80's kernels, compiled for this target.
+#[test]
+fn halves_have_kernels() {
+    for (format, activations) in [(Format::Nvfp4, BF16), (Format::Mxfp4, BF16)] {
+        let case = Case::new([19, 200, 288, 1]).format(format).activations(activations);
+        let plan = case.check(&few_sms(4, Schedule::Eager)).plan;
+        assert!(plan.kernel.starts_with("gemm_sm80_"), "{plan}");
+        assert_eq!(plan.arch.name(), "sm_120f");
+    }
+}
