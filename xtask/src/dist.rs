@@ -9,7 +9,7 @@ use std::process::ExitCode;
 const README: &str = "\
 Everything needed on a machine with an NVIDIA GPU since Ampere and a driver: for CUDA 12.7
 (565) or later for an H100 or H200, for CUDA 12.8 (570) for a B200, for CUDA 12.9 (575) for a B300,
-for CUDA 11.4 (470) or later for all others:
+an RTX 50, an RTX PRO Blackwell or a DGX Spark, for CUDA 11.4 (470) or later for all others:
 
     ./nvfp4 doctor
     ./nvfp4 bench --shape gemv:7168x16384x1 --vs cublas
