@@ -6,9 +6,9 @@
 //! be written for it:
 //!
 //! * a target is a variant of [`Arch`] with its row in each `match` of this file;
-//! * a family of tensor cores is a variant of [`TensorFamily`], its name among the values of `gpu_tensor` in the `check-cfg` of `cuda_std`
-//!   and `kernels-gpu`, and what those matches and `cfg`s lack: kernels, configurations, planning
-//!   and launching.
+//! * a family of tensor cores is a variant of [`TensorFamily`], its name among the values of `gpu_tensor` in the
+//!   `check-cfg` of `cuda_std` and `kernels-gpu`, and what those matches and `cfg`s lack: kernels, configurations,
+//!   planning and launching.
 
 mod version;
 

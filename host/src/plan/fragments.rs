@@ -1,5 +1,5 @@
-//! The choice among configurations whose kernels take weights in the order of fragments. Tensor cores differ in their tables
-//! and in the model of the costs.
+//! The choice among configurations whose kernels take weights in the order of fragments. Tensor cores differ in their
+//! tables and in the model of the costs.
 
 use fp4_formats::WARP;
 use fp4_formats::gemm::fragments::FragmentConfig;

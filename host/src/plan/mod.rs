@@ -7,7 +7,7 @@
 //! | file | topic |
 //! | --- | --- |
 //! | `activations` | [`ActivationKind`], [`ActivationInput`]: activations without their values |
-//! | [`fragments`] | products whose kernels decode weights into fragments, and the choice among them |
+//! | [`fragments`] | products whose kernels take weights in the order of fragments, and the choice among them |
 //! | [`sm120`] | block-scaled products by `mma.sync`: cycles of each configuration, by the rates of the hardware |
 //! | [`sm80`] | products by `mma.sync`: cycles of each configuration, as measured on an H200 |
 //! | [`sm90`] | products on sm_90a: cycles of each configuration and schedule, as measured on an H200 |

@@ -19,6 +19,7 @@ const STEP_CYCLES: u32 = 120;
 const DRAM_BYTES: u64 = 4;
 /// Bytes per cycle from L2 to an SM.
 const L2_BYTES: u64 = 16;
+
 /// Returns the cycles of an SM for a step of a tile: of its products, or of the loads of their operands from shared
 /// memory if they take longer.
 const fn product_cycles(config: &Sm120Config) -> u32 {

@@ -12,7 +12,7 @@ use super::fragments::{
 /// Cycles until the first stages of an item have arrived.
 const ITEM_CYCLES: u64 = 1200;
 
-/// What the cost models of targets whose warps all do the same differ in.
+/// The part of the cost model in which targets differ.
 pub trait WarpCosts: FragmentConfig {
     /// Cycles of an SM for a step of a tile.
     fn step_cycles(&self) -> u32;
