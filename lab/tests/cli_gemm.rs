@@ -538,6 +538,7 @@ fn the_table_of_the_environment_decides() {
     for (device, arch) in compiled() {
         let (kernel, split) = match arch.tensor() {
             TensorFamily::MmaSync => ("gemm_sm80_nvfp4_f16_128x32", Split::None),
+            TensorFamily::MmaSyncScaled => ("gemm_sm120_nvfp4_128x32", Split::None),
             TensorFamily::Wgmma => ("gemm_sm90_nvfp4_f16_128x32", Split::Cluster(2)),
             TensorFamily::Tcgen05 => ("gemm_sm100_nvfp4_256x64", Split::None),
         };

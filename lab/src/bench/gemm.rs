@@ -507,7 +507,10 @@ pub(super) fn mma_rate(kernels: &Kernels, protocol: Protocol) -> Result<Option<f
     let device = kernels.device();
     match device.choice().arch.tensor() {
         TensorFamily::MmaSync if protocol.ceiling => {}
-        TensorFamily::MmaSync | TensorFamily::Wgmma | TensorFamily::Tcgen05 => return Ok(None),
+        TensorFamily::MmaSync
+        | TensorFamily::MmaSyncScaled
+        | TensorFamily::Wgmma
+        | TensorFamily::Tcgen05 => return Ok(None),
     }
     let module = kernels.cuda("timing", ceiling::PRODUCTS_NAME)?;
     let (work, Protocol { warmup, replays, .. }) = (ceiling::cta_operations(MMA_ROUNDS), protocol);
