@@ -15,7 +15,7 @@ use nvfp4::tune::ResultKind;
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{ActivationType, Case};
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated, gemv, quantize};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated, gemv, quantize};
 use ptx_emu::Schedule;
 
 /// `eager` and `lazy`.
@@ -86,7 +86,7 @@ fn gemm_of_sm_100a() {
 
 #[test]
 fn gemv_of_both_architectures() {
-    for device in DEVICES {
+    for device in MACHINES {
         for schedule in schedules() {
             let kernels = emulated(device, schedule);
             for (layout, k) in [(ScaleLayout::Linear, 2080), (ScaleLayout::Blocked128x4, 1040)] {
@@ -127,7 +127,7 @@ fn dequantise_both_formats() {
         for layout in ScaleLayout::ALL {
             let options = QuantizeOptions::new(recipe).scale(TensorScale::OneLevel).layout(layout);
             let matrix = quantize_matrix("x", &values, dims, &options).expect("finite");
-            for device in DEVICES {
+            for device in MACHINES {
                 for (schedule, output) in schedules().zip([FloatType::F32, FloatType::Bf16]) {
                     let kernels = emulated(device, schedule);
                     let upload = |bytes: &[u8]| {

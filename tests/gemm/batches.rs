@@ -20,7 +20,7 @@ use nvfp4_lab::gemm::Verify;
 use nvfp4_tests::gemm::Placement::{Dense, Padded, Shared};
 use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, Case, F16, LINEAR};
 use nvfp4_tests::refusals::refused;
-use nvfp4_tests::{DEVICES, SCHEDULES, also_gpu, emulated};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, also_gpu, emulated};
 use ptx_emu::Schedule;
 
 /// A batch with an f16 result.
@@ -166,7 +166,7 @@ fn every_kernel() {
 #[test]
 fn a_wrong_place_is_found_and_named() {
     const M: usize = 5;
-    for kernels in DEVICES.map(|name| emulated(name, Schedule::Eager)) {
+    for kernels in MACHINES.map(|name| emulated(name, Schedule::Eager)) {
         let case = case([M, 40, 96, 2], F16).activations_at([Padded(8), Dense]);
         let (expected, result) = case.run_as_dense(&kernels);
         let check = result.verify(&expected.reference);
@@ -266,7 +266,7 @@ fn strides_that_no_kernel_takes() {
     let blocks = Output::Nvfp4 { scale: 1.0, layout: Linear };
     let (eights, sixteens) = ("a multiple of 8 elements", "a multiple of 16 elements");
     let (far, of_halves) = ("1099511627776", "0 or from 144 to 549755813880 elements");
-    for kernels in DEVICES.map(|name| emulated(name, Schedule::Eager)) {
+    for kernels in MACHINES.map(|name| emulated(name, Schedule::Eager)) {
         for (k, left, output, strides, expected) in [
             (48, F16, floats, a(143), [A, of_halves, "143"]),
             (48, F16, floats, a(1), [A, of_halves, "1"]),
@@ -314,7 +314,7 @@ fn strides_that_no_kernel_takes() {
 /// Buffers hold all matrices; they may be longer only where their stride is given.
 #[test]
 fn buffers_must_hold_all_matrices() {
-    for kernels in DEVICES.map(|name| emulated(name, Schedule::Eager)) {
+    for kernels in MACHINES.map(|name| emulated(name, Schedule::Eager)) {
         let Planned { gemm, weights } = planned(&kernels, [3, 48, 48, 2], F16, Output::default());
         let buffer = |bytes: usize| {
             DeviceBuffer::upload(kernels.device(), "x", &vec![0; bytes]).expect("memory")

@@ -18,7 +18,7 @@ use nvfp4_lab::generate::Generator;
 use nvfp4_lab::operands::gemm::write_result;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{ActivationType, BF16, Case};
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
 /// N = 16, 48, 208 and 1008, of MXFP4 rounded up to whole blocks, ragged M, L = 1 to 3, K in parts,
@@ -27,7 +27,7 @@ use ptx_emu::Schedule;
 /// schedules.
 #[test]
 fn ragged_shapes() {
-    let machines = SCHEDULES.map(|schedule| DEVICES.map(|device| emulated(device, schedule)));
+    let machines = SCHEDULES.map(|schedule| MACHINES.map(|device| emulated(device, schedule)));
     let mut index = 0;
     for m in [1, 5, 64, 130, 257] {
         for n in [16usize, 48, 208, 1008] {
@@ -127,7 +127,7 @@ fn given_values() {
     };
     let bias: Vec<f32> = (0..n).map(value).collect();
     let (a, b) = (zeros(m), zeros(n));
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, SCHEDULES[3]);
         for scale in [1.0, 2f32.powi(-121), 0.37, 3e38] {
             for layout in ScaleLayout::ALL {
@@ -189,7 +189,7 @@ fn given_values_in_mxfp4() {
     };
     let bias: Vec<f32> = (0..n).map(value).collect();
     let (a, b) = (zeros(m), zeros(n));
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, SCHEDULES[3]);
         for layout in ScaleLayout::ALL {
             let options =
@@ -355,7 +355,7 @@ fn benches_verify() {
 /// The result of a product is another's activations.
 #[test]
 fn results_feed_products() {
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, Schedule::Lazy);
         let mut rng = SplitMix64::new(8);
         let mut operand = |rows, k| {

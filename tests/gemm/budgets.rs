@@ -7,7 +7,7 @@ use fp4_formats::gemm::sm90::config::CONFIGS as HOPPER;
 use fp4_formats::gemm::sm90::config::K_STEP;
 use fp4_formats::gemm::sm100::config::STORE_WARPS;
 use fp4_formats::gemm::{Problem, Split};
-use fp4_formats::gemm::{sm80, sm90, sm100};
+use fp4_formats::gemm::{sm80, sm90, sm100, sm120};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
 use nvfp4::device::Kernels;
@@ -16,7 +16,7 @@ use nvfp4::plan::sm90::schedule;
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
-use nvfp4_tests::{DEVICES, b200, emulated, emulated_on};
+use nvfp4_tests::{DEVICES, MACHINES, b200, emulated, emulated_on};
 use ptx_emu::{AsyncCount, Counters, Gpu, Schedule, TensorCount};
 use std::ops::Deref;
 
@@ -200,18 +200,20 @@ fn stage_bytes(plan: &GemmPlan) -> u64 {
     let sm90 = HOPPER.iter().find(|config| config.name == plan.kernel);
     let sm80 = sm80::CONFIGS.iter().find(|config| config.name == plan.kernel);
     let sm100 = sm100::CONFIGS.iter().find(|config| config.name == plan.kernel);
+    let sm120 = sm120::CONFIGS.iter().find(|config| config.name == plan.kernel);
     let bytes = sm90.map(sm90::Sm90Config::stage_bytes);
     let bytes = bytes.or(sm80.map(sm80::Sm80Config::stage_bytes));
     let bytes = bytes.or(sm100.map(sm100::Sm100Config::stage_bytes));
+    let bytes = bytes.or(sm120.map(sm120::Sm120Config::stage_bytes));
     bytes.expect("a configuration").into()
 }
 
 /// Plans of every configuration state the bytes that are copied, also if tiles, steps and parts of
-/// K are not full, for each batch entry. Behind an item's last step, kernels of sm_80 copy nothing, and fill no more
-/// than their stages with zeros, which count as copied.
+/// K are not full, for each batch entry. Behind an item's last step, kernels on `mma.sync` copy nothing; those of
+/// sm_80 fill no more than their stages with zeros, which count as copied.
 #[test]
 fn plans_state_what_is_copied() {
-    for device in DEVICES.into_iter().chain(["emu:rtx4090"]) {
+    for device in MACHINES.into_iter().chain(["emu:rtx4090"]) {
         let kernels = emulated(device, Schedule::Eager);
         let arch = kernels.device().choice().arch;
         let sm80s = sm80::CONFIGS.iter().filter(|config| config.scheme.format == Format::Nvfp4);
@@ -236,9 +238,16 @@ fn plans_state_what_is_copied() {
             let k = config.step() * (config.k_parts() + 1) + 16;
             (config.name, tile, operand, config.activations.is_some(), config.split, k)
         });
+        let sm120s = sm120::CONFIGS.iter().filter(|config| config.format == Format::Nvfp4);
+        let sm120s = sm120s.flat_map(|config| {
+            [Split::StreamK, Split::None].map(|split| {
+                let (tile, operand) = ([config.rows, config.tokens], fp4_formats::Operand::F16);
+                (config.name, tile, operand, false, split, 3 * config.k_step() + 16)
+            })
+        });
         let all: Vec<_> = match arch.tensor() {
             TensorFamily::MmaSync => sm80s.collect(),
-            TensorFamily::MmaSyncScaled => panic!("{device} is not tried here"),
+            TensorFamily::MmaSyncScaled => sm120s.collect(),
             TensorFamily::Wgmma => sm90s.collect(),
             TensorFamily::Tcgen05 => sm100s.collect(),
         };
@@ -284,6 +293,7 @@ fn plans_state_their_passes() {
         ("emu:h200", "gemm_sm90_nvfp4_f16_128x128"),
         ("emu:b200", "gemm_sm100_nvfp4_256x64"),
         ("emu:rtx4090", "gemm_sm80_nvfp4_f16_128x128"),
+        ("emu:rtx5090", "gemm_sm120_nvfp4_128x128"),
     ] {
         let kernels = emulated(device, Schedule::Eager);
         let (device, kernel) = (kernels.device(), Some(kernel.to_owned()));

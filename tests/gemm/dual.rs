@@ -14,7 +14,7 @@ use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, F16, FLOATS, GatedForm, LINEAR, Placement, RESULTS,
 };
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
 const ACTIVATIONS: [Activation; 6] = Activation::ALL;
@@ -82,7 +82,7 @@ fn every_configuration_of_sm_100a() {
 /// every type of activations and weights.
 #[test]
 fn ragged_shapes() {
-    let machines = SCHEDULES.map(|s| DEVICES.map(|device| emulated(device, s)));
+    let machines = SCHEDULES.map(|s| MACHINES.map(|device| emulated(device, s)));
     let mut index = 0;
     for m in [1, 7, 65, 129, 300] {
         for n in [1, 7, 8, 9, 24, 40, 129, 200] {
@@ -263,7 +263,7 @@ fn near_zero_at_the_clamp_and_at_the_ends_of_f32() {
     let dims = Dims::new(1, 1, K).expect("dims");
     let a = HalfMatrix::round("a", dims, HalfType::F16, &[1.0; K]).expect("a");
     let a = Activations::<Nvfp4>::Halves(&a);
-    for kernels in DEVICES.map(|device| emulated(device, Schedule::Eager)) {
+    for kernels in MACHINES.map(|device| emulated(device, Schedule::Eager)) {
         for activation in ACTIVATIONS {
             let what = format!("{activation}");
             let options = of_biases(activation, &pairs);
@@ -286,7 +286,7 @@ fn values_beyond_f32() {
             (case.generator, case.alpha) = (Generator::ContestGemm, alpha);
             case.vectors = [true, false, true];
             case.seed = index as u64;
-            for kernels in DEVICES.map(|device| emulated(device, Schedule::Eager)) {
+            for kernels in MACHINES.map(|device| emulated(device, Schedule::Eager)) {
                 let result = case.check(&kernels);
                 assert!(result.values().iter().all(|x| !x.is_nan()), "{case:?}");
             }
@@ -302,7 +302,7 @@ fn nan_stays() {
     let dims = Dims::new(1, 2, K).expect("dims");
     let a = HalfMatrix::round("a", dims, HalfType::F16, &[1.0; 2 * K]).expect("a");
     let a = Activations::<Nvfp4>::Halves(&a);
-    for kernels in DEVICES.map(|device| emulated(device, Schedule::Eager)) {
+    for kernels in MACHINES.map(|device| emulated(device, Schedule::Eager)) {
         for activation in ACTIVATIONS {
             let mut pairs = vec![(0.5, 2.0); 16];
             (pairs[3], pairs[9]) = ((f32::NAN, 0.0), (-3.0, f32::NAN));
@@ -337,7 +337,7 @@ fn forms_make_the_same_results() {
         BlockScaled::<Nvfp4>::new("w", dims, ScaleLayout::Linear, codes, scales.collect(), scale)
             .expect("w")
     };
-    for kernels in DEVICES.map(|device| emulated(device, Schedule::Eager)) {
+    for kernels in MACHINES.map(|device| emulated(device, Schedule::Eager)) {
         for (step, one) in [
             (1, GatedWeights::stacked(both).expect("even")),
             (2, GatedWeights::interleaved(both).expect("even")),

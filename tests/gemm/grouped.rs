@@ -13,7 +13,7 @@ use nvfp4::tune::ResultKind;
 use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, F16, LINEAR, RESULTS};
-use nvfp4_tests::{DEVICES, SCHEDULES, b200, emulated, emulated_on};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, b200, emulated, emulated_on};
 use ptx_emu::{Gpu, Schedule};
 
 /// Full-range inputs with everything that differs between cases chosen by `index`.
@@ -114,7 +114,7 @@ fn every_configuration_of_sm_100a() {
 /// Slots for groups of few tokens, with every type of result.
 #[test]
 fn slots() {
-    for device in DEVICES {
+    for device in MACHINES {
         let machine = emulated(device, SCHEDULES[3]);
         for (index, result) in RESULTS.into_iter().enumerate() {
             let mut case = varied(&[3, 0, 12, 20, 1], [96, 160], 3 * index + 1);
@@ -136,7 +136,7 @@ fn many_groups() {
         vec![1; 40],
         vec![0; 33],
     ];
-    for device in DEVICES {
+    for device in MACHINES {
         let machine = emulated(device, Schedule::Lazy);
         for (index, counts) in counts.iter().enumerate() {
             let mut case = GroupedCase::new(counts, [72, 96]);

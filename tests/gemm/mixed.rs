@@ -13,7 +13,7 @@ use nvfp4_tests::gemm::mixed::{MixedOperands, check_mixed};
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, F16, GatedForm, LINEAR, RESULTS, refused,
 };
-use nvfp4_tests::{DEVICES, SCHEDULES, b200, emulated, emulated_on};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, b200, emulated, emulated_on};
 use ptx_emu::{Gpu, Schedule};
 
 /// Sizes around those of a tile of `tokens` by `rows`, K from one block to several steps.
@@ -158,7 +158,7 @@ fn types_in_turn() {
 /// Two hundred small products; products without tokens between others.
 #[test]
 fn many_products() {
-    for device in DEVICES {
+    for device in MACHINES {
         let (machine, reports) = emulated(device, Schedule::Lazy).observed();
         let case = |i: usize| {
             let mut case = Case::new([1 + i % 5, 8 * (1 + i % 3), 16 * (1 + i % 11), 1]);
@@ -243,7 +243,7 @@ fn launches_are_repeated() {
 /// Bad input is an error with the field's name, before any launch.
 #[test]
 fn what_is_refused() {
-    for device in DEVICES {
+    for device in MACHINES {
         let machine = emulated(device, Schedule::Eager);
         let case = |[m, n, k]: [usize; 3]| Case::new([m, n, k, 1]).activations(F16);
         let output = Output::Floats(FloatType::F32);

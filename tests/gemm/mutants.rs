@@ -242,6 +242,55 @@ fn sm80_mixed() {
     check_one_role(&[experiment]);
 }
 
+/// A launch of a kernel of sm_120f on `sms` SMs of an RTX 5090, of NVFP4 with scales of activations in this layout.
+fn sm120(
+    kernel: &'static str,
+    split: Split,
+    shape: [usize; 3],
+    (sms, activations): (u32, ActivationType),
+    result: ResultKind,
+) -> Experiment {
+    let gpu = Gpu { sms, ..Gpu::rtx5090() };
+    let mut experiment = experiment(&case(kernel, split, shape, activations, result), &gpu);
+    // Beside the CTAs there is room for the kernel before.
+    experiment.gpu.sms += 1;
+    experiment
+}
+
+/// Block-scaled `mma.sync`, few tokens: tiles in turn by the CTAs of one SM, K longer than the ring; tiles that two
+/// or more CTAs share; scales in either layout, by words and, as their rows end inside a word, by bytes; results in
+/// blocks.
+#[test]
+fn sm120_16_tokens() {
+    let kernel = "gemm_sm120_nvfp4_128x16";
+    check_one_role(&[
+        sm120(kernel, Split::None, [12, 460, 1136], (1, BLOCKED), FLOATS),
+        sm120(kernel, Split::StreamK, [12, 332, 1904], (3, LINEAR), HALVES),
+        sm120(kernel, Split::None, [12, 272, 1264], (1, LINEAR), BLOCKS),
+    ]);
+}
+
+/// The same of wide tiles.
+#[test]
+fn sm120_128_tokens() {
+    let kernel = "gemm_sm120_nvfp4_128x128";
+    check_one_role(&[
+        sm120(kernel, Split::None, [100, 332, 880], (1, BLOCKED), FLOATS),
+        sm120(kernel, Split::StreamK, [100, 332, 1136], (2, LINEAR), HALVES),
+    ]);
+}
+
+/// The same of products of sizes of their own.
+#[test]
+fn sm120_mixed() {
+    let kernel = "gemm_sm120_nvfp4_128x64_mixed";
+    let gpu = Gpu { sms: 1, ..Gpu::rtx5090() };
+    let sizes = [[36, 332, 1136], [70, 140, 1264]];
+    let mut experiment = mixed(kernel, &gpu, &sizes, LINEAR, FLOATS, "a codes");
+    experiment.gpu.sms += 1;
+    check_one_role(&[experiment]);
+}
+
 /// Products of sizes of their own, of types of `activations`, with results of type `result`.
 fn mixed(
     kernel: &str,

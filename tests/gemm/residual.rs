@@ -23,7 +23,7 @@ use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, F16, FLOATS, GatedForm, LINEAR, Placement, RESULTS,
     ResidualAt, blocks, refused,
 };
-use nvfp4_tests::{DEVICES, SCHEDULES, also_gpu, emulated};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, also_gpu, emulated};
 use ptx_emu::Schedule;
 
 /// The residual's type for a result, in turn.
@@ -88,7 +88,7 @@ fn every_configuration_of_sm_100a() {
 /// Ragged shapes as the plan chooses, on both machines, of every pair of types of result and residual.
 #[test]
 fn ragged_shapes() {
-    let machines = SCHEDULES.map(|schedule| DEVICES.map(|device| emulated(device, schedule)));
+    let machines = SCHEDULES.map(|schedule| MACHINES.map(|device| emulated(device, schedule)));
     let mut index = 0;
     for m in [1, 7, 65, 129] {
         for n in [1, 8, 40, 203] {
@@ -181,7 +181,7 @@ fn places() {
         let case = Case::new([5, 96, 96, 2]).activations(BF16).format(Format::Mxfp4).result(*kind);
         cases.push(case.residual(apart(f16, Placement::Padded(padding))));
     }
-    for device in DEVICES {
+    for device in MACHINES {
         for (index, case) in cases.iter().enumerate() {
             let mut case = case.clone();
             case.generator = [Generator::Exact, Generator::FullRange][index % 2];
@@ -199,7 +199,7 @@ fn places() {
 /// registers and in others.
 #[test]
 fn gated_in_place() {
-    for device in DEVICES {
+    for device in MACHINES {
         for (index, of) in FLOATS.into_iter().enumerate() {
             let mut case = Case::new([130, 72, 160, 1])
                 .activations(F16)
@@ -272,7 +272,7 @@ fn groups() {
 /// Bad counts make all results NaN, whatever the residual.
 #[test]
 fn bad_counts_of_groups() {
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, Schedule::Eager);
         for of in FLOATS {
             let mut case = GroupedCase::new(&[3, 2], [40, 64]);
@@ -333,7 +333,7 @@ fn refused_by_runs() {
 #[test]
 fn refused_by_launches() {
     let overlaps = "place of the residual must be apart from the result, or in its place with its type and stride";
-    for device in DEVICES {
+    for device in MACHINES {
         let kernels = emulated(device, Schedule::Eager);
         let [m, n, k, l] = [4, 40, 64, 2];
         let kind = ActivationKind::Halves(fp4_formats::HalfType::F16);

@@ -8,7 +8,7 @@ use nvfp4::gemm::{Activations, GemmOptions, GemmOverrides, HalfMatrix, gemm};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::{ActivationType, Case, FLOATS, RESULTS, TOKENS, compare_largest};
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
 const FORMATS: [Format; 2] = [Format::Nvfp4, Format::Mxfp4];
@@ -69,7 +69,7 @@ fn every_configuration_of_sm_100a() {
 /// alpha and inputs change from case to case. Padding of the 128x4 layout is NaN.
 #[test]
 fn ragged_shapes() {
-    let machines = SCHEDULES.map(|s| DEVICES.map(|device| emulated(device, s)));
+    let machines = SCHEDULES.map(|s| MACHINES.map(|device| emulated(device, s)));
     let mut index = 0;
     for m in TOKENS {
         for n in [8, 40, 72, 200, 1000] {
@@ -249,7 +249,7 @@ fn results_do_not_depend_on_timing() {
 /// 16-bit activations and beside those in their format; and in such activations.
 #[test]
 fn every_code_with_every_scale() {
-    for device in DEVICES {
+    for device in MACHINES {
         every_code::<Nvfp4>(device, &[HalfType::F16, HalfType::Bf16], 0x38);
         every_code::<Mxfp4>(device, &[HalfType::Bf16], 127);
     }

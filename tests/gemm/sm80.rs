@@ -116,11 +116,15 @@ fn tiles_in_turn() {
     }
 }
 
-/// Activations in e4m3, given and made of floats: products, gated, grouped and mixed ones, batches with scales of their own
-/// and shared ones.
+/// Activations in e4m3 are decoded to bf16 by a launch before.
 #[test]
 fn e4m3_is_decoded() {
-    let machines = machines();
+    decoded_e4m3(&machines());
+}
+
+/// Checks activations in e4m3, given and made of floats, on `machines` with kernels of sm_80: products, gated, grouped and
+/// mixed ones, batches with scales of their own and shared ones.
+pub fn decoded_e4m3(machines: &[Kernels]) {
     let all = [None, Some(HalfType::F16), Some(HalfType::Bf16)].map(ActivationType::Fp8);
     for (i, activations) in all.into_iter().enumerate() {
         for (at, format) in [Format::Nvfp4, Format::Mxfp4].into_iter().enumerate() {
@@ -145,10 +149,15 @@ fn e4m3_is_decoded() {
 /// Plans say that weights are not folded, and each code is what the CPU decodes.
 #[test]
 fn every_code_of_e4m3() {
-    let kernels = few_sms(4, Schedule::Eager);
+    decoded_codes(&few_sms(4, Schedule::Eager));
+}
+
+/// Checks the plan of a product by kernels of sm_80, and the results of each code of e4m3.
+pub fn decoded_codes(kernels: &Kernels) {
     let machine = kernels.device().properties();
+    let arch = kernels.device().choice().arch;
     let (shape, kind) = (GemmShape::of(3, 40, 64), ActivationKind::Fp8(None));
-    let plan = plan(shape, Format::Nvfp4, kind, Arch::Sm80, machine, &GemmOverrides::default());
+    let plan = plan(shape, Format::Nvfp4, kind, arch, machine, &GemmOverrides::default());
     let plan = plan.expect("e4m3 is decoded").to_string();
     assert!(plan.contains("decoded to bf16") && plan.contains("not folded"), "{plan}");
     // Token `m` has code `m` in its first column, and the weights are 1 there.
@@ -161,7 +170,7 @@ fn every_code_of_e4m3() {
     let scales = vec![e4m3::encode(1.0); n * k / 16];
     let b = BlockScaled::<Nvfp4>::new("b", dims(n), ScaleLayout::Linear, weights, scales, 1.0);
     let options = GemmOptions::new().output(FloatType::F32);
-    let found = gemm(&kernels, &Activations::Fp8(&a), &b.expect("valid"), &options).expect("runs");
+    let found = gemm(kernels, &Activations::Fp8(&a), &b.expect("valid"), &options).expect("runs");
     for (row, values) in found.values().chunks_exact(n).enumerate() {
         let expected = e4m3::decode(row as u8);
         let same = |x: &f32| *x == expected || x.is_nan() && expected.is_nan();

@@ -9,7 +9,7 @@ use nvfp4::device::Kernels;
 use nvfp4_lab::moe::{MoeOperands, MoeRun};
 use nvfp4_tests::engine::{Engine, KERNEL, gpu};
 use nvfp4_tests::mixture::{Mixture, MixtureCase, small};
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{MACHINES, SCHEDULES, emulated};
 
 /// The seeds of tokens and choices that are launched one after the other.
 const STEPS: [u64; 4] = [1, 2, 3, 1];
@@ -53,7 +53,7 @@ fn replayed(
 #[test]
 fn emulated_layers_with_changing_choices() {
     for (at, case) in small().into_iter().enumerate() {
-        for device in DEVICES {
+        for device in MACHINES {
             let kernels = emulated(device, SCHEDULES[at % 5]);
             replayed(&kernels, case, |_| Box::new(|run| run.launch().expect("a launch")));
         }

@@ -9,7 +9,7 @@ use nvfp4::moe::MoeStep;
 use nvfp4::observe::LaunchObserver;
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::mixture::{Mixture, small};
-use nvfp4_tests::{DEVICES, emulated};
+use nvfp4_tests::{MACHINES, emulated};
 use ptx_emu::{LaunchReport, Schedule};
 
 /// Kernel, grid and threads of a CTA of each launch.
@@ -46,7 +46,7 @@ fn watched(kernels: &Kernels) -> (Kernels, Arc<Kept>) {
 #[test]
 fn steps_alone_make_the_layer() {
     for case in small() {
-        for device in DEVICES {
+        for device in MACHINES {
             let what = format!("{device}: {case:?}");
             let (kernels, kept) = watched(&emulated(device, Schedule::Eager));
             let mixture = Mixture::<Nvfp4>::new(case, 7);

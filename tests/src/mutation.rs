@@ -116,7 +116,7 @@ pub fn check_briefly(launches: &[Experiment]) {
     check(launches, Effort { seeds: few_seeds(), least: 60, caught: 95 });
 }
 
-/// [`check_briefly`] of a kernel of sm_80, whose warps have one role and some 20 faults between them. Three of these
+/// [`check_briefly`] of a kernel on `mma.sync`, whose warps have one role and some 20 faults between them. Three of these
 /// are orders in global memory, which the emulator does not notice.
 ///
 /// # Panics

@@ -32,7 +32,8 @@ fn the_probe_tells_drivers_apart() {
         (
             "13020,0,2,75",
             "open 1: cuda:1 (Fake GPU) has compute capability 7.5; there are kernels for \
-             sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3) and sm_80 (8.0 and later)",
+             sm_90a (9.0), sm_100a (10.0), sm_100f (10.0, 10.3), sm_120f (12.0, 12.1) and sm_80 (8.0 \
+             and later)",
         ),
         ("13020,0,1,90", "open 1: cuda:1 does not exist: the driver reports 1 device(s)"),
         // A code newer than cust survives the way through it.
