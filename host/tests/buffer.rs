@@ -25,7 +25,7 @@ use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{Format, QuantizeOptions, TensorScale, quantize};
 use nvfp4::tensor::Dims;
 
-const MACHINES: [&str; 2] = ["emu:h200", "emu:b200"];
+const MACHINES: [&str; 3] = ["emu:h200", "emu:b200", "emu:rtx5090"];
 
 fn open(name: &str) -> Device {
     Device::open(&name.parse().expect("known")).expect("opens")

@@ -1,7 +1,7 @@
 //! Refusals of a GEMM before anything is launched: each time with the field, the required and the
-//! actual value, on both machines. No kernel is there to run.
+//! actual value, on each machine. No kernel is there to run.
 
-use crate::support::{Folder, MACHINES, no_kernels};
+use crate::support::{Folder, MACHINES, SCALED, no_kernels};
 use fp4_formats::Arch;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::arch::TensorFamily;
@@ -46,7 +46,7 @@ fn halves(name: &str, [l, rows, k]: [usize; 3], operand: HalfType) -> HalfMatrix
 
 fn on_machines(test: &str, check: impl Fn(&Kernels, Arch)) {
     let folder = Folder::new(test);
-    for machine in MACHINES {
+    for machine in MACHINES.into_iter().chain([SCALED]) {
         check(&no_kernels(&folder, machine), machine.1);
     }
 }

@@ -47,6 +47,8 @@ impl Drop for Folder {
 
 /// The emulated machines, and their architectures.
 pub const MACHINES: [(&str, Arch); 2] = [("emu:h200", Arch::Sm90a), ("emu:b200", Arch::Sm100a)];
+/// The emulated machine of block-scaled `mma.sync`.
+pub const SCALED: (&str, Arch) = ("emu:rtx5090", Arch::Sm120f);
 /// The emulated machine that is given the portable kernels, without asking for them.
 const PORTABLE: (&str, Arch) = ("emu:rtx4090", Arch::Sm80);
 
@@ -114,7 +116,7 @@ pub fn kernels_dir() -> PathBuf {
 /// Kernels that are missing are a failure where `NVFP4_KERNELS_DIR` promises them, else the test
 /// leaves them out.
 pub fn compiled() -> Vec<(&'static str, Arch)> {
-    let compiled = MACHINES.into_iter().chain([PORTABLE]).filter(|(device, arch)| {
+    let compiled = MACHINES.into_iter().chain([SCALED, PORTABLE]).filter(|(device, arch)| {
         match KernelFiles::find(*arch, Some(&kernels_dir())) {
             Ok(_) => true,
             Err(error) if std::env::var_os(DIR_VARIABLE).is_some() => panic!("{error}"),

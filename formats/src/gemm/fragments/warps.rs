@@ -26,7 +26,7 @@ pub const SHARED_BYTES: u32 = 48 * 1024;
 pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
 
 /// Defines the methods that follow from a configuration's `rows`, `tokens`, `min_blocks` and `row_warps`, and
-/// from its `k_step`, `stages`, `stage_bytes`, `shared_bytes` and `table_offset`, the end of the stages, over which
+/// from its `k_step`, `stages`, `step_bytes`, `shared_bytes` and `table_offset`, the end of the stages, over which
 /// sums are put.
 macro_rules! warp_config {
     ($Config:ident) => {
@@ -101,7 +101,7 @@ macro_rules! warp_config {
                     tokens: self.tokens,
                     multicast: 1,
                     k_step: self.k_step(),
-                    step_bytes: self.stage_bytes(),
+                    step_bytes: self.step_bytes(),
                     partial_bytes: self.partial_bytes(),
                     min_blocks: self.min_blocks,
                     threads: THREADS,

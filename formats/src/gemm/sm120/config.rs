@@ -129,6 +129,12 @@ impl Sm120Config {
         self.weights_offset() + self.weight_bytes()
     }
 
+    /// Bytes that a step copies to a stage: all but the words of scales that no token has.
+    pub const fn step_bytes(&self) -> u32 {
+        let scales = self.tokens * row_words(self.format) * WORD_BYTES;
+        self.token_bytes() + scales + self.weight_bytes()
+    }
+
     /// Stages: as many as fit what a CTA has without a request if two CTAs have an SM, otherwise as many as fit
     /// the most.
     #[inline(always)]

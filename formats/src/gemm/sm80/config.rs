@@ -116,6 +116,11 @@ impl Sm80Config {
         self.weight_bytes() + self.activation_bytes()
     }
 
+    /// Bytes that a step copies: those of a stage.
+    pub const fn step_bytes(&self) -> u32 {
+        self.stage_bytes()
+    }
+
     /// Stages of activations: as many as fit what a CTA has without a request if two CTAs have an SM,
     /// otherwise as many as fit the most.
     #[inline(always)]

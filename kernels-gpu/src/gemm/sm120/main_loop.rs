@@ -82,7 +82,9 @@ pub unsafe fn sum_item<
         for stage in 0..=AHEAD {
             sources.copy_weights(stage, stage);
         }
-        pipeline::follow_stream();
+        if !L::GROUPED {
+            pipeline::follow_stream();
+        }
         for stage in 0..=AHEAD {
             sources.copy_tokens(stage, stage);
             cp_async::cp_async_commit_group();

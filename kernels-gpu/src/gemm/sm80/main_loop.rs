@@ -73,7 +73,9 @@ pub unsafe fn sum_item<
     let mut sources = Sources::new(cta, tile, item);
     // SAFETY: the stages are free.
     unsafe { sources.copy_weights(0) };
-    pipeline::follow_stream();
+    if !L::GROUPED {
+        pipeline::follow_stream();
+    }
     for stage in 0..=AHEAD {
         // SAFETY: the stages are free.
         unsafe { sources.copy(stage, stage + 1) };

@@ -28,8 +28,8 @@ pub struct Target {
     /// b200, b300, rtx5090, rtx-pro-6000 or dgx-spark.
     #[arg(long, default_value = "auto")]
     pub device: DeviceRequest,
-    /// Target of the kernels, of those that the device runs: sm_90a, sm_100a, sm_100f, or sm_80, which every one
-    /// runs [default: the closest].
+    /// Target of the kernels, of those that the device runs: sm_90a, sm_100a, sm_100f, sm_120f, or sm_80, which
+    /// every one runs [default: the closest].
     #[arg(long)]
     pub arch: Option<Arch>,
     /// Order in which the emulator interleaves: eager, lazy or random:SEED.
