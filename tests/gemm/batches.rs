@@ -5,7 +5,7 @@
 use fp4_formats::FloatType;
 use fp4_formats::Nvfp4;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
-use fp4_formats::gemm::{sm90, sm100};
+use fp4_formats::gemm::{sm90, sm100, sm120};
 use fp4_formats::quantize::Format;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
@@ -131,7 +131,7 @@ fn padded_results_in_nvfp4() {
 /// Every configuration of each machine, on a batch of two that fills no tile.
 #[test]
 fn every_kernel() {
-    let [h200, b200] = DEVICES.map(|name| emulated(name, SCHEDULES[2]));
+    let [h200, b200, rtx5090] = MACHINES.map(|name| emulated(name, SCHEDULES[2]));
     let check = |case: Case, name: &str, kernels: &Kernels| {
         let scales = match case.activations {
             ActivationType::Blocks(_) => Padded(3),
@@ -158,6 +158,11 @@ fn every_kernel() {
             let case = case([m, n, k, 2], activations).format(config.format);
             check(case, config.name, &b200);
         }
+    }
+    for config in &sm120::CONFIGS {
+        let (m, n) = (config.tokens as usize + 3, config.rows as usize + 24);
+        let case = case([m, n, 160, 2], LINEAR).format(config.format);
+        check(case, config.name, &rtx5090);
     }
 }
 
@@ -201,11 +206,11 @@ struct Planned {
 }
 
 /// The launches before a product depend on the placement of its activations. Before one of few
-/// tokens it is nothing on sm_100a.
+/// tokens it is nothing on sm_100a, and on sm_120f it is never anything.
 #[test]
 fn launches_before_a_product() {
     const SIZES: [usize; 4] = [40, 24, 48, 3];
-    let [h200, b200] = DEVICES.map(|name| emulated(name, Schedule::Eager));
+    let [h200, b200, rtx5090] = MACHINES.map(|name| emulated(name, Schedule::Eager));
     // Codes are decoded on the one machine; on the other they are padded, then scales laid out.
     let (codes, scales) = (Some(40 * 48 + 48), Some(40 * 3 + 8));
     for (codes, scales, layout, launches) in [
@@ -221,6 +226,8 @@ fn launches_before_a_product() {
             (&b200, SIZES[0], launches[1]),
             (&h200, 4, launches[0]),
             (&b200, 4, 0),
+            (&rtx5090, SIZES[0], 0),
+            (&rtx5090, 4, 0),
         ] {
             let sizes = [tokens, SIZES[1], SIZES[2], SIZES[3]];
             let Planned { gemm, .. } =

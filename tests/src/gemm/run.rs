@@ -17,14 +17,14 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tensor::Dims;
 use nvfp4::tune::ResultKind;
 
-/// Returns the tensor cores that a kernel of this name is for.
+/// Whether `tensor` has the kernel of this name.
 ///
 /// # Panics
-/// If there is none.
-fn tensor_of(kernel: &str) -> TensorFamily {
+/// If no tensor cores have.
+fn is_of(kernel: &str, tensor: TensorFamily) -> bool {
     let has = |tensor: &TensorFamily| kernels(*tensor).iter().any(|found| found.name == kernel);
-    let found = TensorFamily::ALL.into_iter().find(has);
-    found.unwrap_or_else(|| panic!("there is no kernel `{kernel}`"))
+    assert!(TensorFamily::ALL.iter().any(has), "there is no kernel `{kernel}`");
+    has(&tensor)
 }
 
 /// Returns the plan's line about the operands' placement.
@@ -144,7 +144,7 @@ impl Case {
     /// Returns the overrides for a device of `arch`, which plans if it lacks the kernel.
     fn overrides_on(&self, arch: Arch) -> GemmOverrides {
         match &self.overrides.kernel {
-            Some(name) if tensor_of(name) != arch.tensor() => GemmOverrides::default(),
+            Some(name) if !is_of(name, arch.tensor()) => GemmOverrides::default(),
             _ => self.overrides.clone(),
         }
     }
