@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fp4_formats::quantize::Format;
+use fp4_formats::quantize::{Format, Recipe};
 use safetensors::tensor::Dtype;
 
 use super::decode::{self, Encoded};
@@ -209,6 +209,10 @@ pub(super) fn check(model: &Model, options: &ModelOptions) -> Result<()> {
         let names: Vec<&str> = written.map(Layout::name).collect();
         let required = format!("one that is written: {}", names.join(", "));
         return Err(CheckpointError::shape("layout", required, layout));
+    }
+    if options.search && !matches!(options.recipe, Recipe::Nvfp4(_)) {
+        let required = "a recipe of NVFP4 that chooses no scale itself";
+        return Err(CheckpointError::shape("search for scales", required, options.recipe.name()));
     }
     if options.scale == TensorScale::PerRow {
         return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));

@@ -9,6 +9,7 @@
 //! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss`, `gguf`, `mlx`, `quark`, `auto_round` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `search` | block scales with less error than a recipe's |
 //! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
 //! | `decode` | weights in FP8, e2m1 in I8 and packed integers as floats |
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
@@ -119,6 +120,7 @@ pub mod rng;
 mod rounding;
 mod save;
 mod schemes;
+mod search;
 mod shared;
 mod side;
 mod split;

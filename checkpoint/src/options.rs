@@ -64,6 +64,9 @@ pub struct ModelOptions {
     pub default_excludes: bool,
     /// Whether only experts are quantised, `[experts, .., ..]`.
     pub experts_only: bool,
+    /// Whether each block scale of NVFP4 is the one with the least squared error, from the recipe's up to 1.5 times
+    /// that. For recipes that choose no scale themselves.
+    pub search: bool,
     /// Options of writing the result.
     pub save: SaveOptions,
 }
@@ -71,7 +74,8 @@ pub struct ModelOptions {
 impl ModelOptions {
     /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`] and those of the architecture; for [`Layout::GptOss`] experts only,
     /// because its readers take every other weight for an unquantised one; for [`Layout::Mlx`] with one level,
-    /// because it has no place for a tensor-level scale.
+    /// because it has no place for a tensor-level scale; for [`Layout::Gguf`] with a search for block scales, because
+    /// ggml has no recipe whose bytes could be expected.
     #[must_use]
     pub fn new(recipe: Recipe, layout: Layout) -> Self {
         let scale = match layout {
@@ -84,6 +88,7 @@ impl ModelOptions {
             exclude: Vec::new(),
             default_excludes: true,
             experts_only: layout == Layout::GptOss,
+            search: layout == Layout::Gguf && matches!(recipe, Recipe::Nvfp4(_)),
             save: SaveOptions::new(layout),
         }
     }
@@ -94,6 +99,7 @@ nvfp4::setters!(ModelOptions {
     exclude: impl Into<Vec<String>>,
     default_excludes: bool,
     experts_only: bool,
+    search: bool,
     save: SaveOptions,
 });
 

@@ -71,6 +71,8 @@ pub struct QuantizeReport {
     pub values: u64,
     /// Weights that are zero now.
     pub underflows: u64,
+    /// Blocks with a scale that a search found; absent without one.
+    pub searched: Option<u64>,
     /// Bytes of tensors before.
     pub bytes_before: u64,
     /// The output.
@@ -168,7 +170,7 @@ pub fn quantize_model(
     let kept = kept::tied_head(model).into_iter().collect();
     let extras = Extras { interleaved, family: decisions.family, kept, ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
-    let (mut values, mut underflows) = (0, 0);
+    let (mut values, mut underflows, mut searched) = (0, 0, 0);
     for (at, item) in items.iter().enumerate() {
         save.go_on(observer)?;
         if let Some(next) = items.get(at + 1) {
@@ -193,6 +195,7 @@ pub fn quantize_model(
                 let tensor = quantize_tensor(model, spec, order, scale, options, kernels)?;
                 values += tensor.values;
                 underflows += tensor.underflows;
+                searched += tensor.searched;
                 save.weight(&tensor.weight)?;
             }
         }
@@ -218,6 +221,7 @@ pub fn quantize_model(
         left,
         values,
         underflows,
+        searched: options.search.then_some(searched),
         bytes_before,
         saved: save.finish(model)?,
     })
@@ -255,8 +259,8 @@ impl<'a> Scales<'a> {
     /// The tensor-level scale of a weight.
     ///
     /// ggml's encoder makes 448 of every block scale from 248 up. In GGUF the tensor-level scale is twice as
-    /// large, so that block scales are at most 224, and four times with adaptive recipes, which choose between
-    /// a scale and 1.5 times that.
+    /// large, so that block scales are at most 224, and four times as large with adaptive recipes and with a
+    /// search, which choose scales up to 1.5 times the recipe's.
     fn of(&mut self, name: &str) -> Result<TensorScale> {
         let scale = self.of_recipe(name)?;
         if self.options.save.layout != Layout::Gguf {
@@ -265,6 +269,7 @@ impl<'a> Scales<'a> {
         let Some(project) = self.options.recipe.parameter_of() else { return Ok(scale) };
         let factor = match self.options.recipe {
             Recipe::Adaptive(_) => 4.0,
+            Recipe::Nvfp4(_) if self.options.search => 4.0,
             Recipe::Nvfp4(_) | Recipe::Mxfp4(_) => 2.0,
         };
         let given = match scale {
@@ -352,6 +357,9 @@ impl fmt::Display for QuantizeReport {
             self.quantized.len(),
             self.left.len()
         )?;
+        if let Some(searched) = self.searched {
+            writeln!(f, "{searched} block scales are larger than the recipe's, with less error")?;
+        }
         let (zeros, values) = (self.underflows, self.values);
         let percent = 100.0 * zeros as f64 / (values as f64).max(1.0);
         writeln!(f, "{zeros} of {values} values other than 0 became 0 ({percent:.2} %)")?;

@@ -15,7 +15,8 @@ use super::file::Checkpoint;
 use super::model::Model;
 use super::options::ModelOptions;
 use super::orientation::{Orientation, transposed};
-use super::weight::{Weight, WeightSpec};
+use super::search::{self, search};
+use super::weight::{GlobalScale, Weight, WeightSpec};
 use crate::error::Result;
 use nvfp4::device::Kernels;
 use nvfp4::error::Error;
@@ -30,6 +31,8 @@ pub(super) struct Quantized {
     pub values: u64,
     /// Elements whose code is zero.
     pub underflows: u64,
+    /// Blocks whose scale is not the recipe's.
+    pub searched: u64,
 }
 
 /// Quantises one tensor of the model with the tensor-level scale `scale`. `order` is that in which
@@ -61,7 +64,7 @@ pub(super) fn quantize_tensor(
         Orientation::InputFirst => Some(transposed_bytes(&spec.name, &raw, dims)?),
     };
     let data = copy.as_deref().unwrap_or(&raw.data);
-    let matrix = match kernels {
+    let mut matrix = match kernels {
         None => {
             let source = Source::Bytes(float_type(raw.dtype)?, data);
             match quantize_source(&spec.name, source, dims, &how)? {
@@ -80,12 +83,19 @@ pub(super) fn quantize_tensor(
             }
         }
     };
-    let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
     let global = matrix.global();
+    let mut searched = 0;
+    if options.search {
+        let multiplier = global.map_or(1.0, GlobalScale::multiplier);
+        let source = Source::Bytes(float_type(raw.dtype)?, data);
+        let largest = search::largest(options.save.layout);
+        searched = search(source, multiplier, largest, &mut matrix.codes, &mut matrix.scales);
+    }
+    let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
     let blocks = matrix.into_blocks(&spec.name, dims)?;
     let (experts, input, inputs) = (None, None, None);
     let weight = Weight { spec: spec.clone(), blocks, global, experts, input, inputs };
-    Ok(Quantized { weight, values, underflows })
+    Ok(Quantized { weight, values, underflows, searched })
 }
 
 /// The elements of a tensor to quantise.

@@ -262,6 +262,40 @@ fn no_quantised_scale_is_one_that_ggml_encodes_otherwise() {
     }
 }
 
+/// The search for block scales lessens the error of every recipe, also in other layouts.
+#[test]
+fn searched_scales_have_less_error() {
+    let folder = Folder::new("gguf-searched_scales_have_less_error");
+    let source = folder.file("source");
+    write_model(&source, "llama");
+    let model = Model::open(&source).expect("a model");
+    for layout in [Layout::Gguf, Layout::CompressedTensors] {
+        for recipe in ["modelopt", "torchao", "compressed-tensors", "te"] {
+            let recipe = recipe_by_name(Format::Nvfp4, recipe).expect("known");
+            let [searched, plain] = [true, false].map(|search| {
+                let out = folder.file(&format!("{layout}-{}-{search}", recipe.name()));
+                let options = ModelOptions::new(recipe, layout).search(search);
+                let report = checkpoint::quantize_model(&model, &options, &out, None, &mut ());
+                let report = report.expect("quantised");
+                assert_eq!(report.searched.is_some_and(|count| count > 100), search, "{report}");
+                let out = Model::open(&out).expect("a checkpoint");
+                let report = verify(&out, Some(&model), &mut ()).expect("readable");
+                assert!(report.verified, "{report}");
+                report.least_sqnr_db.expect("compared")
+            });
+            assert!(searched > plain + 0.5, "{layout} {}: {searched} {plain}", recipe.name());
+        }
+    }
+    let adaptive = recipe_by_name(Format::Nvfp4, "modelopt-4over6").expect("known");
+    let options = ModelOptions::new(adaptive, Layout::Gguf);
+    assert!(!options.search);
+    let out = folder.file("refused");
+    let refused = checkpoint::quantize_model(&model, &options.search(true), &out, None, &mut ());
+    let error = refused.expect_err("refused").to_string();
+    assert!(error.contains("search for scales"), "{error}");
+    assert!(!out.exists());
+}
+
 #[test]
 fn large_models_are_in_several_files() {
     let folder = Folder::new("gguf-large_models_are_in_several_files");
@@ -292,7 +326,11 @@ fn floats_come_back() {
     let folder = Folder::new("gguf-floats_come_back");
     let source = folder.file("source");
     write_model(&source, "llama");
-    let there = quantized(&source, &folder.file("gguf"), Layout::Gguf, Format::Nvfp4);
+    let recipe = recipe_by_name(Format::Nvfp4, "modelopt").expect("known");
+    let options = ModelOptions::new(recipe, Layout::Gguf).search(false);
+    let (model, there) = (Model::open(&source).expect("a model"), folder.file("gguf"));
+    checkpoint::quantize_model(&model, &options, &there, None, &mut ()).expect("quantised");
+    let there = Model::open(there).expect("a checkpoint");
     // Neither joins weights.
     let same = quantized(&source, &folder.file("same"), Layout::TorchAo, Format::Nvfp4);
     let options = DequantizeOptions::new().dtype(fp4_formats::FloatType::F32);

@@ -436,6 +436,10 @@ pub struct Quantize {
     /// Block scales alone, without a scale for the tensor.
     #[arg(long)]
     pub one_level: bool,
+    /// nvfp4: for each block the scale with the least squared error, from the recipe's up to 1.5 times that, for
+    /// recipes without adaptive block scaling [default: true for --layout gguf, otherwise false].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub search: Option<bool>,
     /// Tensors to leave as they are; * and ? stand for any characters and for one. Can be
     /// repeated; adds to the built-in lists of embeddings, output heads, routers, encoders of images and
     /// other tensors, by architecture; --list shows them.

@@ -28,6 +28,9 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
     if args.one_level {
         options.scale = TensorScale::OneLevel;
     }
+    if let Some(search) = args.search {
+        options.search = search;
+    }
     if args.all_layers {
         options.experts_only = false;
     }
