@@ -114,7 +114,7 @@ fn configs(arch: Arch) -> Vec<Config> {
     };
     let mut all: Vec<Config> = kernels(tensor).iter().map(of).collect();
     match tensor {
-        TensorFamily::MmaSync => {
+        TensorFamily::MmaSync | TensorFamily::MmaSyncScaled => {
             // A launch before decodes e4m3, the same for all kernels: one of each format and problem tries it.
             let mut tried = Vec::new();
             for kernel in kernels(tensor) {
