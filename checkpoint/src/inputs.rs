@@ -1,4 +1,4 @@
-//! How a layer's inputs are quantised.
+//! Quantisation of a layer's inputs.
 
 use serde::Serialize;
 

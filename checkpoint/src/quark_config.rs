@@ -27,7 +27,7 @@ pub(super) struct Stated<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Spec<'a> {
     pub elements: &'a Value,
-    /// That of its scales, where these are quantised themselves.
+    /// The same of its scales, where these are quantised themselves.
     pub scales: Option<&'a Value>,
 }
 

@@ -26,8 +26,23 @@ pub fn run() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!clean)))
 }
 
-/// Gives `done` the name of each check and what came of it.
+/// Gives `done` the name of each check and what came of it. The checks of the kernels, which compile `core` for each
+/// target on one core, run beside those of the host's crates.
 pub fn each(mut done: impl FnMut(&str, Result<()>)) -> Result<()> {
+    let compiler = Compiler::find(Fetch::Allowed)?;
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| kernels(&compiler));
+        host(&mut done);
+        let results = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        for (name, result) in results {
+            done(&name, result);
+        }
+    });
+    Ok(())
+}
+
+/// The checks of the host's crates, and the formatting of all.
+fn host(done: &mut impl FnMut(&str, Result<()>)) {
     done("cargo fmt", step(run::cargo().args(["fmt", "--all", "--check"])));
     for name in OUTSIDE {
         let manifest = run::root().join(name).join("Cargo.toml");
@@ -49,13 +64,16 @@ pub fn each(mut done: impl FnMut(&str, Result<()>)) -> Result<()> {
     doc.args(["doc", "--workspace", "--exclude", "xtask", "--no-deps", "--quiet"]);
     doc.args(["--profile", run::TESTS]);
     done("cargo doc", step(doc.env("RUSTDOCFLAGS", "-Dwarnings")));
-    let compiler = Compiler::find(Fetch::Allowed)?;
-    for arch in Arch::compiled() {
+}
+
+/// The checks of the kernels for each target.
+fn kernels(compiler: &Compiler) -> Vec<(String, Result<()>)> {
+    let clippy = |arch| {
         let clean = build_kernels::builder(arch, compiler.clone()).clippy();
         let name = format!("cargo clippy of the kernels for {arch}");
-        done(&name, clean.map_err(anyhow::Error::from));
-    }
-    Ok(())
+        (name, clean.map_err(anyhow::Error::from))
+    };
+    Arch::compiled().map(clippy).collect()
 }
 
 fn step(command: &mut Command) -> Result<()> {

@@ -65,7 +65,7 @@ fn folder(arch: Arch, targets: &[&str]) -> PathBuf {
     folder.parent().expect("a folder above").to_owned()
 }
 
-/// What the ignored test `child` prints, which passes with a driver of its own library `library` and these settings;
+/// Returns what the ignored test `child` prints, which passes with a driver of its own library `library` and these settings;
 /// none if there is no compiler for it.
 fn printed(library: &str, child: &str, settings: &str) -> Option<String> {
     let output = Driver::compile(library)?.run(&format!("modules::{child}"), settings);

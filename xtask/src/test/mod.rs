@@ -14,6 +14,7 @@ mod gemm_and_moe;
 mod kernels;
 mod mutants;
 mod nvcc;
+mod outside;
 mod python;
 mod targets;
 
@@ -68,7 +69,7 @@ struct Gate {
 }
 
 /// The parts that [`Record`] remembers.
-const GATES: [Gate; 6] = [
+const GATES: [Gate; 7] = [
     Gate {
         name: kernels::OTHER_COMPILERS,
         stage: Stage::Kernels,
@@ -92,6 +93,14 @@ const GATES: [Gate; 6] = [
         with_model: false,
         part: |_| gemm_and_moe::part(),
         run: |tally, setting| gemm_and_moe::run(tally, &setting.cargo),
+    },
+    Gate {
+        name: outside::NAME,
+        stage: Stage::Programs,
+        with_kernels: false,
+        with_model: false,
+        part: |_| outside::part(),
+        run: |tally, setting| outside::run(tally, &setting.cargo),
     },
     Gate {
         name: mutants::NAME,
@@ -369,7 +378,7 @@ fn everything(options: &Options, cargo: Cargo, record: &mut Record) -> Result<Ta
         })
     })?;
     let cargo = &setting.cargo;
-    let left_out: Vec<String> = mutants::left_out().collect();
+    let left_out: Vec<String> = mutants::left_out().chain(outside::left_out()).collect();
     tally.timed("tests", |tally| cargo.run_others(tally, &gemm_and_moe::PROGRAMS, &left_out))?;
     tally.timed("examples in documentation", |tally| cargo.run_documentation(tally))?;
     gated(&mut tally, Stage::Programs, &setting, record)?;

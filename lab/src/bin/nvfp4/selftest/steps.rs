@@ -56,7 +56,7 @@ pub enum Subject {
 /// A kernel of a GEMM, and what it takes.
 struct Config {
     name: &'static str,
-    /// What distinguishes its steps from others of the same kernel.
+    /// The part of its steps' names that distinguishes them from others of the same kernel.
     suffix: &'static str,
     format: Format,
     activations: ActivationInput,
