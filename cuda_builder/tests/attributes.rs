@@ -11,7 +11,9 @@ fn root() -> &'static Path {
 
 /// The builder of the fixture, with the folder and the flags of the kernels: `core` is compiled once for both.
 fn fixture(arch: Arch) -> CudaBuilder {
+    let version = arch.ptx_version();
     let builder = CudaBuilder::new(root().join("cuda_builder/tests/fixture"), arch.name())
+        .ptx_version(version.major, version.minor)
         .target_dir(root().join("target/gpu"))
         .fetch(Fetch::Allowed);
     arch.cfgs().into_iter().fold(builder, |builder, cfg| builder.cfg(cfg.name, cfg.value))
@@ -31,7 +33,7 @@ fn attributes_reach_the_ptx() {
     {
         let built = fixture(arch).build().expect("the fixture builds");
         let ptx = &built.ptx;
-        assert!(ptx.contains(".version 9.0\n"), "{arch}");
+        assert!(ptx.contains(&format!(".version {}\n", arch.ptx_version())), "{arch}");
         assert!(ptx.contains(&format!(".target {arch}\n")), "{arch}");
 
         let bounded = head(ptx, "bounded");
