@@ -112,6 +112,15 @@ def modelopt(checkpoint: Path) -> Loaded:
     return judge_modelopt.load(checkpoint)
 
 
+def gguf(checkpoint: Path) -> Loaded:
+    """The package gguf: its parser, decoders and names; what it reads as a model that is not quantised."""
+    import judge_gguf
+
+    with tempfile.TemporaryDirectory() as folder:
+        judge_gguf.write(checkpoint, Path(folder))
+        return plain(Path(folder))
+
+
 LOADERS: dict[str, Callable[[Path], Loaded]] = {
     "plain": plain,
     "oracle": oracle,
@@ -119,6 +128,7 @@ LOADERS: dict[str, Callable[[Path], Loaded]] = {
     "torchao": torchao,
     "gpt-oss": gpt_oss,
     "modelopt": modelopt,
+    "gguf": gguf,
 }
 
 

@@ -33,6 +33,8 @@ READERS = {
     "torchao": "torchao",
     "gpt-oss": "torchao",
 }
+# The environments of readers of layouts that only originals are quantised into.
+FURTHER = {"gguf": "torchao"}
 # What a folder of each exporter is in.
 LAYOUTS = {
     "modelopt-": "modelopt",
@@ -49,6 +51,8 @@ RECIPES = [
     ("mxfp4", "compressed-tensors", "compressed-tensors"),
     ("mxfp4", "torchao", "torchao"),
     ("mxfp4", "torchao", "gpt-oss"),
+    ("nvfp4", "modelopt", "gguf"),
+    ("mxfp4", "torchao", "gguf"),
 ]
 # Keys that transformers says it did not expect although it writes them: rotations of inputs.
 UNEXPECTED = "*_input.weight"
@@ -261,7 +265,7 @@ class Suite:
             (written.folder, judged / written.read)
             for written in self.written if written.layout == "dequantize"
         ]
-        for layout, environment in READERS.items():
+        for layout, environment in {**READERS, **FURTHER}.items():
             tasks[layout, environment] = [
                 (export, judged / export.name) for export in exports if layout_of(export) == layout
             ] + [
