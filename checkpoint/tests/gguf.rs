@@ -429,6 +429,7 @@ fn damaged_files_are_refused_by_name() {
         ("rows of whole blocks", put(first + 8, &huge)),
         ("its type", put(kind, &[41, 0, 0, 0])),
         ("its type", put(kind, &[4, 0, 0, 0])),
+        ("Q4_K (12)", put(kind, &[12, 0, 0, 0])),
         ("its offset", put(offset, &[1, 0, 0, 0, 0, 0, 0, 0])),
         ("its data", put(offset, &[224, 255, 255, 255, 255, 255, 255, 255])),
         ("a tensor", put(at("blk.1.attn_q.weight"), name.as_bytes())),

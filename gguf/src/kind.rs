@@ -29,6 +29,38 @@ pub enum Kind {
     Nvfp4,
 }
 
+/// Types of ggml that are named and not read, by number, as in the package gguf 0.19.
+const UNREAD: [(u32, &str); 23] = [
+    (2, "Q4_0"),
+    (3, "Q4_1"),
+    (6, "Q5_0"),
+    (7, "Q5_1"),
+    (9, "Q8_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K"),
+    (12, "Q4_K"),
+    (13, "Q5_K"),
+    (14, "Q6_K"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (41, "Q1_0"),
+];
+
+/// ggml's name of a type that this crate does not read.
+pub(crate) fn unread(number: u32) -> Option<&'static str> {
+    UNREAD.iter().find(|(own, _)| *own == number).map(|(_, name)| *name)
+}
+
 impl Kind {
     /// All types that this crate knows.
     pub const ALL: [Self; 11] = [
@@ -109,5 +141,22 @@ impl fmt::Display for Kind {
             Self::Mxfp4 => "MXFP4",
             Self::Nvfp4 => "NVFP4",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_read_and_unread() {
+        for (number, name) in UNREAD {
+            assert_eq!(Kind::of(number), None, "{name}");
+            assert_eq!(
+                UNREAD.iter().filter(|(other, own)| *other == number || *own == name).count(),
+                1
+            );
+        }
+        assert_eq!((unread(12), unread(40), unread(99)), (Some("Q4_K"), None, None));
     }
 }

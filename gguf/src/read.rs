@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
-use crate::kind::Kind;
+use crate::kind::{self, Kind};
 use crate::value::{ARRAY, STRING, Scalar, Value};
 use crate::{ALIGNMENT, MAGIC};
 
@@ -217,7 +217,10 @@ impl<'a> Reader<'a> {
             tensor: name.clone(),
             field: "its type",
             required: "F32, F16, BF16, F64, Q8_0, MXFP4, NVFP4 or an integer".into(),
-            actual: number.to_string(),
+            actual: match kind::unread(number) {
+                Some(name) => format!("{name} ({number})"),
+                None => number.to_string(),
+            },
         })?;
         let offset = u64::from_le_bytes(self.array("the offset of a tensor")?);
         Ok((name, kind, shape, offset))
