@@ -104,8 +104,8 @@ pub fn dequantize_model(
     target: &Path,
     observer: &mut dyn Observer,
 ) -> Result<DequantizeReport> {
-    let layout = Layout::detect(model);
-    let parts = layout.map(|layout| layout.find(model)).unwrap_or_default();
+    let (layout, parts) = Layout::detect_weights(model).unzip();
+    let parts = parts.unwrap_or_default();
     let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
     let element = match (options.dtype, stated) {
         (Some(element), _) => element,

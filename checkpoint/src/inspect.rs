@@ -70,9 +70,10 @@ pub struct Contents {
 /// # Errors
 /// None; damage is part of the list.
 pub fn inspect(model: &Model) -> Result<Contents> {
-    let layout = Layout::detect(model);
+    let detected = Layout::detect_weights(model);
+    let layout = detected.as_ref().map(|(layout, _)| *layout);
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
-    let parts = layout.map(|layout| layout.find(model)).unwrap_or_default();
+    let parts = detected.map(|(_, parts)| parts).unwrap_or_default();
     let said = Said::of(model);
     let weights = parts
         .iter()

@@ -33,6 +33,11 @@ impl Layout {
     /// The layout of a checkpoint's tensors, or `None` if none of them is quantised.
     #[must_use]
     pub fn detect(model: &Model) -> Option<Self> {
+        Self::detect_weights(model).map(|(layout, _)| layout)
+    }
+
+    /// The layout of a checkpoint's tensors with its quantised weights, sorted by name.
+    pub(super) fn detect_weights(model: &Model) -> Option<(Self, Vec<Parts>)> {
         // Quark and AutoRound have others' names, and a configuration that says so. ModelOpt's names are the least
         // distinctive, so they come last.
         let order = [
@@ -50,8 +55,9 @@ impl Layout {
         let method = model.quantization_config().and_then(|x| x["quant_method"].as_str());
         let theirs = method.is_some_and(|method| others_names.contains(&method));
         let resembling = |layout: &Self| matches!(layout, Self::ModelOpt | Self::CompressedTensors);
-        let mut order = order.into_iter().filter(|layout| !(theirs && resembling(layout)));
-        order.find(|layout| !layout.find(model).is_empty())
+        let order = order.into_iter().filter(|layout| !(theirs && resembling(layout)));
+        let mut found = order.map(|layout| (layout, layout.find(model)));
+        found.find(|(_, parts)| !parts.is_empty())
     }
 
     /// All quantised weights, sorted by name. Their pieces may be missing or wrong.

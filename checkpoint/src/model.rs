@@ -34,6 +34,8 @@ pub struct Model {
     shards: Vec<Checkpoint>,
     /// Tensor names, each with its shard.
     tensors: BTreeMap<String, usize>,
+    /// The same for looking names up: their long common beginnings make comparisons slow.
+    shard_of: HashMap<String, usize>,
     unlisted: Vec<String>,
     /// Files of tensors in the folder that the index does not name.
     beside: Vec<PathBuf>,
@@ -227,7 +229,9 @@ impl Model {
     ) -> Self {
         let (config, hf_quant_config) = (None, None);
         let beside = Vec::new();
-        Self { path: path.into(), shards, tensors, unlisted, beside, config, hf_quant_config }
+        let shard_of = tensors.iter().map(|(name, &at)| (name.clone(), at)).collect();
+        let path = path.into();
+        Self { path, shards, tensors, shard_of, unlisted, beside, config, hf_quant_config }
     }
 
     /// The path that was opened.
@@ -263,7 +267,7 @@ impl Model {
     /// Whether there is a tensor of this name.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.shard_of.contains_key(name)
     }
 
     /// The file that has a tensor.
@@ -271,7 +275,7 @@ impl Model {
     /// # Errors
     /// [`CheckpointError::MissingTensor`].
     pub fn file(&self, name: &str) -> Result<&Checkpoint, CheckpointError> {
-        match self.tensors.get(name).and_then(|&at| self.shards.get(at)) {
+        match self.shard_of.get(name).and_then(|&at| self.shards.get(at)) {
             Some(file) => Ok(file),
             None => {
                 let few = self.tensors.len() <= MAX_COMPARED;
@@ -306,7 +310,12 @@ impl Model {
 
     /// The blocks of GGUF that a tensor consists of.
     pub(super) fn kind(&self, name: &str) -> Option<Kind> {
-        self.file(name).ok()?.kind(name)
+        self.shards.get(*self.shard_of.get(name)?)?.kind(name)
+    }
+
+    /// Whether any of the files is GGUF.
+    pub(super) fn has_ggml_blocks(&self) -> bool {
+        self.shards.iter().any(|shard| shard.gguf().is_some())
     }
 
     /// A JSON file of the model's folder; `None` if it does not exist, or if a single file was opened.
@@ -342,14 +351,10 @@ impl Model {
     /// All tensors, shard by shard in the order of their data.
     #[must_use]
     pub fn entries(&self) -> Vec<TensorEntry> {
-        let listed = |at: usize| move |entry: &TensorEntry| self.tensors[&entry.name] == at;
+        let listed =
+            |at: usize| move |entry: &TensorEntry| self.shard_of.get(&entry.name) == Some(&at);
         let shards = self.shards.iter().enumerate();
-        shards
-            .flat_map(|(at, shard)| {
-                let known = shard.entries().into_iter();
-                known.filter(|entry| self.contains(&entry.name)).filter(listed(at))
-            })
-            .collect()
+        shards.flat_map(|(at, shard)| shard.entries().into_iter().filter(listed(at))).collect()
     }
 
     /// Value of a key in the free-form metadata of the first file that has it.

@@ -90,8 +90,8 @@ pub fn verify_with(
     options: VerifyOptions,
     observer: &mut dyn Observer,
 ) -> Result<VerifyReport> {
-    let layout = Layout::detect(model).ok_or_else(|| others::nothing(model))?;
-    let parts = layout.find(model);
+    let found = Layout::detect_weights(model).ok_or_else(|| others::nothing(model))?;
+    let (layout, parts) = found;
     let others = others::find(model, &parts);
     let (findings, joined, misrounded) = (Vec::new(), Vec::new(), Vec::new());
     let mut check =

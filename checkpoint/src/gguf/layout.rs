@@ -36,6 +36,9 @@ const fn format_of(kind: Kind) -> Option<Format> {
 
 /// All weights in blocks.
 pub(crate) fn find(model: &Model) -> Vec<Parts> {
+    if !model.has_ggml_blocks() {
+        return Vec::new();
+    }
     let part = |name: &str| {
         let format = format_of(model.kind(name)?)?;
         let of = module(name);
