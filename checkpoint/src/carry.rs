@@ -6,7 +6,7 @@
 //! before anything is written; the quantisation of inputs at run time, of which nothing is stored,
 //! is left out with a note.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use fp4_formats::quantize::Format;
@@ -19,7 +19,7 @@ use super::experts::Family;
 use super::inputs::Inputs;
 use super::kept;
 use super::model::Model;
-use super::others::{self, OtherFormat};
+use super::others::{self, OtherFormat, OtherLayer};
 use super::parts::{Layout, Parts};
 use super::side;
 use super::split;
@@ -97,6 +97,7 @@ pub(super) fn carry(
     if !verbatim {
         carrier.side_data()?;
         carrier.other_layers(&extras)?;
+        carrier.dynamic(&said, &mut extras);
     }
     let kv = KvCache::of(model);
     let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
@@ -123,7 +124,7 @@ pub(super) fn carry(
     extras.kv_fp8 = kv.is_some();
     extras.interleaved = split::interleaved(model, Some(from));
     let mut tensors = Vec::new();
-    let eight: BTreeSet<String> = extras.others.iter().map(|other| other.module.clone()).collect();
+    let eight = extras.others.iter().map(|other| (other.module.clone(), other.format)).collect();
     for entry in model.entries() {
         if !pieces.contains(entry.name.as_str()) {
             if model.kind(&entry.name).is_some() {
@@ -252,7 +253,28 @@ impl Carrier<'_> {
         // Quark's and AutoRound's have the same tensors.
         let read = known(self.from) || !self.from.is_written();
         for other in &extras.others {
-            if other.format == OtherFormat::Fp8 && read && known(self.to) {
+            let fits = match other.format {
+                OtherFormat::Fp8 => known(self.to),
+                OtherFormat::Mxfp8 => {
+                    self.to == Layout::CompressedTensors && self.has_no_input(other)
+                }
+                OtherFormat::Fp8Blocks => {
+                    self.to == Layout::CompressedTensors
+                        && self.has_no_input(other)
+                        && self.blocks_of_128(&other.weight)?.is_some()
+                }
+                OtherFormat::Fp8Weight
+                | OtherFormat::Fp8Rows
+                | OtherFormat::Int8
+                | OtherFormat::Packed
+                | OtherFormat::FloatScales
+                | OtherFormat::E5m3
+                | OtherFormat::E2m1
+                | OtherFormat::GptOss
+                | OtherFormat::MlxIntegers
+                | OtherFormat::MlxOther => false,
+            };
+            if fits && read {
                 continue;
             }
             let reason = format!(
@@ -262,6 +284,33 @@ impl Carrier<'_> {
             return Err(self.refuse(&other.weight, reason));
         }
         Ok(())
+    }
+
+    /// Whether there is no scale from calibration for a layer's inputs.
+    fn has_no_input(&self, other: &OtherLayer) -> bool {
+        !self.model.contains(&format!("{}.input_scale", other.module))
+    }
+
+    /// The float scales of a matrix in FP8 that has one for each 128 x 128 elements.
+    fn blocks_of_128(&self, weight: &str) -> Result<Option<String>> {
+        let Some(encoded) = Encoded::of(self.model, weight)? else { return Ok(None) };
+        let Some(scales) = encoded.scales_of_128().filter(|_| encoded.shape.len() == 2) else {
+            return Ok(None);
+        };
+        let float = matches!(self.model.raw(scales)?.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        Ok(float.then(|| scales.to_owned()))
+    }
+
+    /// Finds the layers in other formats whose inputs are quantised at run time.
+    fn dynamic(&self, said: &Said<'_>, extras: &mut Extras) {
+        let whole = self.model.quantization_config().map(|config| &config["activation_scheme"]);
+        let whole = whole.is_some_and(|scheme| *scheme == "dynamic");
+        let others = extras.others.iter().filter(|other| {
+            // ModelOpt's algorithm MXFP8 quantises inputs, too.
+            let by_name = other.format == OtherFormat::Mxfp8 && self.from == Layout::ModelOpt;
+            by_name || whole || said.has_inputs(&other.module)
+        });
+        extras.dynamic = others.map(|other| other.module.clone()).collect();
     }
 
     fn kv_cache(&self, kv: &KvCache) -> Result<()> {
@@ -275,7 +324,12 @@ impl Carrier<'_> {
     }
 
     /// A tensor under the target's name, in the target's type; `eight` are the modules in FP8.
-    fn copied(&self, name: String, verbatim: bool, eight: &BTreeSet<String>) -> Result<Copied> {
+    fn copied(
+        &self,
+        name: String,
+        verbatim: bool,
+        eight: &BTreeMap<String, OtherFormat>,
+    ) -> Result<Copied> {
         let raw = self.model.raw(&name)?;
         if self.model.kind(&name).is_some()
             && let Some(encoded) = Encoded::of(self.model, &name)?
@@ -284,10 +338,13 @@ impl Carrier<'_> {
             return Ok(Copied { from: name, spec });
         }
         let mut spec = TensorSpec { name: name.clone(), dtype: raw.dtype, shape: raw.shape };
+        if !verbatim && let Some(renamed) = self.other_scales(&name, &spec, eight)? {
+            return Ok(Copied { from: name, spec: renamed });
+        }
         let scalar = spec.shape.iter().product::<usize>() == 1;
         let of_fp8 = || {
             let of = name.strip_suffix(".weight_scale").or(name.strip_suffix(".input_scale"));
-            of.is_some_and(|of| eight.contains(of))
+            of.is_some_and(|of| eight.contains_key(of))
         };
         let kv = self.kv_name(&name);
         if verbatim || !scalar || !(kv.is_some() || of_fp8()) {
@@ -307,6 +364,34 @@ impl Carrier<'_> {
             | Layout::Quark => vec![],
         };
         Ok(Copied { from: name, spec })
+    }
+
+    /// The scales of a layer in MXFP8, or in FP8 with blocks, as compressed-tensors has them; `None` for another tensor.
+    fn other_scales(
+        &self,
+        name: &str,
+        spec: &TensorSpec,
+        eight: &BTreeMap<String, OtherFormat>,
+    ) -> Result<Option<TensorSpec>> {
+        let of =
+            [".weight_scale_inv", ".weight_scale"].iter().find_map(|end| name.strip_suffix(end));
+        let format = of.and_then(|of| eight.get(of));
+        let (Some(of), Some(OtherFormat::Fp8Blocks | OtherFormat::Mxfp8)) = (of, format) else {
+            return Ok(None);
+        };
+        let weight = format!("{of}.weight");
+        let mut spec = TensorSpec { name: format!("{weight}_scale"), ..spec.clone() };
+        if format == Some(&OtherFormat::Mxfp8) {
+            spec.dtype = Dtype::U8;
+            return Ok(Some(spec));
+        }
+        if self.blocks_of_128(&weight)?.as_deref() != Some(name) {
+            return Ok(None);
+        }
+        // ModelOpt's have dimensions of 1.
+        let sizes = self.model.raw(&weight)?.shape;
+        spec.shape = sizes.iter().map(|size| size.div_ceil(128)).collect();
+        Ok(Some(spec))
     }
 
     /// The target's name of a scale of keys or values.

@@ -10,6 +10,8 @@
 //!
 //! `quantization_config` in `config.json` has the scheme and the excluded modules.
 
+use std::collections::BTreeMap;
+
 use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use super::contents::{Alike, Contents, Description};
 use super::inputs::Inputs;
 use super::model::Model;
+use super::others::OtherFormat;
 use super::parts::{Content, Parts, Piece, format_of_scales, present};
 use super::stated::packed;
 use super::weight::{Order, WeightSpec, module};
@@ -127,15 +130,9 @@ pub(super) fn describe(contents: &Contents) -> Description {
         "symmetric": true,
         "dynamic": false,
     });
-    if !contents.extras.others.is_empty() {
-        let group = json!({
-            "weights": eight,
-            "input_activations": eight,
-            "output_activations": null,
-            "format": "float-quantized",
-        });
-        let modules = contents.extras.others.iter().map(|other| other.module.as_str());
-        groups.push((group, modules.collect()));
+    for other in others(contents) {
+        let Others { format, dynamic, modules } = other;
+        groups.push((described(format, dynamic, &eight), modules));
     }
     // A single group has all linear layers that are not ignored.
     let format = match groups.as_mut_slice() {
@@ -168,4 +165,75 @@ pub(super) fn describe(contents: &Contents) -> Description {
         })),
         files: Vec::new(),
     }
+}
+
+/// Layers in one other format.
+struct Others<'a> {
+    format: OtherFormat,
+    /// Whether their inputs are quantised at run time.
+    dynamic: bool,
+    modules: Vec<&'a str>,
+}
+
+/// The layers in other formats, by format.
+fn others(contents: &Contents) -> Vec<Others<'_>> {
+    let mut groups: BTreeMap<(OtherFormat, bool), Vec<&str>> = BTreeMap::new();
+    for other in &contents.extras.others {
+        let dynamic = contents.extras.dynamic.contains(&other.module);
+        groups.entry((other.format, dynamic)).or_default().push(&other.module);
+    }
+    let group = |((format, dynamic), modules)| Others { format, dynamic, modules };
+    groups.into_iter().map(group).collect()
+}
+
+/// The group of layers in another format; `eight` describes FP8 with one scale. These are compressed-tensors'
+/// schemes FP8, MXFP8 and FP8_BLOCK.
+fn described(format: OtherFormat, dynamic: bool, eight: &Value) -> Value {
+    let tensor = |strategy: &str, dynamic: bool| {
+        json!({
+            "num_bits": 8,
+            "type": "float",
+            "strategy": strategy,
+            "symmetric": true,
+            "dynamic": dynamic,
+        })
+    };
+    let mut group = json!({"output_activations": null, "format": "float-quantized"});
+    match format {
+        OtherFormat::Mxfp8 => {
+            let scaled = |dynamic: bool| {
+                let mut tensor = tensor("group", dynamic);
+                tensor["group_size"] = 32.into();
+                tensor["scale_dtype"] = "torch.uint8".into();
+                tensor["zp_dtype"] = "torch.uint8".into();
+                tensor
+            };
+            group["format"] = "mxfp8-quantized".into();
+            group["weights"] = scaled(false);
+            group["input_activations"] = if dynamic { scaled(true) } else { Value::Null };
+        }
+        OtherFormat::Fp8Blocks => {
+            let mut inputs = tensor("group", true);
+            inputs["group_size"] = 128.into();
+            group["weights"] = tensor("block", false);
+            group["weights"]["block_structure"] = json!([128, 128]);
+            group["input_activations"] = if dynamic { inputs } else { Value::Null };
+        }
+        // No other is carried over.
+        OtherFormat::Fp8
+        | OtherFormat::Fp8Weight
+        | OtherFormat::Fp8Rows
+        | OtherFormat::Int8
+        | OtherFormat::Packed
+        | OtherFormat::FloatScales
+        | OtherFormat::E5m3
+        | OtherFormat::E2m1
+        | OtherFormat::GptOss
+        | OtherFormat::MlxIntegers
+        | OtherFormat::MlxOther => {
+            group["weights"] = eight.clone();
+            group["input_activations"] = eight.clone();
+        }
+    }
+    group
 }

@@ -1,6 +1,6 @@
 //! The contents of a whole output, and the files beside its tensors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use fp4_formats::quantize::Format;
@@ -28,6 +28,8 @@ pub(super) struct Extras {
     pub inputs: BTreeMap<String, Inputs>,
     /// Layers in other formats.
     pub others: Vec<OtherLayer>,
+    /// The modules among them whose inputs are quantised at run time.
+    pub dynamic: BTreeSet<String>,
     /// Whether the KV cache is quantised to FP8.
     pub kv_fp8: bool,
     /// Whether the configuration is that of the input, unchanged.

@@ -86,9 +86,8 @@ pub fn convert_model(
     target: &Path,
     observer: &mut dyn Observer,
 ) -> Result<ConvertReport> {
-    let from = Layout::detect(model).ok_or_else(|| others::nothing(model))?;
-    let to = options.layout;
-    let parts = from.find(model);
+    let found = Layout::detect_weights(model).ok_or_else(|| others::nothing(model))?;
+    let ((from, parts), to) = (found, options.layout);
     let (float, family) = (model_type(model), Family::of(model));
     let mut specs = Vec::new();
     for part in &parts {
@@ -175,6 +174,10 @@ pub fn convert_model(
                         save.tensor(&spec.name, &data)?;
                     }
                     true => save.tensor(&spec.name, &raw.data)?,
+                    // Powers of two are the same bytes in both types.
+                    false if raw.dtype == Dtype::F8_E8M0 && spec.dtype == Dtype::U8 => {
+                        save.tensor(&spec.name, &raw.data)?;
+                    }
                     false => {
                         let values = model.file(name)?.floats(name)?.values;
                         let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -204,14 +207,6 @@ pub fn convert_model(
     })
 }
 
-/// The name of a module with the indices of experts replaced, which those of one layer have in common.
-fn among_experts(module: &str) -> Option<String> {
-    let (experts, rest) = module.split_once("experts.")?;
-    let (index, projection) = rest.split_once('.')?;
-    index.parse::<usize>().ok()?;
-    Some(format!("{experts}experts.*.{projection}"))
-}
-
 /// Scales of inputs that are repaired, by the index of the weight, and notes on these and on experts that
 /// have none although others of their layer have one.
 fn inputs(
@@ -222,7 +217,7 @@ fn inputs(
 ) -> (BTreeMap<usize, GlobalScale>, Vec<String>) {
     let mut layers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (at, part) in parts.iter().enumerate() {
-        if let Some(layer) = among_experts(module(&part.name)) {
+        if let Some(layer) = shared::among_experts(module(&part.name)) {
             layers.entry(layer).or_default().push(at);
         }
     }

@@ -152,7 +152,7 @@ impl Decisions<'_> {
         let cols = shape.last().copied().unwrap_or(0);
         let block = match (self.options.save.layout, self.options.recipe.format()) {
             (Layout::Gguf, Format::Nvfp4) => NVFP4_ROW,
-            (_, format) => format.block() as usize,
+            (_, format) => self.options.inputs.group(format),
         };
         if !cols.is_multiple_of(block) {
             return Ok(Decision::Leave(format!("K = {cols} is no multiple of {block}")));
@@ -214,6 +214,7 @@ pub(super) fn check(model: &Model, options: &ModelOptions) -> Result<()> {
         let required = "a recipe of NVFP4 that chooses no scale itself";
         return Err(CheckpointError::shape("search for scales", required, options.recipe.name()));
     }
+    options.inputs.check(options)?;
     if options.scale == TensorScale::PerRow {
         return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
     }

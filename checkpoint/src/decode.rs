@@ -243,6 +243,14 @@ impl Encoded {
         }
     }
 
+    /// The scales of FP8 with one for each 128 x 128 elements.
+    pub fn scales_of_128(&self) -> Option<&str> {
+        let Encoding::Fp8 { scales: Some(scales), block } = &self.encoding else { return None };
+        // A single block may be smaller.
+        let fits = |(size, side): (usize, usize)| side == 128 || (side == size && size < 128);
+        self.sizes().into_iter().zip(*block).all(fits).then_some(scales)
+    }
+
     /// All values in f32.
     ///
     /// # Errors

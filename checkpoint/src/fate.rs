@@ -39,6 +39,8 @@ pub struct QuantizePlan {
     pub tensors: Vec<Fate>,
     /// Weights that get one tensor-level scale.
     pub shared: Vec<Vec<String>>,
+    /// The quantisation of inputs, in words.
+    pub inputs: &'static str,
 }
 
 /// Names the fate of every tensor in [`quantize_model`](super::quantize_model), and the reason. Only headers are read.
@@ -69,11 +71,13 @@ pub fn plan_quantize(model: &Model, options: &ModelOptions) -> Result<QuantizePl
         let from = encoded.map_or(stored, str::to_owned);
         tensors.push(Fate { tensor: name, from, shape, to, reason });
     }
+    options.inputs.scales(&quantized, options.save.layout)?;
     Ok(QuantizePlan {
         source: model.path().display().to_string(),
         architecture: architecture(model, options),
         tensors,
         shared: Scales::new(model, options, &quantized).groups,
+        inputs: options.inputs.words(),
     })
 }
 
@@ -87,6 +91,7 @@ impl fmt::Display for QuantizePlan {
         for group in &self.shared {
             writeln!(f, "one tensor-level scale: {}", group.join(", "))?;
         }
+        writeln!(f, "{}", self.inputs)?;
         let count = self.tensors.iter().filter(|fate| fate.to.ends_with("fp4")).count();
         writeln!(
             f,

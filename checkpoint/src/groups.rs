@@ -109,6 +109,7 @@ pub(super) fn check(
             | OtherFormat::Fp8Weight
             | OtherFormat::Fp8Rows
             | OtherFormat::Fp8Blocks
+            | OtherFormat::Mxfp8
             | OtherFormat::Int8 => Some(8),
             OtherFormat::Packed
             | OtherFormat::FloatScales

@@ -9,6 +9,7 @@
 //! | `weight`, `parts`, `layout`, `load` | [`Weight`], a quantised weight; [`Layout`], how it is stored; [`load`] |
 //! | `modelopt`, `compressed_tensors`, `torchao`, `gpt_oss`, `gguf`, `mlx`, `quark`, `auto_round` | one layout each |
 //! | `quantize`, `quantize_tensor`, `convert`, `exact` | [`quantize_model`], [`convert_model`], [`to_nvfp4`] |
+//! | `calibration` | scales of inputs from their largest magnitudes |
 //! | `search` | block scales with less error than a recipe's |
 //! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
 //! | `decode` | weights in FP8, e2m1 in I8 and packed integers as floats |
@@ -73,6 +74,7 @@
 
 mod auto_round;
 mod auto_round_config;
+mod calibration;
 mod carry;
 mod compressed_tensors;
 mod configuration;
@@ -131,6 +133,7 @@ mod verify;
 mod weight;
 mod write;
 
+pub use calibration::{Calibration, QuantizedInputs};
 pub use convert::{ConvertReport, SharedGroup, convert_model};
 pub use data::Data;
 pub use dequantize::{DequantizeOptions, DequantizeReport, dequantize_model};

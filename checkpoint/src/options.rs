@@ -4,6 +4,7 @@ use fp4_formats::ScaleLayout;
 use fp4_formats::quantize::Recipe;
 use nvfp4::quantize::TensorScale;
 
+use super::calibration::QuantizedInputs;
 use super::parts::Layout;
 #[cfg(doc)]
 use super::pattern;
@@ -67,6 +68,8 @@ pub struct ModelOptions {
     /// Whether each block scale of NVFP4 is the one with the least squared error, from the recipe's up to 1.5 times
     /// that. For recipes that choose no scale themselves.
     pub search: bool,
+    /// The quantisation of layers' inputs.
+    pub inputs: QuantizedInputs,
     /// Options of writing the result.
     pub save: SaveOptions,
 }
@@ -88,6 +91,7 @@ impl ModelOptions {
             exclude: Vec::new(),
             default_excludes: true,
             experts_only: layout == Layout::GptOss,
+            inputs: QuantizedInputs::Float,
             search: layout == Layout::Gguf && matches!(recipe, Recipe::Nvfp4(_)),
             save: SaveOptions::new(layout),
         }
@@ -100,6 +104,7 @@ nvfp4::setters!(ModelOptions {
     default_excludes: bool,
     experts_only: bool,
     search: bool,
+    inputs: QuantizedInputs,
     save: SaveOptions,
 });
 

@@ -7,6 +7,7 @@ use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::error::CheckpointError;
+use super::file::RawTensor;
 use super::model::Model;
 use super::parts::Parts;
 use super::stated::Said;
@@ -24,6 +25,8 @@ pub enum OtherFormat {
     Fp8Rows,
     /// FP8 with scales of blocks, or without any.
     Fp8Blocks,
+    /// MXFP8: e4m3 with a power of two for each 32 of a row.
+    Mxfp8,
     /// 8-bit integers.
     Int8,
     /// Integers packed into words or bytes.
@@ -51,6 +54,7 @@ impl OtherFormat {
             Self::Fp8Weight => "FP8 without scales of inputs",
             Self::Fp8Rows => "FP8 with a scale for each row",
             Self::Fp8Blocks => "FP8 with scales of blocks",
+            Self::Mxfp8 => "MXFP8",
             Self::Int8 => "8-bit integers",
             Self::Packed => "packed integers",
             Self::FloatScales => "packed 4-bit codes with float scales of blocks",
@@ -104,6 +108,9 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
         let kind_of_scales = scale.as_ref().map(|raw| raw.dtype);
         let blocks = name.strip_suffix("blocks").map(|of| format!("{of}scales"));
         let format = match raw.dtype {
+            Dtype::F8_E4M3 if scale.as_ref().is_some_and(|scale| is_mx(&raw.shape, scale)) => {
+                OtherFormat::Mxfp8
+            }
             Dtype::F8_E4M3 | Dtype::F8_E5M2 => match scales {
                 1 if model.contains(&format!("{of}.input_scale")) => OtherFormat::Fp8,
                 1 => OtherFormat::Fp8Weight,
@@ -144,4 +151,11 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
     let layers: BTreeMap<String, OtherLayer> =
         model.names().filter(weight).filter_map(layer).collect();
     layers.into_values().collect()
+}
+
+/// Whether scales are powers of two, one for each 32 elements of a row.
+fn is_mx(codes: &[usize], scales: &RawTensor<'_>) -> bool {
+    let Some((&cols, rows)) = codes.split_last() else { return false };
+    let powers = matches!(scales.dtype, Dtype::U8 | Dtype::F8_E8M0);
+    powers && cols.is_multiple_of(32) && scales.shape == [rows, &[cols / 32]].concat()
 }

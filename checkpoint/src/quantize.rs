@@ -16,6 +16,7 @@ use super::decode::Encoded;
 use super::dequantize::encoded as encode;
 use super::error::CheckpointError;
 use super::experts::Family;
+use super::inputs::Inputs;
 use super::kept;
 use super::model::Model;
 use super::options::ModelOptions;
@@ -65,6 +66,10 @@ pub struct QuantizeReport {
     pub transposed: Vec<String>,
     /// Groups of them with one tensor-level scale, because readers of the layout join them.
     pub shared: Vec<Vec<String>>,
+    /// The quantisation of inputs, in words.
+    pub inputs: &'static str,
+    /// Experts that calibration never reached and that have the largest scale of inputs of their layer's.
+    pub filled: Vec<String>,
     /// Weights that were left.
     pub left: Vec<Unquantized>,
     /// Values of the quantised tensors that were not zero.
@@ -142,8 +147,8 @@ pub fn quantize_model(
                     Orientation::OutputFirst => Order::OutputFirst,
                     Orientation::InputFirst => Order::InputFirst,
                 };
-                let group = format.block() as usize;
-                let input = false;
+                let group = options.inputs.group(format);
+                let input = options.inputs.stated() != Inputs::Float;
                 items.push(Item::Weight(WeightSpec {
                     name,
                     shape,
@@ -163,12 +168,15 @@ pub fn quantize_model(
         return Err(CheckpointError::Nothing { path: model.path().into(), what });
     }
 
+    let inputs = options.inputs.scales(&quantized, options.save.layout)?;
     let bytes_before = model.entries().iter().map(|entry| entry.bytes as u64).sum();
     observer.begin(bytes_before);
     let mut scales = Scales::new(model, options, &quantized);
     let interleaved = split::interleaved(model, None);
     let kept = kept::tied_head(model).into_iter().collect();
-    let extras = Extras { interleaved, family: decisions.family, kept, ..Extras::default() };
+    let stated = quantized.iter().map(|name| (name.clone(), options.inputs.stated())).collect();
+    let family = decisions.family;
+    let extras = Extras { interleaved, family, kept, inputs: stated, ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
     let (mut values, mut underflows, mut searched) = (0, 0, 0);
     for (at, item) in items.iter().enumerate() {
@@ -192,7 +200,8 @@ pub fn quantize_model(
                     Order::OutputFirst | Order::AlongOutput => Orientation::OutputFirst,
                 };
                 let scale = scales.of(&spec.name)?;
-                let tensor = quantize_tensor(model, spec, order, scale, options, kernels)?;
+                let mut tensor = quantize_tensor(model, spec, order, scale, options, kernels)?;
+                tensor.weight.input = inputs.of.get(&spec.name).copied();
                 values += tensor.values;
                 underflows += tensor.underflows;
                 searched += tensor.searched;
@@ -218,6 +227,8 @@ pub fn quantize_model(
         decoded,
         architecture: architecture(model, options),
         transposed,
+        inputs: options.inputs.words(),
+        filled: inputs.filled,
         left,
         values,
         underflows,
@@ -350,7 +361,16 @@ impl fmt::Display for QuantizeReport {
             let to = if quantized { format } else { "BF16" };
             writeln!(f, "{count} weights were decoded from {from} and are {to} now")?;
         }
-        writeln!(f, "inputs are not quantised (W4A16)")?;
+        if let [first, ..] = self.filled.as_slice() {
+            let count = self.filled.len();
+            writeln!(
+                f,
+                "{count} experts, {} among them, were not reached by calibration and have the largest scale of \
+                 inputs of their layer's",
+                shown(first)
+            )?;
+        }
+        writeln!(f, "{}", self.inputs)?;
         writeln!(
             f,
             "{} weights quantised to {format} by recipe {recipe} on {device}, {} tensors left",

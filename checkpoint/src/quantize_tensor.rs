@@ -91,6 +91,11 @@ pub(super) fn quantize_tensor(
         let largest = search::largest(options.save.layout);
         searched = search(source, multiplier, largest, &mut matrix.codes, &mut matrix.scales);
     }
+    if spec.group > options.recipe.format().block() as usize {
+        let multiplier = global.map_or(1.0, GlobalScale::multiplier);
+        let source = Source::Bytes(float_type(raw.dtype)?, data);
+        search::pair(source, multiplier, &mut matrix.codes, &mut matrix.scales);
+    }
     let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
     let blocks = matrix.into_blocks(&spec.name, dims)?;
     let (experts, input, inputs) = (None, None, None);

@@ -1,4 +1,5 @@
-//! Searches a scale for each block of NVFP4: the one whose codes have the least squared error.
+//! Searches a scale for each block of NVFP4: the one whose codes have the least squared error. Gives pairs of blocks one
+//! scale.
 //!
 //! A recipe puts a block's largest magnitude on 6, the largest code. Between 4 and 6 there is no code, so that a
 //! scale up to 1.5 times as large, which puts it on 4, often rounds the block's other elements better. Smaller scales
@@ -56,6 +57,29 @@ pub(super) fn search(
         changed.sum::<u64>()
     });
     changed.sum()
+}
+
+/// Gives each two blocks the larger of their scales, which is that of a recipe for groups of 32.
+///
+/// `source`, `codes`, `scales`, `multiplier`: as for [`search`], with an even number of blocks.
+pub(super) fn pair(source: Source<'_>, multiplier: f32, codes: &mut [u8], scales: &mut [u8]) {
+    let pairs = codes
+        .par_chunks_exact_mut(2 * Nvfp4::BLOCK_BYTES)
+        .zip(scales.par_chunks_exact_mut(2))
+        .enumerate();
+    pairs.for_each(|(at, (codes, scales))| {
+        let larger = if scales[0] > scales[1] { scales[0] } else { scales[1] };
+        for (block, codes) in codes.as_chunks_mut().0.iter_mut().enumerate() {
+            if scales[block] == larger {
+                continue;
+            }
+            let mut values = [0f32; Nvfp4::BLOCK];
+            let start = (2 * at + block) * Nvfp4::BLOCK;
+            source.part(start..start + Nvfp4::BLOCK).load(&mut values);
+            *codes = rounded(&values, Nvfp4::decode_scale(larger) * multiplier);
+            scales[block] = larger;
+        }
+    });
 }
 
 /// Whether another scale was found for a block.

@@ -38,6 +38,14 @@ pub(super) fn groups<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Vec<us
     groups
 }
 
+/// The name of a module with the indices of experts replaced, which those of one layer have in common.
+pub(super) fn among_experts(module: &str) -> Option<String> {
+    let (experts, rest) = module.split_once("experts.")?;
+    let (index, projection) = rest.split_once('.')?;
+    index.parse::<usize>().ok()?;
+    Some(format!("{experts}experts.*.{projection}"))
+}
+
 /// A weight of a group as readers that join the group read it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Misread {

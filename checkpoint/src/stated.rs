@@ -29,6 +29,12 @@ impl<'a> Said<'a> {
         }
     }
 
+    /// Whether the group of a module in compressed-tensors' configuration quantises inputs.
+    pub fn has_inputs(&self, module: &str) -> bool {
+        Group::of(&self.groups, module)
+            .is_some_and(|group| !group.stated["input_activations"].is_null())
+    }
+
     /// Whether codes of a module have scales in e5m3, which this crate does not read.
     pub fn has_e5m3(&self, module: &str) -> bool {
         self.quark.as_ref().is_some_and(|stated| stated.has_e5m3(module))

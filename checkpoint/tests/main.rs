@@ -1,5 +1,6 @@
 //! Checkpoints: layouts, conversions, what exporters write, damage.
 
+mod calibration;
 mod circulation;
 mod damage;
 mod exporters;

@@ -240,3 +240,105 @@ fn a_hundred_thousand_tensors_are_listed() {
     assert!(contents.weights.iter().all(sound));
     assert_eq!((contents.others.len(), contents.side_data.len()), (0, 0));
 }
+
+/// compressed-tensors 0.20 has MXFP8 and FP8 in blocks of 128 x 128 beside NVFP4; other layouts refuse them by name.
+#[test]
+fn mxfp8_and_blocks_of_fp8_go_to_compressed_tensors() {
+    const BLOCKED: &str = "model.layers.0.self_attn.o_proj";
+    const MX: &str = "model.layers.0.mlp.down_proj";
+    let [rows, cols] = [200, 160];
+    let e4m3 = |count: usize| (0..count).map(|at| (at % 0x70) as u8).collect::<Vec<u8>>();
+    let scales: Vec<f32> = (0..4).map(|at| 0.5 + at as f32).collect();
+    let nvfp4: Vec<u8> = (0..64 * 8).map(|at| (at * 37 % 256) as u8).collect();
+    let powers: Vec<u8> = (0..8 * 3).map(|at| 120 + at as u8 % 9).collect();
+    // ModelOpt's names, and DeepSeek's.
+    for (ending, shape, mx, scheme) in [
+        ("weight_scale", &[2, 1, 2, 1][..], Dtype::U8, None),
+        ("weight_scale_inv", &[2, 2], Dtype::F8_E8M0, Some("dynamic")),
+    ] {
+        let folder = Folder::new("named-mxfp8_and_blocks_of_fp8_go_to_compressed_tensors");
+        let (source, out) = (folder.file("source"), folder.file("out"));
+        std::fs::create_dir_all(&source).expect("a folder");
+        let names = [
+            format!("{M}.weight"),
+            format!("{M}.weight_scale"),
+            format!("{M}.weight_scale_2"),
+            format!("{BLOCKED}.weight"),
+            format!("{BLOCKED}.{ending}"),
+            format!("{MX}.weight"),
+            format!("{MX}.weight_scale"),
+        ];
+        let stored = [
+            tensor(Dtype::U8, &[64, 8], nvfp4.clone()),
+            tensor(Dtype::F8_E4M3, &[64, 1], vec![0x38; 64]),
+            tensor(Dtype::F32, &[], f32s(&[0.5])),
+            tensor(Dtype::F8_E4M3, &[rows, cols], e4m3(rows * cols)),
+            tensor(Dtype::F32, shape, f32s(&scales)),
+            tensor(Dtype::F8_E4M3, &[8, 96], e4m3(8 * 96)),
+            tensor(mx, &[8, 3], powers.clone()),
+        ];
+        let tensors: Vec<(&str, NewTensor)> =
+            names.iter().map(String::as_str).zip(stored.clone()).collect();
+        checkpoint::write(&source.join("model.safetensors"), &tensors, &[]).expect("written");
+        let layer = |algorithm: &str| json!({"quant_algo": algorithm});
+        let stated = json!({"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            M: layer("W4A16_NVFP4"), BLOCKED: layer("fp8_pb_wo"), MX: layer("MXFP8"),
+        }}});
+        std::fs::write(source.join("hf_quant_config.json"), stated.to_string()).expect("written");
+        let config =
+            json!({"quantization_config": {"quant_method": "fp8", "activation_scheme": scheme}});
+        std::fs::write(source.join("config.json"), config.to_string()).expect("written");
+        let model = Model::open(&source).expect("a model");
+        let options = SaveOptions::new(Layout::CompressedTensors);
+        checkpoint::convert_model(&model, None, &options, &out, &mut ()).expect("converted");
+        let written = Model::open(&out).expect("a checkpoint");
+        let raw = |name: String| {
+            let raw = written.raw(&name).unwrap_or_else(|_| panic!("no {name}"));
+            (raw.dtype, raw.shape.clone(), raw.data.to_vec())
+        };
+        let blocks = (Dtype::F32, vec![2, 2], f32s(&scales));
+        assert_eq!(raw(format!("{BLOCKED}.weight_scale")), blocks);
+        assert!(!written.contains(&format!("{BLOCKED}.weight_scale_inv")));
+        assert_eq!(raw(format!("{MX}.weight_scale")), (Dtype::U8, vec![8, 3], powers.clone()));
+        let config = written.quantization_config().expect("stated");
+        assert_eq!(config["format"], "mixed-precision");
+        let groups = config["config_groups"].as_object().expect("groups");
+        let of = |module: &str| {
+            let found = groups.values().find(|group| group["targets"][0] == module);
+            found.unwrap_or_else(|| panic!("no group of {module}"))
+        };
+        let (blocked, mx) = (of(BLOCKED), of(MX));
+        assert_eq!(blocked["weights"]["block_structure"], json!([128, 128]));
+        assert_eq!(blocked["format"], "float-quantized");
+        let inputs = &blocked["input_activations"];
+        assert_eq!(inputs["group_size"].as_u64(), scheme.map(|_| 128));
+        assert_eq!(
+            (&mx["format"], &mx["weights"]["group_size"]),
+            (&json!("mxfp8-quantized"), &json!(32))
+        );
+        assert_eq!(mx["input_activations"]["dynamic"], true);
+        let report = verify(&written, None, &mut ()).expect("readable");
+        assert!(report.verified, "{report}");
+        // Both stand for the same floats.
+        let floats = [(&model, "before"), (&written, "after")].map(|(model, name)| {
+            let (options, out) = (DequantizeOptions::new(), folder.file(name));
+            checkpoint::dequantize_model(model, &options, &out, &mut ()).expect("dequantised");
+            Model::open(out).expect("floats")
+        });
+        for module in [M, BLOCKED, MX] {
+            let name = format!("{module}.weight");
+            let [before, after] = floats.each_ref().map(|model| model.raw(&name).expect("there"));
+            assert_eq!((before.shape, before.data), (after.shape, after.data), "{module}");
+        }
+        // Onto other layouts they are refused.
+        for layout in [Layout::TorchAo, Layout::ModelOpt] {
+            let other = folder.file("other");
+            let from = if layout == Layout::ModelOpt { &written } else { &model };
+            let refused =
+                checkpoint::convert_model(from, None, &SaveOptions::new(layout), &other, &mut ());
+            let error = refused.expect_err("refused").to_string();
+            assert!(error.contains("MXFP8") || error.contains("scales of blocks"), "{error}");
+            assert!(!other.exists());
+        }
+    }
+}

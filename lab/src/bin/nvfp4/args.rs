@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand};
+use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::DeviceRequest;
@@ -411,6 +411,15 @@ pub struct BenchQuantize {
     pub scale: String,
 }
 
+/// The format of inputs with scales from calibration.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Calibrated {
+    /// NVFP4.
+    Nvfp4,
+    /// FP8.
+    Fp8,
+}
+
 /// Quantise the weights of a checkpoint into a new one.
 ///
 /// Weights are the float matrices (and batches of them) called weight whose K is a multiple of the
@@ -440,6 +449,14 @@ pub struct Quantize {
     /// recipes without adaptive block scaling [default: true for --layout gguf, otherwise false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub search: Option<bool>,
+    /// Quantise inputs too, with scales from --calibration: nvfp4 (W4A4), or fp8 (W4A8) in ModelOpt's layout,
+    /// with one scale for 32 elements of a weight. Without it they stay floats (W4A16).
+    #[arg(long, value_name = "FORMAT", requires = "calibration")]
+    pub activations: Option<Calibrated>,
+    /// Safetensors file with the largest magnitude of each layer's inputs, a scalar under the name of its
+    /// module, as checkpoint/examples/record_inputs.py records it.
+    #[arg(long, value_name = "FILE", requires = "activations")]
+    pub calibration: Option<PathBuf>,
     /// Tensors to leave as they are; * and ? stand for any characters and for one. Can be
     /// repeated; adds to the built-in lists of embeddings, output heads, routers, encoders of images and
     /// other tensors, by architecture; --list shows them.

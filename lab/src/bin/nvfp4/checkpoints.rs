@@ -6,10 +6,13 @@ use fp4_formats::ScaleLayout;
 use nvfp4::device::Device;
 use nvfp4::quantize::{TensorScale, recipe_by_name};
 use nvfp4_checkpoint::{
-    self as checkpoint, DequantizeOptions, Model, ModelOptions, SaveOptions, VerifyOptions,
+    self as checkpoint, Calibration, DequantizeOptions, Model, ModelOptions, QuantizedInputs,
+    SaveOptions, VerifyOptions,
 };
 
-use crate::args::{CheckpointOutput, Convert, Dequantize, Inspect, OutputFolder, Quantize, Verify};
+use crate::args::{
+    Calibrated, CheckpointOutput, Convert, Dequantize, Inspect, OutputFolder, Quantize, Verify,
+};
 use crate::common::{exit, print};
 use crate::progress::Bar;
 
@@ -30,6 +33,13 @@ pub fn quantize(args: &Quantize) -> anyhow::Result<ExitCode> {
     }
     if let Some(search) = args.search {
         options.search = search;
+    }
+    if let (Some(format), Some(file)) = (args.activations, &args.calibration) {
+        let calibration = Calibration::open(file)?;
+        options.inputs = match format {
+            Calibrated::Nvfp4 => QuantizedInputs::Nvfp4(calibration),
+            Calibrated::Fp8 => QuantizedInputs::Fp8(calibration),
+        };
     }
     if args.all_layers {
         options.experts_only = false;
