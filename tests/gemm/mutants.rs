@@ -286,7 +286,7 @@ fn sm120_mixed() {
     let kernel = "gemm_sm120_nvfp4_128x64_mixed";
     let gpu = Gpu { sms: 1, ..Gpu::rtx5090() };
     let sizes = [[36, 332, 1136], [70, 140, 1264]];
-    let mut experiment = mixed(kernel, &gpu, &sizes, LINEAR, FLOATS, "a codes");
+    let mut experiment = mixed(kernel, &gpu, &sizes, LINEAR, FLOATS, "a");
     experiment.gpu.sms += 1;
     check_one_role(&[experiment]);
 }
