@@ -11,10 +11,10 @@ use nvfp4::gemm::{Activation, GemmOverrides};
 use nvfp4::tune::ResultKind;
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::gemm::grouped::GroupedCase;
-use nvfp4_tests::gemm::{BLOCKED, F16, LINEAR};
+use nvfp4_tests::gemm::{BLOCKED, F16};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::mutation::{
-    Effort, Which, captured, check, check_briefly, check_one_role, first_written, overlapping,
+    Effort, Which, captured, check, check_briefly, first_written, overlapping,
 };
 use ptx_emu::Gpu;
 use ptx_emu::experiment::Experiment;
@@ -138,28 +138,6 @@ fn sm90_groups() {
         alone(&[36], [100, 2800]),
         on_sms(16, &[1; 32], [128, 128], "a"),
         alone(&[60], [128, 2960]),
-    ]);
-}
-
-/// Block-scaled `mma.sync`: CTAs with tiles of several groups, an empty one among them, and with parts of tiles. Counts,
-/// factors or activations are late.
-#[test]
-fn sm120_groups() {
-    let kernel = "gemm_sm120_nvfp4_128x16_grouped";
-    let on = |sms: u32, counts: &[usize], sizes, input| {
-        let gpu = Gpu { sms, ..Gpu::rtx5090() };
-        let (activations, factors) = (LINEAR, true);
-        let case = GroupedCase { activations, factors, ..GroupedCase::new(counts, sizes) };
-        let mut experiment = grouped(kernel, &gpu, case, input);
-        // Beside the CTAs there is room for the kernel before.
-        experiment.gpu.sms += 1;
-        experiment
-    };
-    check_one_role(&[
-        on(1, &[12, 0, 40], [332, 1392], "counts"),
-        on(2, &[20], [128, 2160], "factors"),
-        on(2, &[12], [100, 2800], "a"),
-        on(8, &[1; 33], [56, 1424], "a"),
     ]);
 }
 

@@ -123,7 +123,7 @@ pub fn check_briefly(launches: &[Experiment]) {
 /// # Panics
 /// The same as [`check`].
 pub fn check_one_role(launches: &[Experiment]) {
-    check(launches, Effort { seeds: few_seeds(), least: 18, caught: 75 });
+    check(launches, Effort { seeds: few_seeds(), least: 16, caught: 75 });
 }
 
 /// Seeds of kernels whose launches take long.
