@@ -7,13 +7,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use fp4_formats::quantize::{Format, Recipe};
+use fp4_formats::quantize::Format;
 use fp4_formats::{Nvfp4, e4m3};
 
 use super::error::CheckpointError;
 use super::file::Checkpoint;
 use super::inputs::Inputs;
-use super::options::ModelOptions;
 use super::orientation::EXPERTS;
 use super::parts::Layout;
 use super::shared;
@@ -66,7 +65,7 @@ pub enum QuantizedInputs {
 /// The scales of weights' inputs.
 #[derive(Debug, Default)]
 pub(super) struct InputScales {
-    /// By weight.
+    /// The scale of each weight.
     pub of: BTreeMap<String, GlobalScale>,
     /// Experts that calibration never reached.
     pub filled: Vec<String>,
@@ -96,41 +95,6 @@ impl QuantizedInputs {
         match self {
             Self::Float | Self::Nvfp4(_) => format.block() as usize,
             Self::Fp8(_) => GROUP_OF_FP8,
-        }
-    }
-
-    /// Refuses options that do not go together.
-    ///
-    /// # Errors
-    /// [`nvfp4::Error::Shape`].
-    pub(super) fn check(&self, options: &ModelOptions) -> Result<(), CheckpointError> {
-        let wrong = |required: &str, actual: &str| {
-            Err(CheckpointError::shape("quantised inputs", required, actual))
-        };
-        let layout = options.save.layout;
-        match self {
-            Self::Float => Ok(()),
-            _ if options.recipe.format() != Format::Nvfp4 => {
-                wrong("weights in nvfp4", options.recipe.format().name())
-            }
-            Self::Nvfp4(_) => match layout {
-                Layout::ModelOpt | Layout::CompressedTensors | Layout::TorchAo | Layout::Gguf => {
-                    Ok(())
-                }
-                Layout::GptOss | Layout::Mlx | Layout::Quark | Layout::AutoRound => wrong(
-                    "layout modelopt, compressed-tensors, torchao or gguf for nvfp4",
-                    layout.name(),
-                ),
-            },
-            Self::Fp8(_) if layout != Layout::ModelOpt => {
-                wrong("layout modelopt for fp8, which has groups of 32", layout.name())
-            }
-            Self::Fp8(_) if options.search || !matches!(options.recipe, Recipe::Nvfp4(_)) => {
-                let required =
-                    "a recipe without a choice of scales for fp8, which has groups of 32";
-                wrong(required, options.recipe.name())
-            }
-            Self::Fp8(_) => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fp4_formats::quantize::{Format, Recipe};
 use safetensors::tensor::Dtype;
 
+use super::calibration::QuantizedInputs;
 use super::decode::{self, Encoded};
 use super::error::CheckpointError;
 use super::experts::Family;
@@ -214,9 +215,36 @@ pub(super) fn check(model: &Model, options: &ModelOptions) -> Result<()> {
         let required = "a recipe of NVFP4 that chooses no scale itself";
         return Err(CheckpointError::shape("search for scales", required, options.recipe.name()));
     }
-    options.inputs.check(options)?;
+    check_inputs(options)?;
     if options.scale == TensorScale::PerRow {
         return Err(CheckpointError::shape("tensor-level scale", "one per tensor", "one per row"));
     }
     Ok(())
+}
+
+/// Refuses inputs that the layout, the format or the recipe cannot have.
+fn check_inputs(options: &ModelOptions) -> Result<(), CheckpointError> {
+    let wrong = |required: &str, actual: &str| {
+        Err(CheckpointError::shape("quantised inputs", required, actual))
+    };
+    let (layout, recipe) = (options.save.layout, options.recipe);
+    match options.inputs {
+        QuantizedInputs::Float => Ok(()),
+        _ if recipe.format() != Format::Nvfp4 => wrong("weights in nvfp4", recipe.format().name()),
+        QuantizedInputs::Nvfp4(_) => match layout {
+            Layout::ModelOpt | Layout::CompressedTensors | Layout::TorchAo | Layout::Gguf => Ok(()),
+            Layout::GptOss | Layout::Mlx | Layout::Quark | Layout::AutoRound => {
+                let required = "layout modelopt, compressed-tensors, torchao or gguf for nvfp4";
+                wrong(required, layout.name())
+            }
+        },
+        QuantizedInputs::Fp8(_) if layout != Layout::ModelOpt => {
+            wrong("layout modelopt for fp8, which has groups of 32", layout.name())
+        }
+        QuantizedInputs::Fp8(_) if options.search || !matches!(recipe, Recipe::Nvfp4(_)) => {
+            let required = "a recipe without a choice of scales for fp8, which has groups of 32";
+            wrong(required, recipe.name())
+        }
+        QuantizedInputs::Fp8(_) => Ok(()),
+    }
 }
