@@ -244,3 +244,46 @@ fn a_source_that_changes_is_an_error() {
     assert!(error.ends_with("source.safetensors changed while it was read"), "{error}");
     assert_eq!(folder.names(), ["source.safetensors"]);
 }
+
+/// `--activations` with `--calibration` writes scales of inputs; `--search` changes block scales.
+#[test]
+fn inputs_and_searched_scales_are_asked_for() {
+    let folder = Folder::new("cli-inputs");
+    let source = text(folder.file("source.safetensors"));
+    write_model(source.as_ref());
+    let quantize = ["quantize", &source, "--exclude", "*experts*", "--layout", "modelopt"];
+    let inputs = text(folder.file("inputs.safetensors"));
+    let mut magnitudes =
+        vec![("model.layers.0.mlp.up", 2688.0), ("model.layers.1.mlp.down", 448.0)];
+    let write = |magnitudes: &[(&str, f32)]| {
+        let scalar = |number| tensor(safetensors::Dtype::F32, &[], f32s(&[number]));
+        let tensors: Vec<_> =
+            magnitudes.iter().map(|(name, number)| (*name, scalar(*number))).collect();
+        nvfp4_checkpoint::write(inputs.as_ref(), &tensors, &[]).expect("written");
+    };
+    write(&magnitudes);
+    for (format, module, scale) in [("nvfp4", 0, 1.0), ("fp8", 1, 1.0)] {
+        let out = text(folder.file(format));
+        let asked = ["--activations", format, "--calibration", &inputs, "--out", &out];
+        let printed = run(&[&quantize[..], &asked].concat(), 0);
+        assert!(printed.contains("with scales from calibration"), "{printed}");
+        let model = nvfp4_checkpoint::Model::open(&out).expect("a checkpoint");
+        let name = format!("{}.input_scale", magnitudes[module].0);
+        assert_eq!(model.file(&name).expect("there").scalar(&name).expect("one"), scale);
+    }
+    magnitudes.pop();
+    write(&magnitudes);
+    let out = text(folder.file("refused"));
+    let asked = ["--activations", "nvfp4", "--calibration", &inputs, "--out", &out];
+    let message = run(&[&quantize[..], &asked].concat(), 2);
+    assert!(message.contains("`model.layers.1.mlp.down`"), "{message}");
+    assert!(!folder.file("refused").exists());
+    // One is nothing without the other.
+    run(&[&quantize[..], &["--activations", "nvfp4", "--out", &out]].concat(), 2);
+
+    let out = text(folder.file("searched"));
+    let printed = run(&[&quantize[..], &["--search", "--out", &out]].concat(), 0);
+    assert!(printed.contains("block scales are larger than the recipe's"), "{printed}");
+    assert!(printed.contains("W4A16"), "{printed}");
+    run(&["verify", &out, "--against", &source], 0);
+}
