@@ -45,8 +45,14 @@ fn halves(name: &str, [l, rows, k]: [usize; 3], operand: HalfType) -> HalfMatrix
 }
 
 fn on_machines(test: &str, check: impl Fn(&Kernels, Arch)) {
+    on_data_centre_machines(test, &check);
+    check(&no_kernels(&Folder::new(test), SCALED), SCALED.1);
+}
+
+/// Checks refusals that the machine of block-scaled `mma.sync` words in another way, or does not have.
+fn on_data_centre_machines(test: &str, check: impl Fn(&Kernels, Arch)) {
     let folder = Folder::new(test);
-    for machine in MACHINES.into_iter().chain([SCALED]) {
+    for machine in MACHINES {
         check(&no_kernels(&folder, machine), machine.1);
     }
 }
@@ -399,7 +405,7 @@ fn activations_that_were_not_planned_for() {
 
 #[test]
 fn workspaces_that_are_too_small() {
-    on_machines("refused-workspaces", |kernels, _| {
+    on_data_centre_machines("refused-workspaces", |kernels, _| {
         let planned = Planned::new(kernels, BLOCKS);
         let needed = planned.gemm.workspace_bytes();
         assert!(needed > 1, "{}", planned.gemm.plan());
@@ -483,7 +489,7 @@ fn next_weights_of_other_groups() {
 
 #[test]
 fn weights_that_were_not_planned_for() {
-    on_machines("refused-weights", |kernels, arch| {
+    on_data_centre_machines("refused-weights", |kernels, arch| {
         let planned = Planned::new(kernels, HALVES);
         let elements = buffer(kernels, 576);
         let launch = |weights: &DeviceWeights| {
@@ -522,7 +528,7 @@ fn weights_that_were_not_planned_for() {
 
 #[test]
 fn overrides_that_do_not_suit() {
-    on_machines("refused-overrides", |kernels, arch| {
+    on_data_centre_machines("refused-overrides", |kernels, arch| {
         let machine = kernels.device().properties();
         let plan = |kernel: Option<&str>, split| {
             let overrides = GemmOverrides::new().kernel(kernel.map(String::from)).split(split);
