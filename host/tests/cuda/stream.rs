@@ -172,7 +172,8 @@ fn child() -> Result<()> {
     let plain = Input::plain(FloatType::Bf16);
     let quantizer = Quantizer::new(&kernels, m, k, plain, &options)?;
     let product = Gemm::new(&kernels, &weights, [1, m], kind, &GemmOptions::default())?;
-    assert!((1..=workspace.len()).contains(&product.workspace_bytes()));
+    // Nothing prepares activations on sm_120f, so that the workspace may be empty.
+    assert!(product.workspace_bytes() <= workspace.len());
     let before = device.allocations();
     for name in ["launches", "launches again"] {
         marked(name, || {
