@@ -92,6 +92,17 @@ fn sizes_of_nothing_and_beyond_integers() {
         let none = GemmOverrides::default();
         let planned = plan(shape, Format::Mxfp4, kind, arch, machine, &none);
         refused(planned, "K", "a multiple of 32", "48");
+        // Threads that copy tokens have offsets of 32 bits to the tokens of a tile, here of the eight of the narrowest.
+        let long = GemmShape { m: 3, n: 5, k: 1 << 28, l: 1 };
+        let planned = plan(long, Format::Nvfp4, kind, arch, machine, &none);
+        match arch.tensor() {
+            TensorFamily::MmaSync | TensorFamily::MmaSyncScaled => {
+                refused(planned, "K", "at most 268435455 for these kernels", "268435456");
+            }
+            TensorFamily::Wgmma | TensorFamily::Tcgen05 => drop(planned.expect("planned")),
+        }
+        let less = GemmShape { k: (1 << 28) - 16, ..long };
+        plan(less, Format::Nvfp4, kind, arch, machine, &none).expect("planned");
     });
 }
 

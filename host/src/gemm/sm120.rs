@@ -84,6 +84,7 @@ impl Family for Sm120 {
 impl Fragments for Sm120Config {
     const TENSOR: TensorFamily = TensorFamily::MmaSyncScaled;
     const NEXT_CHUNKS: u32 = 0;
+    const TOKEN_BYTES: Option<u64> = Some(u32::MAX as u64);
     type Params = Sm120Params;
     type GroupedParams = Sm120GroupedParams;
 

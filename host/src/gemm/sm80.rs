@@ -10,6 +10,7 @@ use crate::error::Result;
 impl Fragments for Sm80Config {
     const TENSOR: TensorFamily = TensorFamily::MmaSync;
     const NEXT_CHUNKS: u32 = 0;
+    const TOKEN_BYTES: Option<u64> = Some(u32::MAX as u64);
     type Params = Sm80Params;
     type GroupedParams = Sm80GroupedParams;
 

@@ -13,6 +13,7 @@ impl Fragments for Sm90Config {
     /// Half of what the stages of a CTA hold. On an H200 a layer of one token then takes 0.9 us less, and 1.0 with
     /// as much as they hold; of 64 tokens, 2.3 us less, and with as much as they hold as long as without.
     const NEXT_CHUNKS: u32 = MAX_STAGES / 2;
+    const TOKEN_BYTES: Option<u64> = None;
     type Params = Sm90Params;
     type GroupedParams = Sm90GroupedParams;
 

@@ -32,6 +32,7 @@ use super::{ActivationKind, WeightForm};
 use crate::device::{Device, DeviceProperties};
 use crate::error::{Error, Result};
 use crate::plan::fragments::{self as estimate, Costs, Estimate};
+use crate::shape::MAX_DIM;
 pub(super) use kernel::FragmentKernel;
 pub(super) use launch::Placed;
 
@@ -42,6 +43,8 @@ pub(super) trait Fragments: Costs {
     /// Chunks of weights at the beginning of each row tile that a launch before a product brings to L2; 0 where
     /// launches do not overlap.
     const NEXT_CHUNKS: u32;
+    /// Most bytes of a tile's tokens that kernels can address; none if the copy engine addresses them.
+    const TOKEN_BYTES: Option<u64>;
     /// The parameter block that all kernels take.
     type Params: Block;
     /// The block that kernels of grouped products take.
@@ -69,14 +72,27 @@ fn names<C: Fragments>(
     estimate::of(table, operands).map(C::name)
 }
 
-/// Leaves the estimates whose CTAs get their shared memory on a machine.
+/// Leaves the estimates whose kernels can address their tokens of `problem`, and whose CTAs get their shared memory on
+/// a machine.
 ///
 /// # Errors
 /// [`Error::Shape`] if there were some, and none of them fits.
 fn fitting<C: Fragments>(
     mut found: Vec<Estimate<C>>,
+    problem: &Problem,
     machine: DeviceProperties,
 ) -> Result<Vec<Estimate<C>>> {
+    let most_columns = |found: &Estimate<C>| {
+        let bits = found.config.operands().activations.map_or(4, |operand| 8 * operand.bytes());
+        let columns = |bytes| bytes * 8 / u64::from(bits * found.config.tile().tokens);
+        C::TOKEN_BYTES.map_or(MAX_DIM, columns)
+    };
+    if let Some(most) = found.iter().map(most_columns).max()
+        && u64::from(problem.k) > most
+    {
+        return Err(Error::shape("K", format!("at most {most} for these kernels"), problem.k));
+    }
+    found.retain(|found| u64::from(problem.k) <= most_columns(found));
     let shared = |found: &Estimate<C>| found.config.launch_shared_bytes(found.resident);
     let Some(least) = found.iter().map(shared).min() else { return Ok(found) };
     let most = machine.shared_per_block;
@@ -120,7 +136,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             .filter(|found| may_be(found.config))
             .filter(|found| overrides.split.is_none_or(|split| split == found.split))
             .collect();
-        let (found, problem) = (fitting(found, *machine)?, *problem);
+        let (found, problem) = (fitting(found, problem, *machine)?, *problem);
         Ok(cheapest_first(found, |estimate| FragmentKernel {
             problem,
             groups: None,
@@ -150,7 +166,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
                 .filter(|found| request.may_be(found.config.name()))
                 .map(|found| Estimate { split: Split::StreamK, ..found })
                 .collect();
-        let found = fitting(found, machine)?;
+        let found = fitting(found, &problem, machine)?;
         for Estimate { config, ctas, .. } in &found {
             let tile = config.tile();
             let row_tiles = u64::from(problem.n.div_ceil(tile.rows));
@@ -179,9 +195,10 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             check_unsplit(overrides)?;
             let sms = machine.sms.max(1);
             let found = estimate::mixed::<C>(operands, &problem, sms, asked.output.planned());
-            let estimate = fitting(Vec::from_iter(found), machine)?.pop().ok_or_else(|| {
-                Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
-            })?;
+            let estimate =
+                fitting(Vec::from_iter(found), &problem, machine)?.pop().ok_or_else(|| {
+                    Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
+                })?;
             let kernel = FragmentKernel { problem, groups: None, mixed: true, sms, estimate };
             Ok(Arc::new(kernel) as Arc<dyn Kernel>)
         };
