@@ -100,15 +100,7 @@ fn quantised_layers() {
         let quantised = MoeOptions::new().quantized(TokenScales::ONE);
         let of_first = nvfp4(first, true);
         let operands = Operands { first: of_first, second: mxfp4(second, false) };
-        let error = match machine.kernels.device().choice().arch.tensor() {
-            // Blocks are decoded to 16-bit floats, those of NVFP4 to f16.
-            TensorFamily::MmaSync | TensorFamily::Wgmma => {
-                ["type of activations", "bf16, which the weights were repacked for", "f16"]
-            }
-            TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05 => {
-                ["format of activations", "mxfp4, as the weights", "nvfp4"]
-            }
-        };
+        let error = ["format of activations", "mxfp4, as the weights", "nvfp4"];
         machine.refused(operands.layer(&machine, GOOD, &quantised), error, &[]);
 
         let operands = Operands { first: mxfp4(first, true), second: mxfp4(second, false) };

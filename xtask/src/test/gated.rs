@@ -51,7 +51,12 @@ impl Part {
 
     /// The part depends on all of the package in a folder, from the root, and on the packages of this project
     /// that the package is built with.
-    pub fn package(mut self, folder: &str) -> Result<Self> {
+    pub fn package(self, folder: &str) -> Result<Self> {
+        self.package_without(folder, &[])
+    }
+
+    /// The same, without some files and folders of the package's own.
+    pub fn package_without(mut self, folder: &str, left_out: &[&str]) -> Result<Self> {
         let root = run::root();
         let workspace = Metadata::read(None)?;
         let mut seen = BTreeSet::new();
@@ -72,7 +77,8 @@ impl Part {
             left.extend(package.folders_of(used).map(|folder| (folder, false)));
             let inner = at.strip_prefix(&root).with_context(|| at.display().to_string())?;
             match first {
-                true => self.inputs.extend([inner.to_owned()]),
+                true if left_out.is_empty() => self.inputs.extend([inner.to_owned()]),
+                true => self.inputs.extend(without(&root, inner, left_out)?),
                 false => self.inputs.extend(without(&root, inner, &OWN)?),
             }
         }
