@@ -90,7 +90,7 @@ const GATES: [Gate; 7] = [
         name: gemm_and_moe::NAME,
         stage: Stage::Programs,
         with_kernels: true,
-        with_model: false,
+        with_model: true,
         part: |_| gemm_and_moe::part(),
         run: |tally, setting| gemm_and_moe::run(tally, &setting.cargo),
     },
