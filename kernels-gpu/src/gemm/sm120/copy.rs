@@ -38,7 +38,7 @@ const _: () = assert!(TILE_BLOCKS == WORD_BYTES as usize);
 /// The place of piece `piece` of a token.
 #[inline(always)]
 pub const fn swizzle(token: u32, piece: u32) -> u32 {
-    piece ^ token / 2 % PIECES
+    piece ^ (token / 2 % PIECES)
 }
 
 /// The sources of a thread's pieces, from a step of an item on.
