@@ -21,7 +21,7 @@ pub fn left_out() -> impl Iterator<Item = String> {
 const MODULES: [&str; 3] =
     ["tests/gemm/mutants.rs", "tests/library/mutants.rs", "tests/moe/expert_mutants.rs"];
 /// The folders and files of the test programs, in the tests' package.
-const PROGRAMS: [&str; 9] = [
+pub const PROGRAMS: [&str; 9] = [
     "exporters",
     "gemm",
     "gemm_hang.rs",
