@@ -110,7 +110,7 @@ macro_rules! names {
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 41] = {
+    pub const ALL: [Self; 42] = {
         use TileWidth::{Narrow, Wide};
         [
             Self::Ceiling,
@@ -154,6 +154,7 @@ impl Family {
             Self::Mixed(Operands::NVFP4_F16),
             Self::Mixed(Operands::NVFP4_BF16),
             Self::Mixed(Operands::MXFP4_BF16),
+            Self::Mixed(Operands::MXFP4_E4M3),
         ]
     };
 
@@ -331,7 +332,7 @@ mod tests {
                         Family::Gemm(operands, _)
                         | Family::Grouped(operands, _)
                         | Family::Mixed(operands)
-                            if operands.activations.is_none() =>
+                            if operands.activations.is_none_or(|o| o.half().is_none()) =>
                         {
                             "sm120_"
                         }

@@ -40,7 +40,7 @@
 //! | --- | --- | --- |
 //! | sm_90a (H100, H200) | all | results on the emulator and on H200; times on H200 |
 //! | sm_100a, sm_100f (B200, B300) | all | results on the emulator; no times |
-//! | sm_120f (RTX 50, RTX PRO 6000, DGX Spark) | all but products of activations in e4m3 | results of products on the emulator; no times |
+//! | sm_120f (RTX 50, RTX PRO 6000, DGX Spark) | all | results of products on the emulator; no times |
 //!
 //! [`threads`] says what may be shared by threads, and `docs/CONTRACTS.md` in the repository what calls
 //! check and what remains `unsafe`.

@@ -5,7 +5,7 @@
 use fp4_formats::FloatType;
 use fp4_formats::Nvfp4;
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
-use fp4_formats::gemm::{sm90, sm100, sm120};
+use fp4_formats::gemm::{Operands, sm90, sm100, sm120};
 use fp4_formats::quantize::Format;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
@@ -161,8 +161,9 @@ fn every_kernel() {
     }
     for config in &sm120::CONFIGS {
         let (m, n) = (config.tokens as usize + 3, config.rows as usize + 24);
-        let case = case([m, n, 160, 2], LINEAR).format(config.format);
-        check(case, config.name, &rtx5090);
+        let Operands { weights, activations } = config.operands();
+        let activations = activations.map_or(LINEAR, ActivationType::as_they_are);
+        check(case([m, n, 160, 2], activations).format(weights), config.name, &rtx5090);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Products in e4m3 (W4A8): exact sums, the quantiser of tokens, what is refused, and what folding costs.
 
 use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::{sm90, sm100};
+use fp4_formats::gemm::{Operands, sm90, sm100, sm120};
 use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
     Arch, BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
@@ -18,7 +18,7 @@ use nvfp4_lab::gemm::{reference, reference_for};
 use nvfp4_lab::oracle::{decibels, sqnr_db};
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::refused;
-use nvfp4_tests::{DEVICES, REAL_LAYERS, SCHEDULES, emulated, real_model};
+use nvfp4_tests::{MACHINES, REAL_LAYERS, SCHEDULES, emulated, real_model};
 
 /// Weights with these codes and scale bytes by row and column or block.
 fn weights<F: BlockFormat>(
@@ -87,9 +87,12 @@ fn exact_sums<F: BlockFormat>(one: u8) {
     let sm100 = sm100::CONFIGS
         .iter()
         .filter(|config| config.format == format && config.activations == Some(Operand::E4m3));
-    let of_sm90 = sm90.map(|config| (DEVICES[0], config.name));
-    let of_sm100 = sm100.map(|config| (DEVICES[1], config.name));
-    for (index, (device, name)) in of_sm90.chain(of_sm100).enumerate() {
+    let operands = Operands { weights: format, activations: Some(Operand::E4m3) };
+    let sm120 = sm120::CONFIGS.iter().filter(|config| config.operands() == operands);
+    let of_sm90 = sm90.map(|config| (MACHINES[0], config.name));
+    let of_sm100 = sm100.map(|config| (MACHINES[1], config.name));
+    let of_sm120 = sm120.map(|config| (MACHINES[2], config.name));
+    for (index, (device, name)) in of_sm90.chain(of_sm100).chain(of_sm120).enumerate() {
         for schedule in SCHEDULES.iter().skip(index % 2).step_by(2) {
             let kernels = emulated(device, *schedule);
             let got = run(&kernels, &Activations::Fp8(&a), &b, Some(name));
@@ -119,7 +122,7 @@ fn mxfp4_sums_are_exact() {
 fn tokens_are_quantised_as_on_the_cpu() {
     let one_pass = TokensConfig::KEPT * TokensConfig::THREADS as usize * 8;
     let halves = [HalfType::F16, HalfType::Bf16];
-    let devices = DEVICES.into_iter().chain(["emu:rtx4090"]);
+    let devices = MACHINES.into_iter().chain(["emu:rtx4090"]);
     for (device, half) in devices.flat_map(|device| halves.map(|half| (device, half))) {
         let kernels = emulated(device, SCHEDULES[1]);
         for k in [16, 2064, one_pass + 48] {
@@ -155,7 +158,7 @@ fn tokens_are_quantised_as_on_the_cpu() {
 /// taken by callers who ask for it, and the changes are reported.
 #[test]
 fn refused_and_rounded() {
-    let [sm90, sm100] = DEVICES.map(|name| emulated(name, SCHEDULES[0]));
+    let [sm90, sm100, sm120] = MACHINES.map(|name| emulated(name, SCHEDULES[0]));
     let sm80 = emulated("emu:rtx4090", SCHEDULES[0]);
     let (k, n) = (256, 16);
     let dims = Dims::new(1, 2, k).expect("dims");
@@ -180,7 +183,7 @@ fn refused_and_rounded() {
     // Tensor cores that take scales take these, as do those that tokens are decoded for.
     let exact = reference(&a8, &far, &options).expect("fits");
     let right: Vec<f32> = exact.values.iter().map(|value| *value as f32).collect();
-    for kernels in [&sm80, &sm100] {
+    for kernels in [&sm80, &sm100, &sm120] {
         let result = gemm(kernels, &a8, &far, &options).expect("exact");
         assert_eq!(result.values(), right);
     }
@@ -193,12 +196,12 @@ fn refused_and_rounded() {
     gemm(&sm90, &Activations::Fp8(&a), &near, &options).expect("fits");
 
     let rows = options.clone().row_factors(vec![1.0; 2]);
-    for kernels in [&sm80, &sm90] {
+    for kernels in [&sm80, &sm90, &sm120] {
         let text = refused("row factors", gemm(kernels, &Activations::Fp8(&a), &near, &rows));
         assert!(text.contains("row factors"), "{text}");
         gemm(kernels, &Activations::ToFp8(&x), &near, &rows).expect("multiplied into the scales");
     }
-    for kernels in [&sm90, &sm100] {
+    for kernels in [&sm90, &sm100, &sm120] {
         let upload = |kind| Repacked::for_device(kernels.device(), &near, kind).expect("fits");
         let upload = |kind| upload(kind).upload(kernels.device()).expect("room");
         let [bytes, halves] = [ActivationKind::Fp8(None), ActivationKind::Halves(HalfType::Bf16)]

@@ -119,15 +119,15 @@ fn tiles_in_turn() {
 /// Activations in e4m3 are decoded to bf16 by a launch before.
 #[test]
 fn e4m3_is_decoded() {
-    decoded_e4m3(&machines());
+    decoded_e4m3(&machines(), &[Format::Nvfp4, Format::Mxfp4]);
 }
 
-/// Checks activations in e4m3, given and made of floats, on `machines` with kernels of sm_80: products, gated, grouped and
-/// mixed ones, batches with scales of their own and shared ones.
-pub fn decoded_e4m3(machines: &[Kernels]) {
+/// Checks activations in e4m3, given and made of floats, beside weights in `formats` on `machines` with kernels of sm_80:
+/// products, gated, grouped and mixed ones, batches with scales of their own and shared ones.
+pub fn decoded_e4m3(machines: &[Kernels], formats: &[Format]) {
     let all = [None, Some(HalfType::F16), Some(HalfType::Bf16)].map(ActivationType::Fp8);
     for (i, activations) in all.into_iter().enumerate() {
-        for (at, format) in [Format::Nvfp4, Format::Mxfp4].into_iter().enumerate() {
+        for (at, &format) in formats.iter().enumerate() {
             let index = 2 * i + at;
             let machine = &machines[index % machines.len()];
             let case = |case: Case| Case { format, activations, ..case };

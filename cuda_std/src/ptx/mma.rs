@@ -45,7 +45,7 @@ products! {
 pub struct Scales {
     /// The lane's word.
     pub word: u32,
-    /// The first byte: 0 where a product takes all four, 0 or 2 where it takes two.
+    /// The first byte: 0 where a product takes all four, 0 or 2 where it takes two, any where it takes one.
     pub byte: u16,
     /// Lanes whose words are taken. A: 0 for lanes 0 and 1 of four, which have those of rows `g` and `g + 8`, 1 for
     /// lanes 2 and 3. B: the lane of four that has those of column `g`.
@@ -54,11 +54,13 @@ pub struct Scales {
 
 #[cfg(gpu_tensor = "mma_sync_scaled")]
 macro_rules! scaled_products {
-    ($($name:ident, $kind:literal;)*) => {
+    ($($(#[$codes:meta])* $name:ident, $shape:literal, $kind:literal;)*) => {
         $(
-            #[doc = concat!("`mma.sync.aligned.m16n8k64.row.col.", $kind, " {d}, {a}, {b}, {d}, {sa}, {byte, thread}, {sb}, {byte, thread};`")]
+            #[doc = concat!("`mma.sync.aligned.", $shape, ".row.col.", $kind, " {d}, {a}, {b}, {d}, {sa}, {byte, thread}, {sb}, {byte, thread};`")]
             /// ISA 9.7.14.5.14. sm_120a, sm_120f. The warp. Adds the product of 16 rows of `a` and 8
-            /// columns of `b`, each e2m1 times its block's scale, to the sums.
+            /// columns of `b`, each element times its block's scale, to the sums.
+            ///
+            $(#[$codes])*
             ///
             /// # Safety
             /// All threads of the warp reach this same call.
@@ -72,7 +74,7 @@ macro_rules! scaled_products {
                 unsafe {
                     asm!(
                         concat!(
-                            "mma.sync.aligned.m16n8k64.row.col.", $kind,
+                            "mma.sync.aligned.", $shape, ".row.col.", $kind,
                             " {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, {{{8}, {9}}}, ",
                             "{{{0}, {1}, {2}, {3}}}, {10}, {{{11}, {12}}}, {13}, {{{14}, {15}}};"
                         ),
@@ -92,8 +94,12 @@ macro_rules! scaled_products {
 
 #[cfg(gpu_tensor = "mma_sync_scaled")]
 scaled_products! {
-    mma_m16n8k64_nvfp4, "kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
-    mma_m16n8k64_mxfp4, "kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0";
+    /// Elements of both are e2m1, eight to a register.
+    mma_m16n8k64_nvfp4, "m16n8k64", "kind::mxf4nvf4.block_scale.scale_vec::4X.f32.e2m1.e2m1.f32.ue4m3";
+    /// Elements of both are e2m1, eight to a register.
+    mma_m16n8k64_mxfp4, "m16n8k64", "kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue8m0";
+    /// Elements are bytes: those of `a` have e2m1 in bits 2 to 5, those of `b` are e4m3.
+    mma_m16n8k32_e2m1_e4m3, "m16n8k32", "kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e2m1.e4m3.f32.ue8m0";
 }
 
 /// `ldmatrix.sync.aligned.m8n8.x4.shared.b16 {d}, [address];` ISA 9.7.14.5.16. sm_75+. The

@@ -117,10 +117,13 @@ pub(super) fn multiplied(tensor: TensorFamily, format: Format, kind: ActivationK
         (TensorFamily::MmaSyncScaled | TensorFamily::Tcgen05, ActivationKind::Blocks { .. }) => {
             None
         }
-        // Codes in e4m3 are decoded before the product where no kernel multiplies them.
-        (TensorFamily::MmaSync | TensorFamily::MmaSyncScaled, ActivationKind::Fp8(_)) => {
-            Some(Operand::BF16)
-        }
+        // Codes in e4m3 are decoded before the product where no kernel multiplies them: block-scaled products with
+        // e4m3 have one scale for 32 columns, and NVFP4 has two.
+        (TensorFamily::MmaSyncScaled, ActivationKind::Fp8(_)) => match format {
+            Format::Nvfp4 => Some(Operand::BF16),
+            Format::Mxfp4 => Some(Operand::E4m3),
+        },
+        (TensorFamily::MmaSync, ActivationKind::Fp8(_)) => Some(Operand::BF16),
         // So are blocks.
         (TensorFamily::MmaSync | TensorFamily::Wgmma, _) => Some(kind.operand()),
         (TensorFamily::MmaSyncScaled, ActivationKind::Halves(_))

@@ -33,7 +33,7 @@ pub struct WeightForm {
     /// Format that the weights were repacked from.
     pub format: Format,
     /// The type of activations that the order depends on: the type that weights are decoded to, and
-    /// e4m3. `None` for blocks, and if all but e4m3 take the same order.
+    /// e4m3. `None` for blocks, if all but e4m3 take the same order, and for e4m3 where it takes that of blocks.
     pub activations: Option<Operand>,
     /// Rows of a matrix: N, or the rows of both halves of gated weights.
     pub rows: u32,

@@ -4,7 +4,8 @@
 //! M, N and L of at least 1 and K a multiple of the block. The weights `B` are NVFP4 or MXFP4; the
 //! activations `A` are in the same format (W4A4), or f16 or bf16 (W4A16; MXFP4 weights take bf16), or
 //! e4m3 with a scale for each token (W4A8; weights of NVFP4 are folded to e4m3, which rounds them, and on
-//! sm_90a those of MXFP4, too).
+//! sm_90a those of MXFP4, too; on sm_80 all, and on sm_120f those of NVFP4, are multiplied exactly by activations that
+//! are decoded to bf16).
 //! The result is f16, bf16, f32, or NVFP4 with scales ([`Output`]).
 //!
 //! With [`GemmOptions::activation`] the result is `act(C)`. Gated ([`GatedWeights`],

@@ -1,9 +1,10 @@
 //! A GEMM of one shape: checked and planned once, launched any number of times.
 
-use fp4_formats::Operand;
 use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
+use fp4_formats::quantize::Format;
+use fp4_formats::{Operand, TensorFamily};
 
-use super::check::{check_gated, operands};
+use super::check::{check_gated, multiplied, operands};
 use super::epilogue::Steps;
 use super::family::{Kernel, Launch, Stored};
 use super::groups::PlannedGroups;
@@ -418,12 +419,22 @@ impl Gemm {
 /// Checks that the weights take activations of `kind`.
 pub(super) fn check_kind(weights: &DeviceWeights, kind: ActivationKind) -> Result<()> {
     let form = weights.form();
-    let (fits, wanted) = match form.activations {
-        Some(operand) => {
+    let (fits, wanted) = match (form.activations, form.tensor) {
+        (Some(operand), _) => {
             let multiplied = operands(form.tensor, form.format, kind)?.activations;
             (multiplied == Some(operand), operand.name())
         }
-        None => (kind.operand() != Operand::E4m3, "f16, bf16 or the weights' own format"),
+        (None, TensorFamily::MmaSyncScaled) => {
+            let decoded = multiplied(form.tensor, form.format, kind).activations;
+            let wanted = match form.format {
+                Format::Nvfp4 => "the weights' own format",
+                Format::Mxfp4 => "fp8 or the weights' own format",
+            };
+            (decoded.is_none_or(|operand| operand.half().is_none()), wanted)
+        }
+        (None, TensorFamily::MmaSync | TensorFamily::Wgmma | TensorFamily::Tcgen05) => {
+            (kind.operand() != Operand::E4m3, "f16, bf16 or the weights' own format")
+        }
     };
     if !fits {
         let required = format!("{wanted}, which the weights were repacked for");

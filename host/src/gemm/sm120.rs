@@ -1,4 +1,5 @@
-//! GEMM on sm_120f: block-scaled products by `mma.sync` for activations in blocks, and sm_80's kernels for others.
+//! GEMM on sm_120f: block-scaled products by `mma.sync` for activations in blocks, and in e4m3 beside MXFP4; sm_80's
+//! kernels for others.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use fp4_formats::gemm::sm80::Sm80Config;
 use fp4_formats::gemm::sm120::{Sm120Config, Sm120GroupedParams, Sm120Params};
 use fp4_formats::layout::TILE_BLOCKS;
 use fp4_formats::quantize::Format;
-use fp4_formats::{ScaleLayout, TensorFamily};
+use fp4_formats::{Operand, ScaleLayout, TensorFamily};
 
 use super::candidate::Request;
+use super::check::multiplied;
 use super::family::{Family, Kernel};
 use super::form::{BlockRows, PlacedWeights};
 use super::fragments::{FragmentFamily, FragmentKernel, Fragments, Placed};
@@ -24,21 +26,26 @@ use crate::error::Result;
 /// family has all that follows from their order.
 pub(super) struct Sm120;
 
-/// The kernels that take activations in blocks, and those that take others.
+/// The kernels of block-scaled products, and those of others.
 const BLOCKS: FragmentFamily<Sm120Config> = FragmentFamily(PhantomData);
 const OTHERS: FragmentFamily<Sm80Config> = FragmentFamily(PhantomData);
 
-/// The kernels that take activations of `kind`.
-fn of_kind(kind: ActivationKind) -> &'static dyn Family {
-    match kind {
-        ActivationKind::Blocks { .. } => &BLOCKS,
-        ActivationKind::Halves(_) | ActivationKind::Fp8(_) => &OTHERS,
+/// The kernels that take activations of `kind` beside weights in `format`.
+fn of_kind(format: Format, kind: ActivationKind) -> &'static dyn Family {
+    match multiplied(TensorFamily::MmaSyncScaled, format, kind).activations {
+        None | Some(Operand::E4m3) => &BLOCKS,
+        Some(Operand::Half(_)) => &OTHERS,
     }
+}
+
+/// The kernels that take what is asked for.
+fn of_request(request: &Request<'_>) -> &'static dyn Family {
+    of_kind(request.asked.format, request.asked.activations)
 }
 
 impl Family for Sm120 {
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
-        of_kind(request.asked.activations).candidates(request)
+        of_request(request).candidates(request)
     }
 
     fn grouped(
@@ -46,17 +53,17 @@ impl Family for Sm120 {
         request: &Request<'_>,
         groups: &GroupRequest,
     ) -> Result<Vec<Arc<dyn Kernel>>> {
-        of_kind(request.asked.activations).grouped(request, groups)
+        of_request(request).grouped(request, groups)
     }
 
     fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>> {
-        // All products of a launch have activations of one kind.
+        // All products of a launch have operands of the same formats.
         let Some(first) = requests.first() else { return Ok(Vec::new()) };
-        of_kind(first.asked.activations).mixed(requests)
+        of_request(first).mixed(requests)
     }
 
     fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
-        of_kind(kind).token_tiles(format, kind)
+        of_kind(format, kind).token_tiles(format, kind)
     }
 
     fn weight_form(
@@ -65,7 +72,7 @@ impl Family for Sm120 {
         kind: ActivationKind,
         sizes: [u32; 2],
     ) -> Result<WeightForm> {
-        of_kind(kind).weight_form(format, kind, sizes)
+        of_kind(format, kind).weight_form(format, kind, sizes)
     }
 
     fn weight_bytes(&self, form: &WeightForm, batch: usize) -> Option<usize> {
@@ -85,11 +92,11 @@ impl Fragments for Sm120Config {
     const TENSOR: TensorFamily = TensorFamily::MmaSyncScaled;
     const NEXT_CHUNKS: u32 = 0;
     const TOKEN_BYTES: Option<u64> = Some(u32::MAX as u64);
+    const FOLDS: bool = false;
     type Params = Sm120Params;
     type GroupedParams = Sm120GroupedParams;
 
     fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm120Params> {
-        // No kernel takes e4m3, whose tokens alone have scales.
         let Placed {
             activations,
             activation_stride,
@@ -99,9 +106,9 @@ impl Fragments for Sm120Config {
             partials,
             flags,
             epilogue,
-            scale_stride: _,
+            scale_stride: row_factor_stride,
         } = placed;
-        // The kernels take blocks alone, which always have scales.
+        // Blocks always have scales, and e4m3 has none of blocks.
         let (scales, layout, scale_stride) = blocks.unwrap_or((0, ScaleLayout::Linear, 0));
         let in_row = u64::from(kernel.problem.k / kernel.estimate.config.format.block());
         let aligned = |value: u64| value.is_multiple_of(TILE_BLOCKS as u64);
@@ -125,7 +132,7 @@ impl Fragments for Sm120Config {
             plain: u32::from(epilogue.is_plain()),
             blocked: u32::from(layout == ScaleLayout::Blocked128x4),
             whole_words: u32::from(whole_words),
-            reserved: 0,
+            row_factor_stride,
             walk: kernel.tiles().counts.walk,
         })
     }

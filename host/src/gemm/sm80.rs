@@ -11,6 +11,7 @@ impl Fragments for Sm80Config {
     const TENSOR: TensorFamily = TensorFamily::MmaSync;
     const NEXT_CHUNKS: u32 = 0;
     const TOKEN_BYTES: Option<u64> = Some(u32::MAX as u64);
+    const FOLDS: bool = false;
     type Params = Sm80Params;
     type GroupedParams = Sm80GroupedParams;
 

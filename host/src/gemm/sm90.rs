@@ -14,6 +14,7 @@ impl Fragments for Sm90Config {
     /// as much as they hold; of 64 tokens, 2.3 us less, and with as much as they hold as long as without.
     const NEXT_CHUNKS: u32 = MAX_STAGES / 2;
     const TOKEN_BYTES: Option<u64> = None;
+    const FOLDS: bool = true;
     type Params = Sm90Params;
     type GroupedParams = Sm90GroupedParams;
 

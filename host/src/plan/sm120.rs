@@ -4,12 +4,13 @@
 use fp4_formats::WARP;
 use fp4_formats::gemm::Problem;
 use fp4_formats::gemm::fragments::blocks::{PRODUCTS, WORD_BYTES};
-use fp4_formats::gemm::sm120::config::{MMA_TOKENS, PIECE_BYTES, Sm120Config, TOKEN_BYTES, WARPS};
+use fp4_formats::gemm::sm120::config::{MMA_TOKENS, PIECE_BYTES, Sm120Config, TokenCodes, WARPS};
 
 use super::warps::WarpCosts;
 
-/// Multiply-adds of an SM per cycle, of e2m1.
+/// Multiply-adds of an SM per cycle, of e2m1 by e2m1, and of e2m1 by e4m3.
 const PRODUCTS_PER_CYCLE: u32 = 2048;
+const BYTE_PRODUCTS_PER_CYCLE: u32 = 1024;
 /// Bytes per cycle from an SM's shared memory to registers.
 const SHARED_BYTES_PER_CYCLE: u32 = 128;
 /// Cycles from a barrier of all warps to the first product behind it.
@@ -23,11 +24,18 @@ const L2_BYTES: u64 = 16;
 /// Returns the cycles of an SM for a step of a tile: of its products, or of the loads of their operands from shared
 /// memory if they take longer.
 const fn product_cycles(config: &Sm120Config) -> u32 {
-    let products = config.rows * config.tokens * config.k_step() / PRODUCTS_PER_CYCLE;
+    let per_cycle = match config.codes {
+        TokenCodes::Blocks => PRODUCTS_PER_CYCLE,
+        TokenCodes::E4m3 => BYTE_PRODUCTS_PER_CYCLE,
+    };
+    let products = config.rows * config.tokens * config.k_step() / per_cycle;
     let rows = config.warp_rows() * WARP * (PRODUCTS * PIECE_BYTES + WORD_BYTES);
     let eights = config.warp_tokens();
-    let scales = eights.div_ceil(config.scale_eights()) * WARP * WORD_BYTES;
-    let loads = WARPS * (rows + eights * MMA_TOKENS * TOKEN_BYTES + scales);
+    let scales = match config.codes {
+        TokenCodes::Blocks => eights.div_ceil(config.scale_eights()) * WARP * WORD_BYTES,
+        TokenCodes::E4m3 => 0,
+    };
+    let loads = WARPS * (rows + eights * MMA_TOKENS * config.code_bytes() + scales);
     let loads = loads / SHARED_BYTES_PER_CYCLE;
     STEP_CYCLES + if products > loads { products } else { loads }
 }

@@ -17,9 +17,8 @@ use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
 use crate::gemm::{Operands, Problems, TileShape};
 use crate::quantize::Format;
+use crate::{Operand, ue8m0};
 
-/// Bytes of a token's codes in a stage.
-pub const TOKEN_BYTES: u32 = CHUNK_COLUMNS / 2;
 /// Lanes whose words of scales a product chooses from, for eight tokens: their scales are in one of four.
 pub const LANE_CHOICES: u32 = 4;
 /// Products along K that f32 sums may be truncated between: not documented; the fewest that it may be.
@@ -27,13 +26,27 @@ const SUMMED_AT_ONCE: u32 = 16;
 /// More stages than this are no faster.
 const MAX_STAGES: u32 = 8;
 
+/// The codes of activations that are multiplied as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenCodes {
+    /// e2m1, in blocks of the weights' format.
+    Blocks,
+    /// e4m3, whose blocks have no scales: that of a whole token is a row factor of the epilogue.
+    E4m3,
+}
+
+/// A word of scales that are all 1, of blocks of e4m3.
+pub const UNIT_SCALES: u32 = u32::from_le_bytes([ue8m0::ONE; WORD_BYTES as usize]);
+
 /// The constants that one kernel was compiled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sm120Config {
     /// Entry name in the PTX module.
     pub name: &'static str,
-    /// Format of weights and activations.
+    /// Format of the weights.
     pub format: Format,
+    /// Codes of the activations.
+    pub codes: TokenCodes,
     /// Weight rows of a tile, a multiple of [`CHUNK_ROWS`].
     pub rows: u32,
     /// Tokens of a tile.
@@ -55,23 +68,33 @@ impl Sm120Config {
         problems: Problems,
         [rows, tokens, min_blocks, row_warps]: [u32; 4],
     ) -> Self {
-        let Operands { weights: format, activations: None } = operands else {
-            panic!("block-scaled products are of blocks");
+        let Operands { weights: format, activations } = operands;
+        let codes = match (format, activations) {
+            (_, None) => TokenCodes::Blocks,
+            (Format::Mxfp4, Some(Operand::E4m3)) => TokenCodes::E4m3,
+            // Products with e4m3 have a scale for 32 columns.
+            (Format::Nvfp4, Some(Operand::E4m3)) | (_, Some(Operand::Half(_))) => {
+                panic!("no block-scaled product takes them")
+            }
         };
-        let config = Self { name, format, rows, tokens, min_blocks, row_warps, problems };
+        let config = Self { name, format, codes, rows, tokens, min_blocks, row_warps, problems };
         assert!(rows.is_multiple_of(CHUNK_ROWS) && WARPS.is_multiple_of(row_warps));
         assert!(rows.is_multiple_of(row_warps * MMA_ROWS));
         assert!(tokens.is_multiple_of(config.token_warps() * MMA_TOKENS));
         // A warp begins with the first of the tokens whose scales a lane loads at once.
         assert!(row_warps == WARPS || config.warp_tokens().is_multiple_of(config.scale_eights()));
         // Each thread brings a word of a token's scales at most.
-        assert!(tokens * row_words(format) <= THREADS);
+        assert!(tokens * config.token_words() <= THREADS);
         config
     }
 
     /// Returns the formats of weights and activations.
     pub const fn operands(&self) -> Operands {
-        Operands { weights: self.format, activations: None }
+        let activations = match self.codes {
+            TokenCodes::Blocks => None,
+            TokenCodes::E4m3 => Some(Operand::E4m3),
+        };
+        Operands { weights: self.format, activations }
     }
 
     /// Columns of K that a stage of the pipeline holds: those of a chunk of weights.
@@ -80,10 +103,64 @@ impl Sm120Config {
         CHUNK_COLUMNS
     }
 
-    /// Tokens, over those of one product, whose scales the lanes of a warp load at once, a word each.
+    /// Columns of one product.
+    #[inline(always)]
+    pub const fn product_columns(&self) -> u32 {
+        match self.codes {
+            TokenCodes::Blocks => PRODUCT_COLUMNS,
+            TokenCodes::E4m3 => PRODUCT_COLUMNS / 2,
+        }
+    }
+
+    /// Bytes of a token's codes in a stage.
+    #[inline(always)]
+    pub const fn code_bytes(&self) -> u32 {
+        match self.codes {
+            TokenCodes::Blocks => CHUNK_COLUMNS / 2,
+            TokenCodes::E4m3 => CHUNK_COLUMNS,
+        }
+    }
+
+    /// Pieces of a token's codes in a stage.
+    #[inline(always)]
+    pub const fn pieces(&self) -> u32 {
+        self.code_bytes() / PIECE_BYTES
+    }
+
+    /// Columns of a piece of a token.
+    #[inline(always)]
+    pub const fn piece_columns(&self) -> u32 {
+        CHUNK_COLUMNS / self.pieces()
+    }
+
+    /// The place, in a stage, of piece `piece` of a token among those of the token: lanes that load those of several
+    /// tokens at a time find them in different banks. `ldmatrix` loads the same piece of eight tokens, and a load of
+    /// eight bytes two neighbouring pieces of four.
+    #[inline(always)]
+    pub const fn place(&self, token: u32, piece: u32) -> u32 {
+        match self.codes {
+            TokenCodes::Blocks => piece ^ (token / 2 % self.pieces()),
+            TokenCodes::E4m3 => piece ^ (token * 2 % self.pieces()),
+        }
+    }
+
+    /// Words that have the scales of a token in the columns of a stage.
+    #[inline(always)]
+    pub const fn token_words(&self) -> u32 {
+        match self.codes {
+            TokenCodes::Blocks => row_words(self.format),
+            TokenCodes::E4m3 => 0,
+        }
+    }
+
+    /// Tokens, over those of one product, whose scales the lanes of a warp load at once, a word each; 1 if they have
+    /// none.
     #[inline(always)]
     pub const fn scale_eights(&self) -> u32 {
-        LANE_CHOICES / row_words(self.format)
+        match self.token_words() {
+            0 => 1,
+            words => LANE_CHOICES / words,
+        }
     }
 
     /// Bytes of a chunk of weights.
@@ -95,14 +172,14 @@ impl Sm120Config {
     /// Bytes of a stage's codes of tokens.
     #[inline(always)]
     pub const fn token_bytes(&self) -> u32 {
-        self.tokens * TOKEN_BYTES
+        self.tokens * self.code_bytes()
     }
 
     /// Bytes of a stage's scales of tokens, of which there are whole words for all lanes.
     #[inline(always)]
     pub const fn token_scale_bytes(&self) -> u32 {
         let eights = (self.tokens / MMA_TOKENS).next_multiple_of(self.scale_eights());
-        eights * MMA_TOKENS * row_words(self.format) * WORD_BYTES
+        eights * MMA_TOKENS * self.token_words() * WORD_BYTES
     }
 
     /// Offset in a stage of the tokens' scales, behind their codes.
@@ -131,7 +208,7 @@ impl Sm120Config {
 
     /// Bytes that a step copies to a stage: all but the words of scales that no token has.
     pub const fn step_bytes(&self) -> u32 {
-        let scales = self.tokens * row_words(self.format) * WORD_BYTES;
+        let scales = self.tokens * self.token_words() * WORD_BYTES;
         self.token_bytes() + scales + self.weight_bytes()
     }
 
@@ -160,7 +237,7 @@ impl Sm120Config {
     /// documented: here as 16 of its products and the old sum at once, truncating instead of rounding, which counts
     /// twice, and with each product truncated, which counts if a sum has no others.
     pub const fn additions_in(&self, steps: u32) -> u32 {
-        2 * steps * (CHUNK_COLUMNS / SUMMED_AT_ONCE) + PRODUCT_COLUMNS
+        2 * steps * (CHUNK_COLUMNS / SUMMED_AT_ONCE) + self.product_columns()
     }
 }
 
@@ -172,9 +249,9 @@ impl Sm120Config {
 /// | tiles | for |
 /// |---|---|
 /// | 128 x 8, 128 x 16, 128 x 32 | decoding: two CTAs per SM copy while the other stores |
-/// | 128 x 64 | some tens of tokens; with a table of groups, two CTAs would have too few stages |
+/// | 128 x 64 | some tens of tokens; with a table of groups, or of e4m3, two CTAs would have too few stages |
 /// | 128 x 128 | prompts of some hundred tokens, where larger tiles would be too few |
-/// | 256 x 128 | many tokens: fewest bytes from L2 for a product |
+/// | 256 x 128 | many tokens: fewest bytes from L2 for a product; of e4m3, a table of groups leaves room for two stages only |
 #[macro_export]
 macro_rules! sm120f_gemm_configs {
     ($with:ident) => {
@@ -188,6 +265,14 @@ macro_rules! sm120f_gemm_configs {
                 (128 x 64) (1 per SM, 8 along rows) grouped mixed;
                 (128 x 128) (1 per SM, 4 along rows) uniform grouped;
                 (256 x 128) (1 per SM, 8 along rows) uniform grouped;
+            }
+            [mxfp4_e4m3] {
+                (128 x 8) (2 per SM, 8 along rows) uniform grouped;
+                (128 x 16) (2 per SM, 8 along rows) uniform grouped;
+                (128 x 32) (2 per SM, 8 along rows) uniform grouped;
+                (128 x 64) (1 per SM, 8 along rows) uniform grouped mixed;
+                (128 x 128) (1 per SM, 4 along rows) uniform grouped;
+                (256 x 128) (1 per SM, 8 along rows) uniform;
             }
         }
     };

@@ -1,8 +1,10 @@
 //! sm_120f: block-scaled products of `mma.sync`, of weights and activations that are multiplied as they are.
 //!
 //! The kernel computes `C^T = B A^T`: weights are the A operand, 16 rows at a time for each warp; activations
-//! are the B operand. The order of the weights is that of [`blocks`](super::fragments::blocks). Weights beside
-//! 16-bit activations are multiplied by [`sm80`]'s kernels, compiled for this target.
+//! are the B operand, in the weights' format, or in e4m3 beside MXFP4. The order of the weights is that of
+//! [`blocks`](super::fragments::blocks), whichever they are. Weights beside 16-bit activations are multiplied by
+//! [`sm80`]'s kernels, compiled for this target, and so is NVFP4 beside e4m3, decoded to bf16 before: the products that
+//! take e4m3 have one scale for 32 columns, and NVFP4 has two.
 //!
 //! | file | topic |
 //! | --- | --- |

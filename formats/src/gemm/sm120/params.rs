@@ -7,8 +7,8 @@ use crate::params::blocks;
 ///
 /// | field | shape | layout |
 /// |---|---|---|
-/// | `activations` | `L` or 1 matrices of `[M, K]` codes, two to a byte | at distances of `activation_stride` bytes (0: shared); rows begin at multiples of 16 bytes, of 8 where K is an odd multiple of 16 |
-/// | `scales` | their scales, a byte each | linear, or 128x4 if `blocked`; at distances of `scale_stride` bytes |
+/// | `activations` | `L` or 1 matrices of `[M, K]` codes, two of e2m1 to a byte, or one of e4m3 | at distances of `activation_stride` bytes (0: shared); rows begin at multiples of 16 bytes, those of e2m1 of 8 where K is an odd multiple of 16 |
+/// | `scales` | the scales of blocks of e2m1, a byte each | linear, or 128x4 if `blocked`; at distances of `scale_stride` bytes |
 /// | `weights` | `L` or 1 matrices | [`WeightLayout`](crate::gemm::fragments::WeightLayout), at distances of `weight_stride` bytes (0: shared), 128-byte aligned |
 /// | `partials` | one place per CTA | the partial sums that it sends, [`Sm120Config::partial_bytes`](super::Sm120Config::partial_bytes) |
 /// | `flags` | one word per CTA | not 0 once the CTA's partial sums are there; all 0 before and after a launch |
@@ -43,8 +43,9 @@ pub struct Sm120Params {
     pub blocked: u32,
     /// 1 if four scales of a row, from a multiple of four on, are at a multiple of four bytes.
     pub whole_words: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Scales from one batch entry's tokens to the next's, of activations in e4m3: they are in the place of row
+    /// factors; 0 if entries share them.
+    pub row_factor_stride: u32,
     /// The numbering of tiles: that of [`Sm120Config::tiles`](super::Sm120Config::tiles).
     pub walk: Walk,
 }
@@ -56,7 +57,7 @@ pub type Sm120GroupedParams = GroupedParams<Sm120Params>;
 blocks! {
     Sm120Params {
         activations, activation_stride, scales, scale_stride, weights, weight_stride, partials, flags, epilogue,
-        problem, schedule, plain, blocked, whole_words, reserved, walk
+        problem, schedule, plain, blocked, whole_words, row_factor_stride, walk
     }
     Sm120GroupedParams { gemm, groups }
 }

@@ -208,7 +208,7 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
             }
         }
         if !self.takes_blocks() {
-            why.extend(made(kind, self.decodes_bytes(kind)));
+            why.extend(made::<C>(kind, self.decodes_bytes(kind)));
         }
         why
     }
@@ -234,8 +234,10 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
     }
 }
 
-/// Returns a plan's lines about operands that are not multiplied as they are; `decodes` says whether those in e4m3 are not.
-fn made(kind: ActivationKind, decodes: bool) -> Vec<String> {
+/// Returns a plan's lines about operands that are not multiplied as they are, and about e4m3; `decodes` says whether
+/// that is decoded.
+fn made<C: Fragments>(kind: ActivationKind, decodes: bool) -> Vec<String> {
+    let exact = "weights are multiplied with their block scales as they are, exactly; weights are not folded";
     let decoded = "activations in e4m3 are decoded to bf16, exactly, by a launch before; weights are not folded";
     let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
                   scales of 128 columns of a row are within 2^11, those of NVFP4 rounded to a mantissa \
@@ -246,7 +248,11 @@ fn made(kind: ActivationKind, decodes: bool) -> Vec<String> {
             vec![format!("activations are decoded to {}, exactly", kind.operand().name())]
         }
         ActivationKind::Fp8(from) => {
-            let of_bytes = if decodes { decoded } else { folded };
+            let of_bytes = match (decodes, C::FOLDS) {
+                (true, _) => decoded,
+                (false, true) => folded,
+                (false, false) => exact,
+            };
             from.map(fp8::why).into_iter().chain([of_bytes.to_owned()]).collect()
         }
     }

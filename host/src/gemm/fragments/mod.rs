@@ -45,6 +45,9 @@ pub(super) trait Fragments: Costs {
     const NEXT_CHUNKS: u32;
     /// Most bytes of a tile's tokens that kernels can address; none if the copy engine addresses them.
     const TOKEN_BYTES: Option<u64>;
+    /// Whether weights beside activations in e4m3 are folded with their scales to e4m3. Otherwise they are multiplied as
+    /// they are, in the order of those beside blocks.
+    const FOLDS: bool;
     /// The parameter block that all kernels take.
     type Params: Block;
     /// The block that kernels of grouped products take.

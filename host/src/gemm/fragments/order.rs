@@ -4,7 +4,7 @@ use fp4_formats::gemm::Operands;
 use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::fragments::WeightLayout;
 use fp4_formats::gemm::fragments::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
-use fp4_formats::pack;
+use fp4_formats::{Operand, pack};
 use rayon::prelude::*;
 
 use super::Fragments;
@@ -14,6 +14,10 @@ use crate::gemm::form::BlockRows;
 /// The weights of `rows` by `columns` that the kernels of `C` take for a pair of formats.
 pub(super) fn form<C: Fragments>(operands: Operands, [rows, columns]: [u32; 2]) -> WeightForm {
     let Operands { weights: format, activations } = operands;
+    let activations = match activations {
+        Some(Operand::E4m3) if !C::FOLDS => None,
+        None | Some(Operand::E4m3 | Operand::Half(_)) => activations,
+    };
     let tensor = C::TENSOR;
     WeightForm { tensor, format, activations, rows, columns, gated: None }
 }

@@ -1,8 +1,9 @@
 //! The copies of a stage: each thread brings a few pieces of 16 bytes, and a word of scales.
 //!
-//! A stage takes the chunks of weights of its 128 columns as they are. The codes of a token are 64 bytes; piece `p`
-//! of token `t` goes to place `p ^ t / 2 % 4`, so that the eight rows of a matrix that `ldmatrix` reads are in
-//! different banks. A token's scales are in words of four, where a lane's [load](super::main_loop) finds them.
+//! A stage takes the chunks of weights of its 128 columns as they are. The codes of a token are 64 bytes, or 128 of e4m3;
+//! the [place](Sm120Config::place) of a piece among those of its token depends on the token, so that what the lanes of a
+//! warp load together is in different banks. A token's scales are in words of four, where a lane's
+//! [load](super::main_loop) finds them; e4m3 has none.
 //! Codes and scales of columns beyond K become zeros: weights there are zeros, too, but a NaN times zero is not, and
 //! bytes that pad scales may be anything. Tokens beyond the tile's last are copies of it, whose results nobody
 //! stores.
@@ -10,10 +11,10 @@
 use cuda_std::ptx::{cp_async, marker, memory};
 use cuda_std::thread;
 use fp4_formats::gemm::Item;
-use fp4_formats::gemm::fragments::blocks::{WORD_BYTES, row_words};
+use fp4_formats::gemm::fragments::blocks::WORD_BYTES;
 use fp4_formats::gemm::fragments::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::gemm::sm120::config::{
-    LANE_CHOICES, MMA_TOKENS, PIECE_BYTES, Sm120Config, THREADS, TOKEN_BYTES,
+    LANE_CHOICES, MMA_TOKENS, PIECE_BYTES, Sm120Config, THREADS,
 };
 use fp4_formats::gemm::work::CtaTile;
 use fp4_formats::layout::{TILE_BLOCKS, TILE_BYTES, TILE_ROWS};
@@ -22,23 +23,17 @@ use super::Cta;
 use super::memory::Memory;
 use crate::gemm::work::WorkList;
 
-/// Pieces of a token in a stage.
-const PIECES: u32 = TOKEN_BYTES / PIECE_BYTES;
-/// Columns of a piece.
-const PIECE_COLUMNS: u32 = CHUNK_COLUMNS / PIECES;
-/// Tokens of which all threads bring a piece at a time.
-const TOKENS_AT_ONCE: u32 = THREADS / PIECES;
 /// Pieces of tokens that a thread brings of a stage: the most of all configurations.
-const MOST_ROUNDS: usize = 2;
+const MOST_ROUNDS: usize = 4;
 /// Half a piece, to which rows are aligned where K is an odd multiple of 16.
 const HALF_BYTES: u32 = PIECE_BYTES / 2;
 
 const _: () = assert!(TILE_BLOCKS == WORD_BYTES as usize);
 
-/// The place of piece `piece` of a token.
+/// Tokens of which all threads bring a piece at a time.
 #[inline(always)]
-pub const fn swizzle(token: u32, piece: u32) -> u32 {
-    piece ^ (token / 2 % PIECES)
+const fn tokens_at_once(config: &Sm120Config) -> u32 {
+    THREADS / config.pieces()
 }
 
 /// The sources of a thread's pieces, from a step of an item on.
@@ -91,18 +86,20 @@ impl Sources {
         let exist = params.problem.n.div_ceil(CHUNK_ROWS) - first;
         let last = tile.tokens() - 1;
 
-        let (token, piece) = (thread / PIECES, thread % PIECES);
-        let token_bytes = k / 2;
+        let pieces = config.pieces();
+        let (token, piece) = (thread / pieces, thread % pieces);
+        let token_bytes = k / (CHUNK_COLUMNS / config.code_bytes());
         let codes = params.activations
             + u64::from(tile.matrix) * params.activation_stride
             + u64::from(tile.token) * u64::from(token_bytes)
-            + u64::from(item.first * TOKEN_BYTES)
+            + u64::from(item.first * config.code_bytes())
             + u64::from(piece * PIECE_BYTES);
         let tokens = core::array::from_fn(|round| {
-            (token + round as u32 * TOKENS_AT_ONCE).min(last) * token_bytes
+            (token + round as u32 * tokens_at_once(config)).min(last) * token_bytes
         });
 
-        let words = row_words(config.format);
+        // Without scales, what follows from them is not used.
+        let words = config.token_words().max(1);
         let (of_tile, word) = (thread / words, thread % words);
         let row = tile.token + of_tile.min(last);
         let (in_row, at) = (k / config.format.block(), item.first * words + word);
@@ -126,13 +123,15 @@ impl Sources {
             others: if config.chunks() <= exist { PIECE_BYTES } else { 0 },
             codes,
             tokens,
-            columns: k as i32 - (piece * PIECE_COLUMNS + item.first * CHUNK_COLUMNS) as i32,
-            whole_pieces: k.is_multiple_of(PIECE_COLUMNS),
+            columns: k as i32
+                - (piece * config.piece_columns() + item.first * CHUNK_COLUMNS) as i32,
+            whole_pieces: config.format.block().is_multiple_of(config.piece_columns())
+                || k.is_multiple_of(config.piece_columns()),
             scales: params.scales + u64::from(tile.matrix) * params.scale_stride + offset,
             scale_step: step * words,
             blocks: in_row as i32 - (at * WORD_BYTES) as i32,
             whole_words: params.whole_words != 0,
-            place: token * TOKEN_BYTES + swizzle(token, piece) * PIECE_BYTES,
+            place: token * config.code_bytes() + config.place(token, piece) * PIECE_BYTES,
             scale_place: config.token_scales_offset() + scale_place * WORD_BYTES,
         }
     }
@@ -143,10 +142,10 @@ impl Sources {
         let config = self.memory.config;
         self.left = marker::pin(self.left - 1);
         self.weights += u64::from(config.chunk_bytes());
-        self.codes += u64::from(TOKEN_BYTES);
+        self.codes += u64::from(config.code_bytes());
         self.columns -= CHUNK_COLUMNS as i32;
         self.scales += u64::from(self.scale_step);
-        self.blocks -= (row_words(config.format) * WORD_BYTES) as i32;
+        self.blocks -= (config.token_words() * WORD_BYTES) as i32;
     }
 
     /// Starts the copies of the weights of the step that is `ahead` to a stage; none behind the item's last.
@@ -189,19 +188,20 @@ impl Sources {
         }
         let (config, stage) = (self.memory.config, self.memory.stage(stage));
         let columns = self.columns - (ahead * CHUNK_COLUMNS) as i32;
-        let codes = self.codes + u64::from(ahead * TOKEN_BYTES);
-        for round in 0..config.tokens.div_ceil(TOKENS_AT_ONCE) {
-            let before = round * TOKENS_AT_ONCE;
-            let to = stage + self.place + before * TOKEN_BYTES;
+        let codes = self.codes + u64::from(ahead * config.code_bytes());
+        let at_once = tokens_at_once(config);
+        for round in 0..config.tokens.div_ceil(at_once) {
+            let before = round * at_once;
+            let to = stage + self.place + before * config.code_bytes();
             let from = codes + u64::from(self.tokens[round as usize]);
-            let copies = before + TOKENS_AT_ONCE <= config.tokens
-                || before + thread::thread_idx_x() / PIECES < config.tokens;
+            let copies = before + at_once <= config.tokens
+                || before + thread::thread_idx_x() / config.pieces() < config.tokens;
             if copies {
                 // SAFETY: inside the matrix, unless there is nothing to copy, and the stage.
                 unsafe { self.copy_piece(to, from, columns) };
             }
         }
-        let words = row_words(config.format);
+        let words = config.token_words();
         if thread::thread_idx_x() < config.tokens * words {
             let blocks = self.blocks - (ahead * words * WORD_BYTES) as i32;
             let from = self.scales + u64::from(ahead * self.scale_step);

@@ -4,21 +4,24 @@
 //! # No decoding
 //! `mma.sync` takes codes and scales as they are: `m16n8k64` with `kind::mxf4nvf4` multiplies e2m1 times e2m1 times
 //! the ue4m3 scales of 16 columns, with `kind::mxf4` times the ue8m0 scales of 32. Both run at the FP4 rate of the
-//! tensor cores, 4096 FLOP per SM and clock (`OMMA`); the same codes in `kind::mxf8f6f4` would run at FP8's
-//! (`QMMA`), half of it. A product of 16 rows by 8 tokens is 8192 multiply-adds, 16 clocks
-//! of a quarter of an SM. With few tokens, loads from shared memory take longer than products, and DRAM longest.
+//! tensor cores, 4096 FLOP per SM and clock (`OMMA`). A product of 16 rows by 8 tokens is 8192 multiply-adds, 16 clocks
+//! of a quarter of an SM. `m16n8k32` with `kind::mxf8f6f4` multiplies e2m1 times e4m3 times the ue8m0 scales of 32
+//! columns, at the FP8 rate (`QMMA`), half of it. With few tokens, loads from shared memory take longer than products,
+//! and DRAM longest.
 //!
 //! # Operands
-//! A stage has 128 columns, two products deep. Weights are in global memory in the order of the A fragments: one
-//! load of 16 bytes gives a thread its four registers of a product of 16 rows. Tokens are rows of 64 bytes, whose
-//! four pieces are the B registers of both products: one `ldmatrix` loads those of eight tokens.
+//! A stage has 128 columns, two products deep, or four of e4m3. Weights are in global memory in the order of the A
+//! fragments: one load of 16 bytes gives a thread its four registers of a product of 16 rows, or those of two in half
+//! the bits. Tokens are rows of 64 bytes, whose four pieces are the B registers of both products: one `ldmatrix` loads
+//! those of eight tokens. [`codes`](super::codes) has what e4m3 takes instead.
 //!
 //! # Scales
 //! A product takes the scales of a row or a token from one lane of those that hold it, and its selectors name the
 //! lane and the bytes. So no lane loads what another has: of the four lanes that share two rows, two have the words
 //! of both for the first product, and two for the second; of the four that share a token, each has a word of
 //! another token or of another product. One load of a word serves 16 rows, and 16 tokens (NVFP4) or 32 (MXFP4), for
-//! both products. Selectors are constants.
+//! both products. Selectors are constants. Tokens in e4m3 have a scale each, which the epilogue multiplies by: their
+//! blocks' scales are 1.
 //!
 //! # Overlap
 //! There is one barrier in a step: behind it, the stage of the step has arrived for all threads, and the one
@@ -33,31 +36,25 @@
 //! multiply  |                   | 0 | 1 | ..  |                   | 0 ..
 //! ```
 
-use cuda_std::ptx::{cp_async, marker, memory, mma};
+use cuda_std::ptx::{cp_async, marker, memory};
 use cuda_std::warp;
 use fp4_formats::WARP;
 use fp4_formats::gemm::Item;
-use fp4_formats::gemm::fragments::blocks::{PRODUCTS, WORD_BYTES, row_words, scale_bytes};
+use fp4_formats::gemm::fragments::blocks::{WORD_BYTES, scale_bytes};
 use fp4_formats::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_CODE_BYTES, CHUNK_ROWS, THREAD_BYTES,
 };
-use fp4_formats::gemm::sm120::config::{
-    LANE_CHOICES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, TOKEN_BYTES,
-};
+use fp4_formats::gemm::sm120::config::{LANE_CHOICES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, UNIT_SCALES};
 use fp4_formats::gemm::work::CtaTile;
 use fp4_formats::quantize::Format;
 
 use super::blocks::Blocks;
-use super::copy::{Sources, swizzle};
+use super::codes::Codes;
+use super::copy::Sources;
 use super::{Cta, Kernel, Sm120};
 use crate::gemm::warps::{Sums, Walked, Warp, meet};
 use crate::gemm::work::WorkList;
 use crate::pipeline;
-
-/// Products of a stage along K.
-const DEPTH: usize = PRODUCTS as usize;
-/// Registers of B in a stage: two for each product.
-const _: () = assert!(DEPTH * 2 == 4);
 
 /// Adds the products of an item's steps. There are `AHEAD` stages beside the one that is multiplied and the one
 /// that is copied to.
@@ -123,7 +120,7 @@ struct Places {
     /// Bytes to the codes of the warp's first 16 rows, and to their scales.
     codes: u32,
     scales: u32,
-    /// Bytes to the lane's row of a matrix of the warp's first tokens, and to the lane's word of their scales.
+    /// Bytes to what the lane loads first of the warp's first tokens, and to its word of their scales.
     tokens: u32,
     token_scales: u32,
 }
@@ -144,15 +141,13 @@ impl Places {
         let scales = CHUNK_CODE_BYTES
             + row % CHUNK_ROWS / MMA_ROWS * scale_bytes(config.format)
             + word * WORD_BYTES;
-        // Matrices are the four pieces of eight tokens.
-        let (piece, of_eight) = (lane / 8, lane % 8);
-        let tokens = (token + of_eight) * TOKEN_BYTES + swizzle(of_eight, piece) * PIECE_BYTES;
+        let tokens = Of::<K>::first(config, token);
         // Lanes of tokens that the tile does not have load the words of others.
-        let eights = (config.tokens / MMA_TOKENS).min(config.scale_eights());
-        let choice = lane % LANE_CHOICES % (eights * row_words(config.format));
+        let (eights, words) =
+            ((config.tokens / MMA_TOKENS).min(config.scale_eights()), config.token_words());
+        let choice = lane % LANE_CHOICES % (eights * words).max(1);
         let token_scales = config.token_scales_offset()
-            + (token * row_words(config.format) + lane / LANE_CHOICES * LANE_CHOICES + choice)
-                * WORD_BYTES;
+            + (token * words + lane / LANE_CHOICES * LANE_CHOICES + choice) * WORD_BYTES;
         Self {
             codes: marker::pin(chunk + codes),
             scales: marker::pin(chunk + scales),
@@ -161,6 +156,9 @@ impl Places {
         }
     }
 }
+
+/// The codes of a kernel's tokens.
+type Of<K> = <<K as Kernel>::Blocks as Blocks>::Codes;
 
 /// Adds the products of a stage.
 ///
@@ -173,41 +171,45 @@ unsafe fn multiply<K: Kernel, const ROWS: usize, const TOKENS: usize>(
     sums: &mut Sums<ROWS, TOKENS>,
 ) {
     let config = const { &K::CONFIG };
-    let (mut a, mut scales_a) = ([[[0; 4]; DEPTH]; ROWS], [0; ROWS]);
-    for m in 0..ROWS {
+    let rows: [_; ROWS] = core::array::from_fn(|m| {
         let group = m as u32;
-        for product in 0..DEPTH {
-            let at = product as u32 * BLOCK_CODE_BYTES + group * WARP * THREAD_BYTES;
+        let words = core::array::from_fn(|of_stage| {
+            let at = of_stage as u32 * BLOCK_CODE_BYTES + group * WARP * THREAD_BYTES;
             // SAFETY: inside the stage.
-            a[m][product] = unsafe { memory::ld_shared_v4_b32(stage + places.codes + at) };
-        }
+            unsafe { memory::ld_shared_v4_b32(stage + places.codes + at) }
+        });
         let at = group * scale_bytes(config.format);
         // SAFETY: inside the stage.
-        scales_a[m] = unsafe { memory::ld_shared_b32(stage + places.scales + at) };
-    }
+        let scales = unsafe { memory::ld_shared_b32(stage + places.scales + at) };
+        (Of::<K>::rows(words), scales)
+    });
     let together = config.scale_eights() as usize;
     // SAFETY: inside the stage; all threads of the warp are here.
     let load = |eight: usize| unsafe {
-        let at = eight as u32 * MMA_TOKENS * TOKEN_BYTES;
-        mma::ldmatrix_m8n8_x4_shared_b16(stage + places.tokens + at)
+        let behind = eight as u32 * MMA_TOKENS * config.code_bytes();
+        Of::<K>::tokens(stage + places.tokens, behind)
     };
-    // SAFETY: inside the stage.
-    let load_scales = |eight: usize| unsafe {
-        let at = eight as u32 * MMA_TOKENS * row_words(config.format) * WORD_BYTES;
-        memory::ld_shared_b32(stage + places.token_scales + at)
+    let load_scales = |eight: usize| {
+        if config.token_words() == 0 {
+            return UNIT_SCALES;
+        }
+        let at = eight as u32 * MMA_TOKENS * config.token_words() * WORD_BYTES;
+        // SAFETY: inside the stage.
+        unsafe { memory::ld_shared_b32(stage + places.token_scales + at) }
     };
     let (mut next, mut next_scales) = (load(0), load_scales(0));
     for eight in 0..TOKENS {
-        let ([first, second, third, fourth], scales_b) = (next, next_scales);
+        let (tokens, scales_b) = (next, next_scales);
         if eight + 1 < TOKENS {
             next = load(eight + 1);
             if (eight + 1).is_multiple_of(together) {
                 next_scales = load_scales(eight + 1);
             }
         }
-        for (product, b) in [[first, second], [third, fourth]].into_iter().enumerate() {
+        for product in 0..Of::<K>::PRODUCTS {
             for m in 0..ROWS {
-                let (a, b) = ((a[m][product], scales_a[m]), (b, scales_b));
+                let (rows, scales_a) = rows[m];
+                let (a, b) = ((rows[product], scales_a), (tokens[product], scales_b));
                 // SAFETY: all threads of the warp are here.
                 unsafe { K::Blocks::multiply(&mut sums[m][eight], a, b, product, eight) };
             }

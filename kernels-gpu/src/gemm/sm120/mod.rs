@@ -1,4 +1,4 @@
-//! sm_120f GEMM: block-scaled products of 4-bit operands by `mma.sync`.
+//! sm_120f GEMM: block-scaled products by `mma.sync`, of weights and tokens of 4 bits, or of tokens in e4m3.
 //!
 //! # Contract
 //! Parameters: [`Sm120Params`], of grouped products [`Sm120GroupedParams`], of mixed ones [`Mixed`]. Any M, N, L
@@ -23,8 +23,8 @@
 //! # Shared memory
 //! | at | contents |
 //! |---|---|
-//! | 0, in each stage | codes of the tokens: 64 bytes of each, pieces of 16 bytes swizzled among four |
-//! | `token_scales_offset`, in each stage | words of four scales of the tokens, in the order of the lanes that load them |
+//! | 0, in each stage | codes of the tokens: 64 bytes of each, or 128 of e4m3, whose pieces of 16 bytes are swizzled |
+//! | `token_scales_offset`, in each stage | words of four scales of the tokens, in the order of the lanes that load them; none of e4m3 |
 //! | `weights_offset`, in each stage | chunks of weights: codes, then scales, as they are in global memory |
 //! | 0, after a tile's last stage is read | f32 sums of a strip of tokens, one after the other |
 //! | `table_offset` | of a grouped product, the table of groups; of mixed ones, that of products |
@@ -52,6 +52,7 @@
 //! [`Mixed`]: fp4_formats::gemm::Mixed
 
 mod blocks;
+mod codes;
 mod copy;
 mod entries;
 mod main_loop;
@@ -71,6 +72,7 @@ use super::store::{Share, Staged};
 use super::warps::{self, MainLoop, Sums, Walked, Warp, Warps};
 use super::work::WorkList;
 use blocks::Blocks;
+use codes::Codes;
 use memory::Memory;
 
 /// sm_120f's kernels for block-scaled products.
@@ -88,7 +90,16 @@ impl Target for Sm120 {
 
     #[inline(always)]
     fn head(params: &Sm120Params) -> Head<'_> {
-        let Sm120Params { problem, schedule, walk, epilogue, partials, flags, .. } = params;
+        let Sm120Params {
+            problem,
+            schedule,
+            walk,
+            epilogue,
+            partials,
+            flags,
+            row_factor_stride,
+            ..
+        } = params;
         Head {
             problem,
             schedule,
@@ -96,7 +107,7 @@ impl Target for Sm120 {
             epilogue,
             partials: *partials,
             flags: *flags,
-            row_factor_stride: 0,
+            row_factor_stride: *row_factor_stride,
         }
     }
 
@@ -209,6 +220,7 @@ unsafe fn gemm<K: Kernel, L: WorkList, const ROWS: usize, const TOKENS: usize, c
         assert!(config.warp_rows() as usize == ROWS && config.warp_tokens() as usize == TOKENS);
         assert!(config.stages() == AHEAD + 2 && config.is_grouped() == L::GROUPED);
         assert!(config.format as u32 == K::Blocks::FORMAT as u32);
+        assert!(config.codes as u32 == <K::Blocks as Blocks>::Codes::TOKENS as u32);
         config
     };
     let memory = Memory { base: shared::dynamic::<128>(), config };

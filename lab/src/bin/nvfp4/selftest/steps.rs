@@ -115,11 +115,15 @@ fn configs(arch: Arch) -> Vec<Config> {
     let mut all: Vec<Config> = kernels(tensor).iter().map(of).collect();
     match tensor {
         TensorFamily::MmaSync | TensorFamily::MmaSyncScaled => {
-            // A launch before decodes e4m3, the same for all kernels: one of each format and problem tries it.
+            // A launch before decodes e4m3 where no kernel multiplies it, the same for all kernels: one of each format
+            // and problem tries it.
             let mut tried = Vec::new();
             for kernel in kernels(tensor) {
                 let key = (kernel.operands.weights, kernel.problems);
-                if kernel.operands.activations == Some(Operand::BF16) && !tried.contains(&key) {
+                let bytes = Operands { activations: Some(Operand::E4m3), ..kernel.operands };
+                let decoded = !bytes.has_kernels(tensor);
+                let is_first = !tried.contains(&key);
+                if kernel.operands.activations == Some(Operand::BF16) && decoded && is_first {
                     tried.push(key);
                     let activations = activations(Operand::E4m3);
                     all.push(Config { suffix: " of e4m3", activations, ..of(kernel) });
