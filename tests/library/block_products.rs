@@ -48,7 +48,7 @@ fn written(text: &str) -> BTreeMap<String, Vec<&str>> {
 /// there are no others.
 #[test]
 fn products_run_at_the_rate_of_their_codes() {
-    let tools = root().join("target");
+    let tools = root().join("target/cuda-tools");
     let (Some(assembler), Some(disassembler)) = (ptxas::find(&tools), nvdisasm::find(&tools))
     else {
         return skipped::test("ptxas and nvdisasm are not here");
