@@ -284,6 +284,27 @@ fn sm120_16_tokens() {
     );
 }
 
+/// The same of weights in MXFP4 and activations in e4m3, whose tokens have scales in the epilogue.
+#[test]
+fn sm120_e4m3() {
+    let kernel = "gemm_sm120_mxfp4_e4m3_128x16";
+    let on = |split, shape, sms, result| {
+        let gpu = Gpu { sms, ..Gpu::rtx5090() };
+        let case = case(kernel, split, shape, ActivationType::Fp8(None), result);
+        let mut experiment = experiment(&case.format(Format::Mxfp4), &gpu);
+        experiment.gpu.sms += 1;
+        experiment
+    };
+    check_one_role(
+        &[
+            on(Split::None, [12, 460, 1120], 1, FLOATS),
+            on(Split::StreamK, [12, 332, 1888], 3, HALVES),
+            on(Split::None, [12, 288, 1248], 1, BLOCKS),
+        ],
+        SM120,
+    );
+}
+
 /// The same of wide tiles.
 #[test]
 fn sm120_128_tokens() {

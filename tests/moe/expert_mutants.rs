@@ -11,10 +11,10 @@ use nvfp4::gemm::{Activation, GemmOverrides};
 use nvfp4::tune::ResultKind;
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::gemm::grouped::GroupedCase;
-use nvfp4_tests::gemm::{BLOCKED, F16};
+use nvfp4_tests::gemm::{ActivationType, BLOCKED, F16, LINEAR};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::mutation::{
-    Effort, Which, captured, check, check_briefly, first_written, overlapping,
+    Effort, Which, captured, check, check_briefly, check_one_role, first_written, overlapping,
 };
 use ptx_emu::Gpu;
 use ptx_emu::experiment::Experiment;
@@ -221,6 +221,46 @@ fn sm90_pairs_of_groups() {
         on(2, &[40], [750, 2800], FloatType::F32, "factors"),
         on(16, &many, [256, 128], FloatType::F32, "a"),
     ]);
+}
+
+/// Faults of a grouped kernel of sm_120f, and the percentage of them that must be noticed: as those of other problems, and
+/// those of the table.
+const SM120: (usize, u32) = (24, 75);
+
+/// The launches of grouped products by `kernel`, which is a warp's role alone, on an RTX 5090: groups that fill no tile,
+/// CTAs with several tiles and tiles of several CTAs, with and without room for the kernel before; counts, factors or
+/// activations that are late; a CTA without work; many small groups; bad counts.
+fn sm120(kernel: &'static str, format: Format, activations: ActivationType) {
+    let on_sms = |sms: u32, counts: &[usize], sizes, input| {
+        let gpu = Gpu { sms, ..Gpu::rtx5090() };
+        let case =
+            GroupedCase { format, activations, factors: true, ..GroupedCase::new(counts, sizes) };
+        grouped(kernel, &gpu, case, input)
+    };
+    let on = |counts: &[usize], sizes, input| {
+        let mut experiment = on_sms(1, counts, sizes, input);
+        // Beside the kernel there is room for the one before.
+        experiment.gpu.sms = 2;
+        experiment
+    };
+    let bad = GroupedCase { format, activations, ..GroupedCase::new(&[5, 8, 3], [56, 416]) };
+    check_one_role(
+        &[
+            on(&[5, 0, 18, 3], [200, 1376], "counts"),
+            on(&[5, 8, 3], [56, 2464], "a"),
+            on(&[5, 8, 3], [56, 2464], "factors"),
+            on_sms(2, &[12], [332, 2464], "a"),
+            on_sms(8, &[1; 33], [56, 1408], "a"),
+            refused(kernel, &Gpu { sms: 1, ..Gpu::rtx5090() }, bad),
+        ],
+        SM120,
+    );
+}
+
+/// Block-scaled `mma.sync` of groups.
+#[test]
+fn sm120_groups() {
+    sm120("gemm_sm120_nvfp4_128x16_grouped", Format::Nvfp4, LINEAR);
 }
 
 /// Weights decoded to 16 bits: rows that choose their weights, groups whose results the copy engine stores, and
