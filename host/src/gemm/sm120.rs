@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fp4_formats::gemm::NextWeights;
 use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::sm80::Sm80Config;
-use fp4_formats::gemm::sm120::{Sm120Config, Sm120GroupedParams, Sm120Params};
+use fp4_formats::gemm::sm120::{Sm120Config, Sm120GroupedParams, Sm120Own, Sm120Params};
 use fp4_formats::layout::TILE_BLOCKS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, ScaleLayout, TensorFamily};
@@ -97,19 +97,8 @@ impl Fragments for Sm120Config {
     type GroupedParams = Sm120GroupedParams;
 
     fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm120Params> {
-        let Placed {
-            activations,
-            activation_stride,
-            blocks,
-            weights,
-            weight_stride,
-            partials,
-            flags,
-            epilogue,
-            scale_stride: row_factor_stride,
-        } = placed;
         // Blocks always have scales, and e4m3 has none of blocks.
-        let (scales, layout, scale_stride) = blocks.unwrap_or((0, ScaleLayout::Linear, 0));
+        let (scales, layout, scale_stride) = placed.blocks.unwrap_or((0, ScaleLayout::Linear, 0));
         let in_row = u64::from(kernel.problem.k / kernel.estimate.config.format.block());
         let aligned = |value: u64| value.is_multiple_of(TILE_BLOCKS as u64);
         let rows_aligned = match layout {
@@ -117,23 +106,12 @@ impl Fragments for Sm120Config {
             ScaleLayout::Blocked128x4 => true,
         };
         let whole_words = rows_aligned && aligned(scales) && aligned(scale_stride);
-        Ok(Sm120Params {
-            activations,
-            activation_stride,
+        let own = Sm120Own {
             scales,
             scale_stride,
-            weights,
-            weight_stride,
-            partials,
-            flags,
-            epilogue,
-            problem: kernel.problem,
-            schedule: kernel.estimate.schedule,
-            plain: u32::from(epilogue.is_plain()),
             blocked: u32::from(layout == ScaleLayout::Blocked128x4),
             whole_words: u32::from(whole_words),
-            row_factor_stride,
-            walk: kernel.tiles().counts.walk,
-        })
+        };
+        Ok(placed.params(kernel, own))
     }
 }

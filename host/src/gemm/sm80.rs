@@ -1,7 +1,7 @@
 //! GEMM by `mma.sync`.
 
 use fp4_formats::TensorFamily;
-use fp4_formats::gemm::sm80::{Sm80Config, Sm80GroupedParams, Sm80Params};
+use fp4_formats::gemm::sm80::{Sm80Config, Sm80GroupedParams, Sm80Own, Sm80Params};
 
 use super::fragments::{FragmentKernel, Fragments, Placed};
 use crate::device::Device;
@@ -16,33 +16,6 @@ impl Fragments for Sm80Config {
     type GroupedParams = Sm80GroupedParams;
 
     fn params(kernel: &FragmentKernel<Self>, placed: Placed, _: &Device) -> Result<Sm80Params> {
-        // No kernel takes blocks.
-        let Placed {
-            activations,
-            activation_stride,
-            blocks: _,
-            weights,
-            weight_stride,
-            partials,
-            flags,
-            epilogue,
-            scale_stride,
-        } = placed;
-        Ok(Sm80Params {
-            activations,
-            activation_stride,
-            weights,
-            weight_stride,
-            partials,
-            flags,
-            epilogue,
-            problem: kernel.problem,
-            schedule: kernel.estimate.schedule,
-            row_factor_stride: scale_stride,
-            plain: u32::from(epilogue.is_plain()),
-            one: 1,
-            reserved: 0,
-            walk: kernel.tiles().counts.walk,
-        })
+        Ok(placed.params(kernel, Sm80Own { one: 1, reserved: 0 }))
     }
 }

@@ -7,10 +7,11 @@
 use cuda_std::ptx::memory;
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::Item;
+use fp4_formats::gemm::fragments::WarpParams;
 use fp4_formats::gemm::fragments::warps::{MMA_ROWS, MMA_SUMS, MMA_TOKENS};
 use fp4_formats::gemm::work::CtaTile;
 
-use super::cta::Cta;
+use super::cta::{Cta, Head};
 use super::sm80::{fix_up, tile};
 use super::store::{self, Share, Staged};
 use super::walk::{OwnRun, Walk};
@@ -36,6 +37,23 @@ pub trait Walked: Warps {
 
     /// Shared address of the sums of token `token` of a strip.
     fn strip(memory: Self::Memory, token: u32) -> u32;
+}
+
+/// The parameters that kernels for all tensor cores take.
+#[inline(always)]
+pub fn head<T>(params: &WarpParams<T>) -> Head<'_> {
+    let WarpParams {
+        problem, schedule, walk, epilogue, partials, flags, row_factor_stride, ..
+    } = params;
+    Head {
+        problem,
+        schedule,
+        walk,
+        epilogue,
+        partials: *partials,
+        flags: *flags,
+        row_factor_stride: *row_factor_stride,
+    }
 }
 
 /// The place of a warp in a tile.

@@ -13,14 +13,17 @@
 //! | [`blocks`] | the order of those that are multiplied as they are |
 //! | [`config`] | what configurations for all tensor cores have alike |
 //! | [`warps`] | what those for `mma.sync` have alike |
+//! | [`params`] | the parameter block of their kernels |
 
 pub mod blocks;
 pub mod config;
+pub mod params;
 pub mod repack;
 pub mod scheme;
 pub mod warps;
 pub mod word;
 
 pub use config::{FragmentConfig, Tile};
+pub use params::WarpParams;
 pub use repack::WeightLayout;
 pub use scheme::Scheme;

@@ -25,9 +25,11 @@ pub const SHARED_BYTES: u32 = 48 * 1024;
 /// The most shared memory of a CTA on compute capabilities 8.6, 8.9, 12.0 and 12.1, which have least.
 pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
 
+/// More stages than this are no faster.
+pub(in crate::gemm) const MAX_STAGES: u32 = 8;
+
 /// Defines the methods that follow from a configuration's `rows`, `tokens`, `min_blocks` and `row_warps`, and
-/// from its `k_step`, `stages`, `step_bytes`, `shared_bytes` and `table_offset`, the end of the stages, over which
-/// sums are put.
+/// from its `k_step`, `stages`, `step_bytes` and `table_offset`, the end of the stages, over which sums are put.
 macro_rules! warp_config {
     ($Config:ident) => {
         impl $Config {
@@ -59,6 +61,19 @@ macro_rules! warp_config {
             #[inline(always)]
             pub const fn chunks(&self) -> u32 {
                 self.rows / CHUNK_ROWS
+            }
+
+            /// Bytes of shared memory that stages may have: what a CTA has without a request if two CTAs have an SM,
+            /// otherwise the most, without the table of groups or products.
+            const fn stage_room(&self) -> u32 {
+                let budget = if self.min_blocks > 1 { SHARED_BYTES } else { MAX_SHARED_BYTES };
+                budget - self.table_bytes()
+            }
+
+            /// Dynamic shared memory of a CTA, bytes.
+            #[inline(always)]
+            pub const fn shared_bytes(&self) -> u32 {
+                self.table_offset() + self.table_bytes()
             }
 
             /// Returns [`shared_bytes`](Self::shared_bytes), however many CTAs an SM has.
@@ -113,3 +128,40 @@ macro_rules! warp_config {
     };
 }
 pub(in crate::gemm) use warp_config;
+
+/// Tests of the sizes of all configurations, which have `$least` stages or more.
+#[cfg(test)]
+macro_rules! warp_tests {
+    ($least:literal) => {
+        /// On compute capabilities 8.6, 8.9, 12.0 and 12.1, whose SMs have least: their shared memory, of which the
+        /// system reserves a part for each CTA, and their registers.
+        #[test]
+        fn tiles_fit_the_smallest_sm() {
+            const SM_SHARED_BYTES: u32 = 100 * 1024;
+            const SYSTEM_SHARED_BYTES: u32 = 1024;
+            for config in all() {
+                let (name, bytes) = (config.name, config.shared_bytes());
+                assert!(bytes <= MAX_SHARED_BYTES, "{name}: {bytes}");
+                let all = config.min_blocks * (bytes + SYSTEM_SHARED_BYTES);
+                assert!(all <= SM_SHARED_BYTES, "{name}: {all}");
+                assert!(config.min_blocks == 1 || bytes <= SHARED_BYTES, "{name}: {bytes}");
+                assert!(config.min_blocks <= MAX_BLOCKS, "{name}");
+                assert!(config.stages() >= $least, "{name}: {} stages", config.stages());
+                let strip = config.strip_tokens() * config.sum_pitch() * 4;
+                assert!(strip <= config.table_offset(), "{name}: {strip}");
+                assert!(config.tokens.is_multiple_of(config.strip_tokens()), "{name}");
+                assert!(config.weights_offset().is_multiple_of(128), "{name}");
+                assert!(config.table_offset().is_multiple_of(16), "{name}");
+                let registers = config.registers() * THREADS * config.min_blocks;
+                assert!(registers <= SM_REGISTERS, "{name}: {registers}");
+            }
+        }
+
+        #[test]
+        fn sums_meet_no_bank_twice() {
+            all().for_each(|config| no_bank_twice(config.name, config.sum_pitch()));
+        }
+    };
+}
+#[cfg(test)]
+pub(in crate::gemm) use warp_tests;

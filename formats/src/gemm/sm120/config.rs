@@ -11,7 +11,7 @@ pub use crate::gemm::fragments::warps::{
     MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, SHARED_BYTES,
     THREADS, WARPS,
 };
-use crate::gemm::fragments::warps::{MAX_REGISTERS, SM_REGISTERS, warp_config};
+use crate::gemm::fragments::warps::{MAX_REGISTERS, MAX_STAGES, SM_REGISTERS, warp_config};
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
@@ -23,8 +23,6 @@ use crate::{Operand, ue8m0};
 pub const LANE_CHOICES: u32 = 4;
 /// Products along K that f32 sums may be truncated between: not documented; the fewest that it may be.
 const SUMMED_AT_ONCE: u32 = 16;
-/// More stages than this are no faster.
-const MAX_STAGES: u32 = 8;
 
 /// The codes of activations that are multiplied as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,8 +214,7 @@ impl Sm120Config {
     /// the most.
     #[inline(always)]
     pub const fn stages(&self) -> u32 {
-        let budget = if self.min_blocks > 1 { SHARED_BYTES } else { MAX_SHARED_BYTES };
-        let fit = (budget - self.table_bytes()) / self.stage_bytes();
+        let fit = self.stage_room() / self.stage_bytes();
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
@@ -225,12 +222,6 @@ impl Sm120Config {
     #[inline(always)]
     pub const fn table_offset(&self) -> u32 {
         self.stages() * self.stage_bytes()
-    }
-
-    /// Dynamic shared memory of a CTA, bytes.
-    #[inline(always)]
-    pub const fn shared_bytes(&self) -> u32 {
-        self.table_offset() + self.table_bytes()
     }
 
     /// f32 additions, one after the other, within `steps` K steps. How a block-scaled product adds is not
@@ -301,33 +292,14 @@ const _: () = assert!(PRODUCTS == 2 && CHUNK_CODE_BYTES.is_multiple_of(PIECE_BYT
 mod tests {
     use super::*;
     use crate::gemm::fragments::config::no_bank_twice;
+    use crate::gemm::fragments::warps::warp_tests;
 
-    /// Shared memory of an SM that its CTAs have, and what the system reserves per CTA.
-    const SM_SHARED_BYTES: u32 = 100 * 1024;
-    const SYSTEM_SHARED_BYTES: u32 = 1024;
-
-    #[test]
-    fn tiles_fit_an_sm() {
-        for config in all() {
-            let (name, bytes) = (config.name, config.shared_bytes());
-            assert!(bytes <= MAX_SHARED_BYTES, "{name}: {bytes}");
-            let all = config.min_blocks * (bytes + SYSTEM_SHARED_BYTES);
-            assert!(all <= SM_SHARED_BYTES, "{name}: {all}");
-            assert!(config.min_blocks == 1 || bytes <= SHARED_BYTES, "{name}: {bytes}");
-            assert!(config.min_blocks <= MAX_BLOCKS, "{name}");
-            assert!(config.stages() >= 3, "{name}: {} stages", config.stages());
-            let strip = config.strip_tokens() * config.sum_pitch() * 4;
-            assert!(strip <= config.table_offset(), "{name}: {strip}");
-            assert!(config.tokens.is_multiple_of(config.strip_tokens()), "{name}");
-            assert!(config.weights_offset().is_multiple_of(128), "{name}");
-            assert!(config.stage_bytes().is_multiple_of(128), "{name}");
-            let registers = config.registers() * THREADS * config.min_blocks;
-            assert!(registers <= SM_REGISTERS, "{name}: {registers}");
-        }
-    }
+    warp_tests!(3);
 
     #[test]
-    fn sums_meet_no_bank_twice() {
-        all().for_each(|config| no_bank_twice(config.name, config.sum_pitch()));
+    fn stages_are_aligned() {
+        all().for_each(|config| {
+            assert!(config.stage_bytes().is_multiple_of(128), "{}", config.name)
+        });
     }
 }

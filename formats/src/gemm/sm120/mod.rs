@@ -18,7 +18,7 @@ use super::sm80;
 use super::table::Kernel;
 
 pub use config::{CONFIGS, GROUPED, MIXED, Sm120Config, all, operands};
-pub use params::{Sm120GroupedParams, Sm120Params};
+pub use params::{Sm120GroupedParams, Sm120Own, Sm120Params};
 
 /// All kernels of the target: those for block-scaled products, and sm_80's.
 pub(in crate::gemm) static KERNELS: [Kernel; COUNT] = {

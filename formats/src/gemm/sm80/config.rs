@@ -12,7 +12,7 @@ pub use crate::gemm::fragments::warps::{
     MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, SHARED_BYTES,
     THREADS, WARPS,
 };
-use crate::gemm::fragments::warps::{MAX_REGISTERS, SM_REGISTERS, warp_config};
+use crate::gemm::fragments::warps::{MAX_REGISTERS, MAX_STAGES, SM_REGISTERS, warp_config};
 use crate::gemm::fragments::{Scheme, Tile};
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
@@ -27,8 +27,6 @@ pub const MMA_K: u32 = PRODUCT_K;
 /// Most tokens, over those of one product, whose operands a warp loads at a time: more take registers that the sums do
 /// not leave.
 const MAX_PART: u32 = 4;
-/// More stages than this are no faster.
-const MAX_STAGES: u32 = 8;
 
 /// The constants that one kernel was compiled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,8 +123,7 @@ impl Sm80Config {
     /// otherwise as many as fit the most.
     #[inline(always)]
     pub const fn stages(&self) -> u32 {
-        let budget = if self.min_blocks > 1 { SHARED_BYTES } else { MAX_SHARED_BYTES };
-        let fit = (budget - self.table_bytes() - self.weight_bytes()) / self.stage_bytes();
+        let fit = (self.stage_room() - self.weight_bytes()) / self.stage_bytes();
         if fit < MAX_STAGES { fit } else { MAX_STAGES }
     }
 
@@ -146,12 +143,6 @@ impl Sm80Config {
     #[inline(always)]
     pub const fn table_offset(&self) -> u32 {
         self.weights_offset() + self.weight_stages() * self.weight_bytes()
-    }
-
-    /// Dynamic shared memory of a CTA, bytes.
-    #[inline(always)]
-    pub const fn shared_bytes(&self) -> u32 {
-        self.table_offset() + self.table_bytes()
     }
 
     /// f32 additions, one after the other, within `steps` K steps. An `mma.sync` adds eight products and the old
@@ -217,33 +208,7 @@ const _: () = assert!(matches!(Operand::F16.half(), Some(half) if half.float().b
 mod tests {
     use super::*;
     use crate::gemm::fragments::config::no_bank_twice;
+    use crate::gemm::fragments::warps::warp_tests;
 
-    /// Shared memory of an SM of compute capability 8.6 or 8.9, and what the system reserves per CTA.
-    const SM_SHARED_BYTES: u32 = 100 * 1024;
-    const SYSTEM_SHARED_BYTES: u32 = 1024;
-
-    #[test]
-    fn tiles_fit_the_smallest_sm() {
-        for config in all() {
-            let (name, bytes) = (config.name, config.shared_bytes());
-            assert!(bytes <= MAX_SHARED_BYTES, "{name}: {bytes}");
-            let all = config.min_blocks * (bytes + SYSTEM_SHARED_BYTES);
-            assert!(all <= SM_SHARED_BYTES, "{name}: {all}");
-            assert!(config.min_blocks == 1 || bytes <= SHARED_BYTES, "{name}: {bytes}");
-            assert!(config.min_blocks <= MAX_BLOCKS, "{name}");
-            assert!(config.stages() >= 2, "{name}: {} stages", config.stages());
-            let strip = config.strip_tokens() * config.sum_pitch() * 4;
-            assert!(strip <= config.table_offset(), "{name}: {strip}");
-            assert!(config.tokens.is_multiple_of(config.strip_tokens()), "{name}");
-            assert!(config.weights_offset().is_multiple_of(128), "{name}");
-            assert!(config.table_offset().is_multiple_of(16), "{name}");
-            let registers = config.registers() * THREADS * config.min_blocks;
-            assert!(registers <= SM_REGISTERS, "{name}: {registers}");
-        }
-    }
-
-    #[test]
-    fn sums_meet_no_bank_twice() {
-        all().for_each(|config| no_bank_twice(config.name, config.sum_pitch()));
-    }
+    warp_tests!(2);
 }

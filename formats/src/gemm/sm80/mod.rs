@@ -13,4 +13,4 @@ pub mod config;
 pub mod params;
 
 pub use config::{CONFIGS, GROUPED, MIXED, Sm80Config, all, operands};
-pub use params::{Sm80GroupedParams, Sm80Params};
+pub use params::{Sm80GroupedParams, Sm80Own, Sm80Params};

@@ -1,6 +1,7 @@
 //! The launches of a product: block-scaled activations are decoded first, and floats that become e4m3 are
 //! quantised.
 
+use fp4_formats::gemm::fragments::WarpParams;
 use fp4_formats::gemm::{Epilogue, EvenRuns, GroupedParams, Groups, NextWeights};
 use fp4_formats::params::bytes;
 use fp4_formats::{Divisor, Operand, ScaleLayout};
@@ -35,6 +36,39 @@ pub(in crate::gemm) struct Placed {
     pub epilogue: Epilogue,
     /// Scales from one batch entry's tokens to the next's; 0 without scales, and where all share them.
     pub scale_stride: u32,
+}
+
+impl Placed {
+    /// The parameters of a kernel whose warps all do the same, beside which it has its `own`; blocks, if they are multiplied
+    /// as they are, have their scales there.
+    pub fn params<C: Fragments, T>(self, kernel: &FragmentKernel<C>, own: T) -> WarpParams<T> {
+        let Self {
+            activations,
+            activation_stride,
+            blocks: _,
+            weights,
+            weight_stride,
+            partials,
+            flags,
+            epilogue,
+            scale_stride,
+        } = self;
+        WarpParams {
+            activations,
+            activation_stride,
+            weights,
+            weight_stride,
+            partials,
+            flags,
+            epilogue,
+            problem: kernel.problem,
+            schedule: kernel.estimate.schedule,
+            row_factor_stride: scale_stride,
+            plain: u32::from(epilogue.is_plain()),
+            own,
+            walk: kernel.tiles().counts.walk,
+        }
+    }
 }
 
 impl<C: Fragments> FragmentKernel<C> {

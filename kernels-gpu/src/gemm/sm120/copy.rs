@@ -103,7 +103,7 @@ impl Sources {
         let (of_tile, word) = (thread / words, thread % words);
         let row = tile.token + of_tile.min(last);
         let (in_row, at) = (k / config.format.block(), item.first * words + word);
-        let (offset, step) = if params.blocked != 0 {
+        let (offset, step) = if params.own.blocked != 0 {
             let (row, rows) = (row % TILE_ROWS as u32, row / TILE_ROWS as u32);
             let tiles = rows * in_row.div_ceil(TILE_BLOCKS as u32) + at;
             let in_tile = row % 32 * 16 + row / 32 * WORD_BYTES;
@@ -127,10 +127,10 @@ impl Sources {
                 - (piece * config.piece_columns() + item.first * CHUNK_COLUMNS) as i32,
             whole_pieces: config.format.block().is_multiple_of(config.piece_columns())
                 || k.is_multiple_of(config.piece_columns()),
-            scales: params.scales + u64::from(tile.matrix) * params.scale_stride + offset,
+            scales: params.own.scales + u64::from(tile.matrix) * params.own.scale_stride + offset,
             scale_step: step * words,
             blocks: in_row as i32 - (at * WORD_BYTES) as i32,
-            whole_words: params.whole_words != 0,
+            whole_words: params.own.whole_words != 0,
             place: token * config.code_bytes() + config.place(token, piece) * PIECE_BYTES,
             scale_place: config.token_scales_offset() + scale_place * WORD_BYTES,
         }

@@ -90,25 +90,7 @@ impl Target for Sm120 {
 
     #[inline(always)]
     fn head(params: &Sm120Params) -> Head<'_> {
-        let Sm120Params {
-            problem,
-            schedule,
-            walk,
-            epilogue,
-            partials,
-            flags,
-            row_factor_stride,
-            ..
-        } = params;
-        Head {
-            problem,
-            schedule,
-            walk,
-            epilogue,
-            partials: *partials,
-            flags: *flags,
-            row_factor_stride: *row_factor_stride,
-        }
+        warps::head(params)
     }
 
     #[inline(always)]

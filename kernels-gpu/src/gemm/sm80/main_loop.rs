@@ -84,7 +84,7 @@ pub unsafe fn sum_item<
     let mut consumer = Consumer::<K, ROWS, TOKENS, PART, UNITS> {
         memory: cta.memory,
         places: Places::new::<K>(),
-        by: K::Weights::HALF.multipliers(cta.params.one).map(marker::pin),
+        by: K::Weights::HALF.multipliers(cta.params.own.one).map(marker::pin),
         sums: [[[[0.0; _]; _]; _]; 2],
         a: [[[0; _]; _]; 2],
         b: [[[0; _]; _]; 2],

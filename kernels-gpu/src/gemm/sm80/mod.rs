@@ -68,7 +68,7 @@ use super::cta::{self, Head, Target};
 use super::decoded::{Decoded, Weights};
 use super::store::{self, Share, Staged};
 use super::walk::{OwnRun, Walk};
-use super::warps::{Sums, Warps};
+use super::warps::{self, Sums, Warps};
 use super::work::WorkList;
 use crate::pipeline;
 use memory::Memory;
@@ -88,25 +88,7 @@ impl Target for Sm80 {
 
     #[inline(always)]
     fn head(params: &Sm80Params) -> Head<'_> {
-        let Sm80Params {
-            problem,
-            schedule,
-            walk,
-            epilogue,
-            partials,
-            flags,
-            row_factor_stride,
-            ..
-        } = params;
-        Head {
-            problem,
-            schedule,
-            walk,
-            epilogue,
-            partials: *partials,
-            flags: *flags,
-            row_factor_stride: *row_factor_stride,
-        }
+        warps::head(params)
     }
 
     #[inline(always)]
