@@ -165,6 +165,23 @@ fn contest_shapes_are_within_budget_on_sm_120f() {
     }
 }
 
+/// One token on the machines of sm_120f, where CTAs share tiles: partial sums of tokens that do not exist are not sent, so
+/// that little is read beside the operands: per mille of these, with those of the machine that has most CTAs.
+#[test]
+fn one_token_is_within_budget_on_sm_120f() {
+    for (gpu, most) in [(Gpu::rtx5090(), 20), (Gpu::rtx_pro_6000(), 23), (Gpu::dgx_spark(), 20)] {
+        let name = gpu.name;
+        let kernels = emulated_on(gpu, Schedule::Eager);
+        for (n, k) in [(4096, 7168), (7168, 4096), (7168, 16384)] {
+            let result = run(&kernels, GemmShape::of(1, n, k), GemmOverrides::default());
+            let operands = blocks(1, k) + blocks(n, k);
+            let once = result.counters.global_unique_bytes_read;
+            let of = format!("{once} of {operands}, {name}: {}", result.plan);
+            assert!(once >= operands && 1000 * once <= (1000 + most) * operands, "{of}");
+        }
+    }
+}
+
 /// A kernel copies as many stages ahead as its pipeline has, at least four of them: a wave of the
 /// contest problems' tiles, whose copies complete as late as they may. Counted of copies by the asynchronous
 /// unit, which sm_80 does not have.

@@ -41,6 +41,8 @@ const fn product_cycles(config: &Sm120Config) -> u32 {
 }
 
 impl WarpCosts for Sm120Config {
+    const FEWEST_CTAS: bool = true;
+
     fn step_cycles(&self) -> u32 {
         product_cycles(self)
     }

@@ -33,6 +33,8 @@ const DRAM_BYTES: u64 = 16;
 const ALONE: u64 = 8;
 
 impl WarpCosts for Sm80Config {
+    const FEWEST_CTAS: bool = false;
+
     fn step_cycles(&self) -> u32 {
         product_cycles(self)
     }

@@ -14,6 +14,10 @@ const ITEM_CYCLES: u64 = 1200;
 
 /// The part of the cost model in which targets differ.
 pub trait WarpCosts: FragmentConfig {
+    /// Whether no more CTAs share the steps of all tiles than are needed for the longest run to be as short: others would
+    /// only send partial sums.
+    const FEWEST_CTAS: bool;
+
     /// Cycles of an SM for a step of a tile.
     fn step_cycles(&self) -> u32;
 
@@ -33,8 +37,15 @@ fn schedule<C: WarpCosts>(
         return None;
     }
     let tile = config.tile();
-    let fit = u64::from(sms) * u64::from(tile.min_blocks);
-    Schedule::new(split, config.tiles(problem).count(), tile.steps(problem), fit)
+    let mut fit = u64::from(sms) * u64::from(tile.min_blocks);
+    let (tiles, steps) = (config.tiles(problem).count(), tile.steps(problem));
+    if C::FEWEST_CTAS
+        && split == Split::StreamK
+        && let Some(total) = tiles.checked_mul(steps.into())
+    {
+        fit = total.div_ceil(total.div_ceil(fit));
+    }
+    Schedule::new(split, tiles, steps, fit)
 }
 
 /// Multiplies the cycles of groups of `tokens` tokens each by what groups of other sizes, with as many on average, have

@@ -29,6 +29,12 @@ pub trait Target: Copy {
     /// of all roles; otherwise each role waits itself.
     const MIXED_TABLE_WAITS: bool;
 
+    /// Number of this thread's vector of partial sums among those of all threads.
+    #[inline(always)]
+    fn vector() -> u32 {
+        thread::thread_idx_x()
+    }
+
     /// The members of a parameter block that say which tiles there are and what their results are.
     fn head(params: &Self::Params) -> Head<'_>;
 

@@ -3,12 +3,13 @@
 //! computes the last step, which owns the tile and adds them in the order of K.
 //!
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
-//! rearrangement: each thread sends vectors of four, those of all [`Target::THREADS`] side by side. A
+//! rearrangement: each thread sends vectors of four, those of all [`Target::THREADS`] side by side, as a rule by
+//! their numbers. A
 //! contributor then raises a [flag](flags), for which one thread of the owner waits. A CTA waits only for
 //! CTAs with lower numbers, which the hardware starts first.
 
 use cuda_std::ptx::{marker, memory, scoped};
-use cuda_std::{thread, warp};
+use cuda_std::warp;
 
 use super::cta::{Cta, Target};
 use super::flags::{self, FLAG_BYTES};
@@ -29,7 +30,7 @@ pub fn partials<T: Target, L: WorkList>(cta: &Cta<'_, T, L>, sender: u32) -> u64
 #[inline(always)]
 pub fn vectors<T: Target, L: WorkList>(cta: &Cta<'_, T, L>, sender: u32) -> u64 {
     // Pinned, so that it takes no register during the main loop.
-    let offset = marker::pin(thread::thread_idx_x() * VECTOR_BYTES);
+    let offset = marker::pin(T::vector() * VECTOR_BYTES);
     partials(cta, sender) + u64::from(offset)
 }
 

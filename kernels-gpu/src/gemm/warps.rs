@@ -142,15 +142,18 @@ pub unsafe fn run<
         // SAFETY: all threads are here; the stages are free, and the item has a step.
         let mut sums: Sums<ROWS, TOKENS> = unsafe { M::sum_item(own, &tile, &item) };
         let owned = L::owned(cta, &item);
+        // With few tokens, most of the partial sums are of tokens that do not exist.
+        let first_token = T::warp(own.config).token + warp::lane_id() % 4 * 2;
+        let has_tokens = first_token < tile.tokens();
         // SAFETY: all threads are here. An owner's contributors send their sums of this tile.
         unsafe {
             if owned {
                 if item.first > 0 {
-                    fix_up::add_partials(own, L::first_cta(cta, &item), &mut sums);
+                    fix_up::add_partials(own, L::first_cta(cta, &item), &mut sums, has_tokens);
                 }
                 store_tile(own, unit, &tile, &sums);
             } else {
-                fix_up::send(own, &sums);
+                fix_up::send(own, &sums, has_tokens);
             }
             walk.advance(cta, &item);
         }

@@ -60,7 +60,7 @@ mod memory;
 
 use core::marker::PhantomData;
 
-use cuda_std::shared;
+use cuda_std::{shared, thread, warp};
 use fp4_formats::gemm::groups::Tiling;
 use fp4_formats::gemm::sm120::config::{Sm120Config, THREADS};
 use fp4_formats::gemm::sm120::params::Sm120Params;
@@ -111,6 +111,14 @@ impl Target for Sm120 {
     #[inline(always)]
     fn partial_bytes(config: &Sm120Config) -> u32 {
         config.partial_bytes()
+    }
+
+    /// Threads that have the same tokens are side by side: those whose tokens do not exist send nothing.
+    #[inline(always)]
+    fn vector() -> u32 {
+        const LANES: u32 = 4;
+        let (warp, lane) = (thread::thread_idx_x() / warp::LANES, warp::lane_id());
+        lane % LANES * (THREADS / LANES) + warp * (warp::LANES / LANES) + lane / LANES
     }
 }
 

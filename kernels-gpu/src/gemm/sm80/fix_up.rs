@@ -12,7 +12,7 @@ use crate::gemm::work::WorkList;
 /// Vectors that a thread has in flight.
 const BATCH: usize = 8;
 
-/// Sends this CTA's partial sums of a tile.
+/// Sends this CTA's partial sums of a tile: those of the threads that `takes_part` is true for.
 ///
 /// # Safety
 /// All threads of the CTA call this, converged.
@@ -20,13 +20,16 @@ const BATCH: usize = 8;
 pub unsafe fn send<T: Warps, L: WorkList, const ROWS: usize, const TOKENS: usize>(
     own: &Cta<'_, T, L>,
     sums: &Sums<ROWS, TOKENS>,
+    takes_part: bool,
 ) {
     let cta = thread::block_idx_x();
     let to = fix_up::vectors(own, cta);
-    for m in 0..ROWS {
-        for n in 0..TOKENS {
-            // SAFETY: inside the CTA's partial sums.
-            unsafe { fix_up::send::<T>(to, (m * TOKENS + n) as u32, sums[m][n]) };
+    if takes_part {
+        for m in 0..ROWS {
+            for n in 0..TOKENS {
+                // SAFETY: inside the CTA's partial sums.
+                unsafe { fix_up::send::<T>(to, (m * TOKENS + n) as u32, sums[m][n]) };
+            }
         }
     }
     // SAFETY: all threads are here; the flag is this CTA's.
@@ -40,7 +43,7 @@ pub unsafe fn send<T: Warps, L: WorkList, const ROWS: usize, const TOKENS: usize
 }
 
 /// Adds the partial sums of the contributors, the CTAs of the runs from `first` up to this one's, in this
-/// order.
+/// order: those of the threads that `takes_part` is true for, as there.
 ///
 /// # Safety
 /// As [`send`]; each of those CTAs sends its partial sums.
@@ -49,6 +52,7 @@ pub unsafe fn add_partials<T: Warps, L: WorkList, const ROWS: usize, const TOKEN
     own: &Cta<'_, T, L>,
     first: u32,
     sums: &mut Sums<ROWS, TOKENS>,
+    takes_part: bool,
 ) {
     let contributors = Contributors::from(own, first);
     // SAFETY: the first warp waits, and converges again; all threads are here.
@@ -58,6 +62,9 @@ pub unsafe fn add_partials<T: Warps, L: WorkList, const ROWS: usize, const TOKEN
         }
         warp::sync();
         thread::sync_threads();
+    }
+    if !takes_part {
+        return;
     }
     let vectors = const { ROWS * TOKENS };
     let batch = if vectors < BATCH { vectors } else { BATCH };

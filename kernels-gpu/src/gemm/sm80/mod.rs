@@ -217,11 +217,11 @@ unsafe fn gemm<
         unsafe {
             if owned {
                 if item.first > 0 {
-                    fix_up::add_partials(own, L::first_cta(cta, &item), &mut sums);
+                    fix_up::add_partials(own, L::first_cta(cta, &item), &mut sums, true);
                 }
                 store_tile::<L, ROWS, TOKENS>(own, unit, &tile, &sums);
             } else {
-                fix_up::send(own, &sums);
+                fix_up::send(own, &sums, true);
             }
             walk.advance(cta, &item);
         }
