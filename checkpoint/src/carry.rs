@@ -14,6 +14,7 @@ use safetensors::tensor::Dtype;
 
 use super::contents::Extras;
 use super::decode::Encoded;
+use super::deepseek;
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::inputs::Inputs;
@@ -122,6 +123,7 @@ pub(super) fn carry(
     }
     extras.beside = beside(model, &mut carrier.notes);
     extras.kv_fp8 = kv.is_some();
+    extras.fp8 = deepseek::stated(model);
     extras.interleaved = split::interleaved(model, Some(from));
     let mut tensors = Vec::new();
     let eight = extras.others.iter().map(|other| (other.module.clone(), other.format)).collect();
@@ -263,16 +265,7 @@ impl Carrier<'_> {
                         && self.has_no_input(other)
                         && self.blocks_of_128(&other.weight)?.is_some()
                 }
-                OtherFormat::Fp8Weight
-                | OtherFormat::Fp8Rows
-                | OtherFormat::Int8
-                | OtherFormat::Packed
-                | OtherFormat::FloatScales
-                | OtherFormat::E5m3
-                | OtherFormat::E2m1
-                | OtherFormat::GptOss
-                | OtherFormat::MlxIntegers
-                | OtherFormat::MlxOther => false,
+                other => other.is_described(),
             };
             if fits && read {
                 continue;
@@ -361,6 +354,7 @@ impl Carrier<'_> {
             | Layout::GptOss
             | Layout::Gguf
             | Layout::Mlx
+            | Layout::DeepSeek
             | Layout::Quark => vec![],
         };
         Ok(Copied { from: name, spec })
@@ -404,6 +398,7 @@ impl Carrier<'_> {
                 | Layout::GptOss
                 | Layout::Gguf
                 | Layout::Mlx
+                | Layout::DeepSeek
                 | Layout::Quark
                 | Layout::AutoRound => return None,
             };
@@ -414,6 +409,7 @@ impl Carrier<'_> {
                 | Layout::GptOss
                 | Layout::Gguf
                 | Layout::Mlx
+                | Layout::DeepSeek
                 | Layout::Quark
                 | Layout::AutoRound => None,
             }

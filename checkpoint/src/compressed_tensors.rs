@@ -154,6 +154,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
     let kv_cache = contents.extras.kv_fp8.then_some(eight);
     Description {
         quantization: None,
+        expert_dtype: None,
         quantization_config: Some(json!({
             "quant_method": "compressed-tensors",
             "format": format,
@@ -219,18 +220,9 @@ fn described(format: OtherFormat, dynamic: bool, eight: &Value) -> Value {
             group["weights"]["block_structure"] = json!([128, 128]);
             group["input_activations"] = if dynamic { inputs } else { Value::Null };
         }
-        // No other is carried over.
-        OtherFormat::Fp8
-        | OtherFormat::Fp8Weight
-        | OtherFormat::Fp8Rows
-        | OtherFormat::Int8
-        | OtherFormat::Packed
-        | OtherFormat::FloatScales
-        | OtherFormat::E5m3
-        | OtherFormat::E2m1
-        | OtherFormat::GptOss
-        | OtherFormat::MlxIntegers
-        | OtherFormat::MlxOther => {
+        // FP8 with one scale; no format that is not described is carried over.
+        _ => {
+            debug_assert!(format.is_described());
             group["weights"] = eight.clone();
             group["input_activations"] = eight.clone();
         }

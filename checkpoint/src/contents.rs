@@ -42,6 +42,8 @@ pub(super) struct Extras {
     pub family: Family,
     /// Further modules that the output's configuration leaves out, in the layout's own terms.
     pub kept: Vec<String>,
+    /// The source's `quantization_config` if it is one of FP8.
+    pub fp8: Option<Value>,
     /// Files that are copied as they are.
     pub beside: Vec<PathBuf>,
 }
@@ -85,6 +87,8 @@ impl Contents {
 pub(super) struct Description {
     /// `quantization_config` of `config.json`.
     pub quantization_config: Option<Value>,
+    /// DeepSeek's `expert_dtype` of `config.json`.
+    pub expert_dtype: Option<Value>,
     /// MLX's `quantization` of `config.json`.
     pub quantization: Option<Value>,
     /// Further JSON files.
@@ -100,6 +104,7 @@ pub(super) fn config(model: &Model, description: &Description) -> Option<Value> 
     for (key, stated) in [
         ("quantization_config", &description.quantization_config),
         ("quantization", &description.quantization),
+        ("expert_dtype", &description.expert_dtype),
     ] {
         config.remove(key);
         if let Some(stated) = stated {

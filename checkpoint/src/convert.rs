@@ -14,15 +14,16 @@ use super::decode;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;
-use super::load::{implausible, load, outline, tensor_scale};
+use super::load::{implausible, outline};
 use super::model::Model;
 use super::options::SaveOptions;
 use super::others;
 use super::parts::{Layout, Parts};
 use super::plan::Item;
+use super::repair::Repairs;
 use super::save::{Observer, Save, Saved};
 use super::shared::{self, Room, Shared, Unshared};
-use super::weight::{GlobalScale, Order, Weight, module};
+use super::weight::{GlobalScale, Order, Weight};
 use crate::error::Result;
 
 /// The report of a conversion, as `--json` prints it.
@@ -126,14 +127,14 @@ pub fn convert_model(
         }
         specs.push(spec);
     }
-    let (repaired, mut notes) = inputs(model, from, &parts, options);
+    let (repairs, mut notes) = Repairs::of(model, from, &parts, options)?;
     let carried = carry(model, [from, to], &parts, &specs)?;
     let mut items: Vec<Item> = specs.into_iter().map(Item::Weight).collect();
     items.extend(carried.tensors.iter().map(|copied| Item::Tensor(copied.spec.clone())));
 
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
     observer.begin(model.entries().iter().map(|entry| entry.bytes as u64).sum());
-    let mut groups = Groups::of(model, from, options, &parts, &items)?;
+    let mut groups = Groups::of(model, from, options, &parts, &items, &repairs)?;
     let mut save = Save::create(target, model, &items, carried.extras, options.clone())?;
     let (mut reformatted, mut inverted) = (0, 0);
     let mut format = Format::Nvfp4;
@@ -142,15 +143,7 @@ pub fn convert_model(
         observer.tensor(item.name());
         match item {
             Item::Weight(spec) => {
-                let mut weight = match repaired.get(&at) {
-                    Some(&input) => {
-                        let part = Parts { input: None, ..parts[at].clone() };
-                        let mut weight = load(model, from, &part)?;
-                        (weight.input, weight.spec.input) = (Some(input), true);
-                        weight
-                    }
-                    None => load(model, from, &parts[at])?,
-                };
+                let mut weight = repairs.load(model, from, at, &parts[at])?;
                 implausible(model, from, &parts[at], &weight)?;
                 weight.spec.name.clone_from(&spec.name);
                 if spec.format != weight.spec.format {
@@ -207,67 +200,6 @@ pub fn convert_model(
     })
 }
 
-/// Scales of inputs that are repaired, by the index of the weight, and notes on these and on experts that
-/// have none although others of their layer have one.
-fn inputs(
-    model: &Model,
-    from: Layout,
-    parts: &[Parts],
-    options: &SaveOptions,
-) -> (BTreeMap<usize, GlobalScale>, Vec<String>) {
-    let mut layers: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    for (at, part) in parts.iter().enumerate() {
-        if let Some(layer) = shared::among_experts(module(&part.name)) {
-            layers.entry(layer).or_default().push(at);
-        }
-    }
-    let (mut repaired, mut notes) = (BTreeMap::new(), Vec::new());
-    for (layer, members) in layers {
-        let without: Vec<usize> =
-            members.iter().copied().filter(|&at| parts[at].input.is_none()).collect();
-        if let (Some(&first), true) = (without.first(), without.len() < members.len()) {
-            notes.push(format!(
-                "{} of {} experts of {layer} have no scale of inputs, {} among them: their weights alone \
-                 are quantised",
-                without.len(),
-                members.len(),
-                parts[first].name
-            ));
-        }
-        if !options.repair_input_scales {
-            continue;
-        }
-        let scale = |at: usize| {
-            let name = parts[at].input.as_deref()?;
-            let value = model.file(name).ok()?.scalar(name).ok().filter(|&value| value > 0.0)?;
-            Some(GlobalScale::new(from.convention(), value))
-        };
-        let multiplier = |scale: &GlobalScale| scale.multiplier();
-        let largest = members
-            .iter()
-            .filter_map(|&at| scale(at))
-            .max_by(|x, y| multiplier(x).total_cmp(&multiplier(y)));
-        let Some(largest) = largest else { continue };
-        let dead: Vec<usize> = members
-            .iter()
-            .copied()
-            .filter(|&at| parts[at].input.is_some() && scale(at).is_none())
-            .collect();
-        if let Some(&first) = dead.first() {
-            notes.push(format!(
-                "{} of {} scales of inputs of {layer} were zero or not finite, that of {} among them, and \
-                 are {:e} now, the layer's largest",
-                dead.len(),
-                members.len(),
-                parts[first].name,
-                largest.stored(options.layout.convention())
-            ));
-        }
-        repaired.extend(dead.into_iter().map(|at| (at, largest)));
-    }
-    (repaired, notes)
-}
-
 /// Weights that readers of the output join and whose tensor-level scales differ.
 #[derive(Default)]
 struct Groups {
@@ -285,6 +217,7 @@ impl Groups {
         options: &SaveOptions,
         parts: &[Parts],
         items: &[Item],
+        repairs: &Repairs,
     ) -> Result<Self> {
         let mut groups = Self::default();
         if !options.layout.joins_weights() {
@@ -305,12 +238,12 @@ impl Groups {
                 let whole = made_here || options.share_scales || reformatted(at);
                 members.push(match whole {
                     true => {
-                        let weight = load(model, from, &parts[at])?;
+                        let weight = repairs.load(model, from, at, &parts[at])?;
                         let weight = if reformatted(at) { to_nvfp4(&weight)? } else { weight };
                         let scale = weight.global.unwrap_or(GlobalScale::Multiplier(1.0));
                         (scale, Some(Room::of(&weight.blocks)))
                     }
-                    false => (tensor_scale(model, from, &parts[at])?, None),
+                    false => (repairs.tensor_scale(model, from, at, &parts[at])?, None),
                 });
             }
             let named: Vec<(&str, GlobalScale)> = group

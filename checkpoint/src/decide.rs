@@ -8,7 +8,7 @@ use safetensors::tensor::Dtype;
 use super::calibration::QuantizedInputs;
 use super::decode::{self, Encoded};
 use super::error::CheckpointError;
-use super::experts::Family;
+use super::experts::{self, Family};
 use super::families::{self, Kept};
 use super::ggml::NVFP4_ROW;
 use super::model::Model;
@@ -136,7 +136,8 @@ impl Decisions<'_> {
                 return Some("a multi-token predictor, past num_hidden_layers".into());
             }
         }
-        if self.options.experts_only && shape.len() != 3 {
+        let matrix = self.options.save.layout == Layout::DeepSeek && experts::is_matrix(name);
+        if self.options.experts_only && shape.len() != 3 && !matrix {
             return Some("no experts".into());
         }
         shape.contains(&0).then(|| "no elements".into())
@@ -196,7 +197,9 @@ pub(super) fn architecture(model: &Model, options: &ModelOptions) -> String {
 
 /// Refuses what [`quantize_model`](super::quantize_model) refuses before it looks at tensors.
 pub(super) fn check(model: &Model, options: &ModelOptions) -> Result<()> {
-    if let Some(layout) = Layout::detect(model) {
+    // DeepSeek's experts are a source, with the layers in FP8 beside them.
+    let quantised = Layout::detect(model).filter(|layout| *layout != Layout::DeepSeek);
+    if let Some(layout) = quantised {
         let field = model.path().display().to_string();
         return Err(CheckpointError::shape(
             field,
@@ -233,7 +236,7 @@ fn check_inputs(options: &ModelOptions) -> Result<(), CheckpointError> {
         _ if recipe.format() != Format::Nvfp4 => wrong("weights in nvfp4", recipe.format().name()),
         QuantizedInputs::Nvfp4(_) => match layout {
             Layout::ModelOpt | Layout::CompressedTensors | Layout::TorchAo | Layout::Gguf => Ok(()),
-            Layout::GptOss | Layout::Mlx | Layout::Quark | Layout::AutoRound => {
+            Layout::GptOss | Layout::Mlx | Layout::DeepSeek | Layout::Quark | Layout::AutoRound => {
                 let required = "layout modelopt, compressed-tensors, torchao or gguf for nvfp4";
                 wrong(required, layout.name())
             }

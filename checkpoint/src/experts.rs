@@ -104,6 +104,11 @@ impl<'a> Matrix<'a> {
     }
 }
 
+/// Whether a tensor is a matrix of one expert.
+pub(super) fn is_matrix(name: &str) -> bool {
+    Matrix::of(name).is_some()
+}
+
 /// Checks that readers of the layout find these weights, which are all of an output's, in a model of `family`.
 ///
 /// # Errors
@@ -146,6 +151,10 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
             weights.iter().filter(|weight| weight.name.contains("experts.")).collect(),
             "of experts, and MLX has all of a layer in tensors of its own, `switch_mlp`; quantize leaves \
              experts as they are with --exclude '*.experts.*'",
+        ),
+        (Layout::DeepSeek, _) => (
+            weights.iter().filter(|weight| !expert(weight)).collect(),
+            "no matrix of a routed expert, and readers of this layout have those alone in 4 bits",
         ),
         (Layout::ModelOpt, Some(ExpertNames::Numbered))
         | (Layout::TorchAo | Layout::GptOss, None)

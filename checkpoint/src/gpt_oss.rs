@@ -72,6 +72,7 @@ pub(super) fn pieces(weight: &WeightSpec) -> Vec<Piece> {
 pub(super) fn describe(contents: &Contents) -> Description {
     Description {
         quantization: None,
+        expert_dtype: None,
         quantization_config: Some(json!({
             "quant_method": "mxfp4",
             "modules_to_not_convert": contents.left,

@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | ModelOpt | `exclude_modules`, `ignore` | names, in which `*` and `?` stand for characters |
 //! | compressed-tensors | `ignore` | names, and regular expressions after `re:` |
-//! | TorchAO, gpt-oss | `modules_to_not_convert` | names |
+//! | TorchAO, gpt-oss, DeepSeek | `modules_to_not_convert` | names |
 //! | Quark | `exclude` | as ModelOpt |
 //! | AutoRound | `extra_config` with 16 bits or more | names, and regular expressions for a part of a name |
 
@@ -97,6 +97,7 @@ fn translated(entry: &str, to: Layout) -> Option<String> {
         | Layout::GptOss
         | Layout::Gguf
         | Layout::Mlx
+        | Layout::DeepSeek
         | Layout::Quark
         | Layout::AutoRound => wildcards(entry).filter(|pattern| !pattern.contains(['*', '?'])),
     }
@@ -163,6 +164,7 @@ pub(super) fn below(module: &str, to: Layout) -> Vec<String> {
         | Layout::GptOss
         | Layout::Gguf
         | Layout::Mlx
+        | Layout::DeepSeek
         | Layout::Quark
         | Layout::AutoRound => vec![module.into()],
     }

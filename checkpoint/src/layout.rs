@@ -8,12 +8,13 @@
 //! | [`GptOss`](Layout::GptOss) | mxfp4 | `m.weight.blocks`, `m.weight.scales`, or `x_proj_blocks`, `x_proj_scales` | none |
 //! | [`Gguf`](Layout::Gguf) | nvfp4, mxfp4 | `m.weight`, `m.scale`, `m.input_scale` | multiplier |
 //! | [`Mlx`](Layout::Mlx) | nvfp4, mxfp4 | `m.weight`, `m.scales` | none |
+//! | [`DeepSeek`](Layout::DeepSeek) | mxfp4 | `m.weight`, `m.scale` | none |
 //! | [`Quark`](Layout::Quark) | nvfp4, mxfp4 | `m.weight`, `m.weight_scale`, `m.weight_scale_2`, `m.input_scale_2` | multiplier |
 //! | [`AutoRound`](Layout::AutoRound) | nvfp4, mxfp4 | as compressed-tensors | divisor |
 //!
 //! Each layout is a module that finds weights by name and lists the tensors of a weight. Reading
 //! and writing the bytes is common to all (the modules `load` and `save`). In those of safetensors,
-//! packed codes are `U8`, in MLX's `U32`, with the element of lower index in the low nibble.
+//! packed codes are `U8`, in MLX's `U32`, in DeepSeek's `I8`, with the element of lower index in the low nibble.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ use super::model::Model;
 use super::parts::{Layout, Parts, Piece};
 use super::weight::{Order, WeightSpec};
 use super::{
-    auto_round, auto_round_config, compressed_tensors, gguf, gpt_oss, mlx, modelopt, quark,
-    quark_config, torchao,
+    auto_round, auto_round_config, compressed_tensors, deepseek, gguf, gpt_oss, mlx, modelopt,
+    quark, quark_config, torchao,
 };
 
 impl Layout {
@@ -48,6 +49,7 @@ impl Layout {
             Self::CompressedTensors,
             Self::TorchAo,
             Self::GptOss,
+            Self::DeepSeek,
             Self::ModelOpt,
         ];
         // Tensors that Quark's or AutoRound's configuration does not call one of this crate's formats have other scales.
@@ -70,6 +72,7 @@ impl Layout {
             Self::GptOss => gpt_oss::find(model),
             Self::Gguf => gguf::find(model),
             Self::Mlx => mlx::find(model),
+            Self::DeepSeek => deepseek::find(model),
             Self::Quark => quark::find(model),
             Self::AutoRound => auto_round::find(model),
         }
@@ -115,6 +118,7 @@ impl Layout {
             Self::GptOss => Ok(gpt_oss::pieces(weight)),
             Self::Gguf => gguf::pieces(weight).map_err(refuse),
             Self::Mlx => mlx::pieces(weight).map_err(refuse),
+            Self::DeepSeek => deepseek::pieces(weight).map_err(refuse),
             Self::Quark => quark::pieces(weight, scales).map_err(refuse),
         }
     }
@@ -133,6 +137,7 @@ impl Layout {
             | Self::GptOss
             | Self::Gguf
             | Self::Mlx
+            | Self::DeepSeek
             | Self::Quark
             | Self::AutoRound => BTreeMap::new(),
         };
@@ -151,6 +156,7 @@ impl Layout {
             // The types of its tensors say all, or the input's configuration is copied.
             Self::Gguf | Self::Quark | Self::AutoRound => Description::default(),
             Self::Mlx => mlx::describe(contents),
+            Self::DeepSeek => deepseek::describe(contents),
         }
     }
 }

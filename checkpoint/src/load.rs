@@ -139,8 +139,8 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
         };
     }
     let shape = stored_shape(&codes.shape, parts.transposed);
-    if !matches!(codes.dtype, Dtype::U8 | Dtype::U32 | Dtype::F4) {
-        return Err(file.wrong_type(&parts.codes, "U8, U32 or F4", codes.dtype));
+    if !matches!(codes.dtype, Dtype::U8 | Dtype::I8 | Dtype::U32 | Dtype::F4) {
+        return Err(file.wrong_type(&parts.codes, "U8, I8, U32 or F4", codes.dtype));
     }
     let (leading, cols) = match (shape.as_slice(), parts.codes_in_blocks) {
         ([leading @ .., blocks, bytes], true) if *bytes == block / 2 => {
@@ -149,7 +149,7 @@ fn dense_shape(model: &Model, parts: &Parts) -> Result<Vec<usize>> {
         (_, true) => {
             return Err(wrong(format!("[.., rows, K/{block}, {}]", block / 2)));
         }
-        // F4 counts elements, U8 pairs of them, U32 eights.
+        // F4 counts elements, U8 and I8 pairs of them, U32 eights.
         ([leading @ .., words], false) if codes.dtype == Dtype::U32 => {
             (leading, words.checked_mul(8))
         }
@@ -282,7 +282,7 @@ pub(super) fn tensor_scale(model: &Model, layout: Layout, parts: &Parts) -> Resu
 }
 
 /// A tensor-level scale; positive and finite.
-fn global_scale(model: &Model, name: &str) -> Result<f32> {
+pub(super) fn global_scale(model: &Model, name: &str) -> Result<f32> {
     let file = model.file(name)?;
     let bad = |found: String, byte| CheckpointError::Scale {
         path: file.path().into(),

@@ -343,6 +343,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
         config["kv_cache_scheme"] = json!({"dynamic": false, "num_bits": 8, "type": "float"});
     }
     Description {
+        expert_dtype: None,
         quantization: None,
         quantization_config: Some(config),
         files: vec![(

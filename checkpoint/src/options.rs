@@ -63,7 +63,7 @@ pub struct ModelOptions {
     pub exclude: Vec<String>,
     /// Whether [`DEFAULT_EXCLUDES`] and those of the model's architecture are left, too.
     pub default_excludes: bool,
-    /// Whether only experts are quantised, `[experts, .., ..]`.
+    /// Whether only experts are quantised: `[experts, .., ..]`, and for [`Layout::DeepSeek`] a matrix of each.
     pub experts_only: bool,
     /// Whether each block scale of NVFP4 is the one with the least squared error, from the recipe's up to 1.5 times
     /// that. For recipes that choose no scale themselves.
@@ -75,7 +75,8 @@ pub struct ModelOptions {
 }
 
 impl ModelOptions {
-    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`] and those of the architecture; for [`Layout::GptOss`] experts only,
+    /// A recipe in its usual form, with [`DEFAULT_EXCLUDES`] and those of the architecture; for [`Layout::GptOss`] and
+    /// [`Layout::DeepSeek`] experts only,
     /// because its readers take every other weight for an unquantised one; for [`Layout::Mlx`] with one level,
     /// because it has no place for a tensor-level scale; for [`Layout::Gguf`] with a search for block scales, because
     /// ggml has no recipe whose bytes could be expected.
@@ -90,7 +91,7 @@ impl ModelOptions {
             scale,
             exclude: Vec::new(),
             default_excludes: true,
-            experts_only: layout == Layout::GptOss,
+            experts_only: matches!(layout, Layout::GptOss | Layout::DeepSeek),
             inputs: QuantizedInputs::Float,
             search: layout == Layout::Gguf && matches!(recipe, Recipe::Nvfp4(_)),
             save: SaveOptions::new(layout),
@@ -126,6 +127,8 @@ pub struct SaveOptions {
     /// Whether scales of inputs that are zero or not finite, those of experts that calibration never
     /// reached, become the largest of the same layer's experts.
     pub repair_input_scales: bool,
+    /// Whether weights in NVFP4 with scales that are no numbers and can mean nothing but zeros become zeros.
+    pub repair_zero_layers: bool,
 }
 
 impl SaveOptions {
@@ -139,6 +142,7 @@ impl SaveOptions {
             shard_bytes: SHARD_BYTES,
             share_scales: false,
             repair_input_scales: false,
+            repair_zero_layers: false,
         }
     }
 }
@@ -149,4 +153,5 @@ nvfp4::setters!(SaveOptions {
     shard_bytes: u64,
     share_scales: bool,
     repair_input_scales: bool,
+    repair_zero_layers: bool,
 });

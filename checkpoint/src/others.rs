@@ -67,6 +67,25 @@ impl OtherFormat {
     }
 }
 
+impl OtherFormat {
+    /// Whether a configuration that is written here can describe layers in it.
+    pub(super) const fn is_described(self) -> bool {
+        match self {
+            Self::Fp8 | Self::Fp8Blocks | Self::Mxfp8 => true,
+            Self::Fp8Weight
+            | Self::Fp8Rows
+            | Self::Int8
+            | Self::Packed
+            | Self::FloatScales
+            | Self::E5m3
+            | Self::E2m1
+            | Self::GptOss
+            | Self::MlxIntegers
+            | Self::MlxOther => false,
+        }
+    }
+}
+
 /// A layer in another format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherLayer {

@@ -31,6 +31,9 @@ pub enum Layout {
     Gguf,
     /// MLX's `nvfp4` and `mxfp4`.
     Mlx,
+    /// DeepSeek V4's routed experts.
+    #[serde(rename = "deepseek")]
+    DeepSeek,
     /// AMD Quark's export; read, and copied where nothing changes.
     Quark,
     /// AutoRound's own export; read, and copied where nothing changes.
@@ -39,13 +42,14 @@ pub enum Layout {
 
 impl Layout {
     /// All layouts.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ModelOpt,
         Self::CompressedTensors,
         Self::TorchAo,
         Self::GptOss,
         Self::Gguf,
         Self::Mlx,
+        Self::DeepSeek,
         Self::Quark,
         Self::AutoRound,
     ];
@@ -60,6 +64,7 @@ impl Layout {
             Self::GptOss => "gpt-oss",
             Self::Gguf => "gguf",
             Self::Mlx => "mlx",
+            Self::DeepSeek => "deepseek",
             Self::Quark => "quark",
             Self::AutoRound => "auto-round",
         }
@@ -69,7 +74,7 @@ impl Layout {
     #[must_use]
     pub const fn supports(self, format: Format) -> bool {
         match self {
-            Self::GptOss => matches!(format, Format::Mxfp4),
+            Self::GptOss | Self::DeepSeek => matches!(format, Format::Mxfp4),
             Self::ModelOpt
             | Self::CompressedTensors
             | Self::TorchAo
@@ -89,19 +94,20 @@ impl Layout {
             | Self::TorchAo
             | Self::GptOss
             | Self::Gguf
-            | Self::Mlx => true,
+            | Self::Mlx
+            | Self::DeepSeek => true,
             Self::Quark | Self::AutoRound => false,
         }
     }
 
     /// Whether its readers join weights such as q, k and v, which must then have one tensor-level
-    /// scale. Readers of TorchAO's tensors and of GGUF keep them apart, and gpt-oss's and MLX's have no such
+    /// scale. Readers of TorchAO's tensors and of GGUF keep them apart, and gpt-oss's, MLX's and DeepSeek's have no such
     /// scale.
     #[must_use]
     pub const fn joins_weights(self) -> bool {
         match self {
             Self::ModelOpt | Self::CompressedTensors | Self::Quark | Self::AutoRound => true,
-            Self::TorchAo | Self::GptOss | Self::Gguf | Self::Mlx => false,
+            Self::TorchAo | Self::GptOss | Self::Gguf | Self::Mlx | Self::DeepSeek => false,
         }
     }
 
@@ -115,6 +121,7 @@ impl Layout {
             | Self::GptOss
             | Self::Gguf
             | Self::Mlx
+            | Self::DeepSeek
             | Self::Quark => Convention::Multiplier,
         }
     }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::contents::Extras;
 use super::decide::{Decision, Decisions, Source, architecture, check, sources};
 use super::decode::Encoded;
+use super::deepseek;
 use super::dequantize::encoded as encode;
 use super::error::CheckpointError;
 use super::experts::Family;
@@ -132,6 +133,19 @@ pub fn quantize_model(
         match decision {
             Decision::Leave(reason) => {
                 left.push(Unquantized { tensor: name.clone(), reason });
+                let carried = match (options.save.layout, encoded) {
+                    (Layout::DeepSeek, Some(_)) => deepseek::fp8(model, &name)?,
+                    _ => None,
+                };
+                if let Some(tensors) = carried {
+                    decoded.pop();
+                    for name in tensors {
+                        let raw = model.raw(&name)?;
+                        let (dtype, shape) = (raw.dtype, raw.shape);
+                        items.push(Item::Tensor(TensorSpec { name, dtype, shape }));
+                    }
+                    continue;
+                }
                 let dtype = if encoded.is_some() { Dtype::BF16 } else { dtype };
                 items.push(Item::Tensor(TensorSpec { name, dtype, shape }));
             }
@@ -176,7 +190,8 @@ pub fn quantize_model(
     let kept = kept::tied_head(model).into_iter().collect();
     let stated = quantized.iter().map(|name| (name.clone(), options.inputs.stated())).collect();
     let family = decisions.family;
-    let extras = Extras { interleaved, family, kept, inputs: stated, ..Extras::default() };
+    let fp8 = deepseek::stated(model);
+    let extras = Extras { interleaved, family, kept, fp8, inputs: stated, ..Extras::default() };
     let mut save = Save::create(target, model, &items, extras, options.save.clone())?;
     let (mut values, mut underflows, mut searched) = (0, 0, 0);
     for (at, item) in items.iter().enumerate() {
@@ -188,11 +203,11 @@ pub fn quantize_model(
         observer.tensor(item.name());
         match item {
             Item::Tensor(spec) => match Encoded::of(model, &spec.name)? {
-                Some(encoded) => {
+                Some(encoded) if spec.dtype == Dtype::BF16 => {
                     let values = encoded.decode(model)?;
                     save.tensor(&spec.name, &encode(&spec.name, &values, FloatType::Bf16)?)?;
                 }
-                None => save.tensor(&spec.name, &model.raw(&spec.name)?.data)?,
+                _ => save.tensor(&spec.name, &model.raw(&spec.name)?.data)?,
             },
             Item::Weight(spec) => {
                 let order = match spec.order {
@@ -208,7 +223,8 @@ pub fn quantize_model(
                 save.weight(&tensor.weight)?;
             }
         }
-        let tensors = Encoded::of(model, item.name())?;
+        let copied = matches!(item, Item::Tensor(spec) if model.raw(&spec.name).is_ok_and(|raw| raw.dtype == spec.dtype));
+        let tensors = if copied { None } else { Encoded::of(model, item.name())? };
         let tensors = tensors.map_or_else(|| vec![item.name().to_owned()], |x| x.tensors);
         for name in &tensors {
             observer.done(model.raw(name)?.data.len() as u64);

@@ -173,6 +173,10 @@ impl Save {
     fn describe(&self, source: &Model, contents: &Contents) -> Result<()> {
         let description = match contents.extras.verbatim {
             true => Description {
+                expert_dtype: source
+                    .config()
+                    .and_then(|config| config.get("expert_dtype"))
+                    .cloned(),
                 quantization_config: source.quantization_config().cloned(),
                 quantization: source
                     .config()

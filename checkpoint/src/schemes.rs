@@ -18,6 +18,7 @@ pub(super) fn check(model: &Model, layout: Layout, parts: &[Parts]) -> Vec<Findi
         | Layout::CompressedTensors
         | Layout::TorchAo
         | Layout::GptOss
+        | Layout::DeepSeek
         | Layout::Gguf => Vec::new(),
     }
 }

@@ -27,6 +27,7 @@ pub(super) const fn largest(layout: Layout) -> u8 {
         | Layout::TorchAo
         | Layout::GptOss
         | Layout::Mlx
+        | Layout::DeepSeek
         | Layout::Quark
         | Layout::AutoRound => e4m3::MAX_CODE,
     }

@@ -49,7 +49,12 @@ pub(super) fn slices(
     let whole = match layout {
         Layout::ModelOpt => spec.order != Order::OutputFirst,
         Layout::CompressedTensors | Layout::Gguf => false,
-        Layout::TorchAo | Layout::GptOss | Layout::Mlx | Layout::Quark | Layout::AutoRound => true,
+        Layout::TorchAo
+        | Layout::GptOss
+        | Layout::Mlx
+        | Layout::DeepSeek
+        | Layout::Quark
+        | Layout::AutoRound => true,
     };
     if whole {
         return Ok(None);

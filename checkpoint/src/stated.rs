@@ -75,7 +75,7 @@ impl Inputs {
                     }
                 }
             }
-            Layout::GptOss | Layout::Mlx => Self::Float,
+            Layout::GptOss | Layout::Mlx | Layout::DeepSeek => Self::Float,
             Layout::Gguf => stored,
             Layout::Quark => match &said.quark {
                 Some(stated) => stated.inputs(of, part.input.is_some()),

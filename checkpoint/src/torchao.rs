@@ -281,6 +281,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
         }
     };
     Description {
+        expert_dtype: None,
         quantization: None,
         quantization_config: Some(json!({
             "quant_method": "torchao",

@@ -15,6 +15,7 @@ use super::auto_round_config as auto_round;
 use super::configuration;
 use super::counterpart::Counterpart;
 use super::decode::{self, Encoded};
+use super::deepseek;
 use super::error::CheckpointError;
 use super::load::{load, outline, reciprocal};
 use super::measured::{Measured, largest, reordered, split, swapped};
@@ -23,6 +24,7 @@ use super::others::{self, OtherFormat, OtherLayer};
 use super::parts::{Layout, Parts};
 use super::products::{ProductNoise, product_noise};
 use super::quark_config as quark;
+use super::repair;
 use super::report::{Finding, Severity, VerifyReport, WeightCheck};
 use super::rounding::{Misrounded, TWICE, misrounded};
 use super::save::Observer;
@@ -117,7 +119,7 @@ pub fn verify_with(
         }
         match check.weight(part) {
             Ok(found) => weights.push(found),
-            Err(error) => check.unreadable(&part.name, &error),
+            Err(error) => check.unreadable_weight(part, &error),
         }
         observer.done(check.bytes(part));
         tensors(part, Model::release);
@@ -184,6 +186,17 @@ impl Check<'_> {
             .sum()
     }
 
+    /// A finding for a weight that cannot be read, with the repair if there is one.
+    fn unreadable_weight(&mut self, part: &Parts, error: &CheckpointError) {
+        self.unreadable(&part.name, error);
+        if repair::is_spoilt(self.model, self.layout, part)
+            && let Some(finding) = self.findings.last_mut()
+        {
+            finding.message += "; writers leave a layer of zeros so, and convert \
+                                --repair-zero-layers makes it zeros";
+        }
+    }
+
     fn unreadable(&mut self, tensor: &str, error: &CheckpointError) {
         let kind = match error {
             CheckpointError::MissingTensor { .. } => "missing",
@@ -204,6 +217,7 @@ impl Check<'_> {
             Layout::CompressedTensors => "compressed-tensors",
             Layout::TorchAo => "torchao",
             Layout::GptOss => "mxfp4",
+            Layout::DeepSeek => deepseek::METHOD,
             Layout::Quark => quark::METHOD,
             Layout::AutoRound => auto_round::METHOD,
             // Its tensors say so.

@@ -448,7 +448,7 @@ fn configuration_and_other_files_are_kept() {
                 assert_eq!(quantization["format"], expected);
                 assert!(quantization["ignore"].as_array().expect("a list").contains(&left.into()));
             }
-            Layout::Gguf | Layout::Mlx | Layout::Quark | Layout::AutoRound => {
+            Layout::Gguf | Layout::Mlx | Layout::DeepSeek | Layout::Quark | Layout::AutoRound => {
                 unreachable!("no layout of any model")
             }
             Layout::GptOss => assert_eq!(quantization["quant_method"], "mxfp4"),

@@ -3,6 +3,7 @@
 mod calibration;
 mod circulation;
 mod damage;
+mod deepseek;
 mod exporters;
 mod files;
 mod fuzz;
@@ -12,5 +13,6 @@ mod layouts;
 mod mlx;
 mod named;
 mod producers;
+mod repair;
 mod shared;
 mod support;

@@ -44,5 +44,18 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The error for a tensor with a property that does not fit.
+    pub(crate) fn tensor(
+        tensor: impl Into<String>,
+        field: &'static str,
+        required: impl Into<String>,
+        actual: impl Into<String>,
+    ) -> Self {
+        let (tensor, required, actual) = (tensor.into(), required.into(), actual.into());
+        Self::Tensor { tensor, field, required, actual }
+    }
+}
+
 /// Shorthand for this crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

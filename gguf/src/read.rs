@@ -81,19 +81,13 @@ impl<'a> Gguf<'a> {
         }
         let start = (reader.at as u64).next_multiple_of(alignment);
         let tensors = outlines.into_iter().map(|(name, kind, shape, offset)| {
-            let wrong = |field, required: String, actual: String| Error::Tensor {
-                tensor: name.clone(),
-                field,
-                required,
-                actual,
-            };
             if !offset.is_multiple_of(alignment) {
                 let required = format!("a multiple of {alignment}");
-                return Err(wrong("its offset", required, offset.to_string()));
+                return Err(Error::tensor(&name, "its offset", required, offset.to_string()));
             }
             let size = kind.bytes(&shape).ok_or_else(|| {
                 let required = format!("rows of whole blocks of {} elements", kind.block().0);
-                wrong("its shape", required, format!("{shape:?} of {kind}"))
+                Error::tensor(&name, "its shape", required, format!("{shape:?} of {kind}"))
             })?;
             let first = start.checked_add(offset);
             let range = first.and_then(|first| {
@@ -102,7 +96,12 @@ impl<'a> Gguf<'a> {
             });
             let data = range.ok_or_else(|| {
                 let required = format!("within the {} bytes of the file", bytes.len());
-                wrong("its data", required, format!("{size} bytes from {start} + {offset}"))
+                Error::tensor(
+                    &name,
+                    "its data",
+                    required,
+                    format!("{size} bytes from {start} + {offset}"),
+                )
             })?;
             Ok(Tensor { name, kind, shape, data })
         });

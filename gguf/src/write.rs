@@ -61,21 +61,15 @@ impl Header {
         let mut names = std::collections::BTreeSet::new();
         let (mut offset, mut places) = (0u64, Vec::with_capacity(specs.len()));
         for Spec { name, kind, shape } in specs {
-            let wrong = |field, required: String, actual: String| Error::Tensor {
-                tensor: name.clone(),
-                field,
-                required,
-                actual,
-            };
             if !names.insert(name) {
-                return Err(wrong("its name", "a name of its own".into(), name.clone()));
+                return Err(Error::tensor(name, "its name", "a name of its own", name));
             }
             let size = kind.bytes(shape).filter(|_| shape.len() <= 4).ok_or_else(|| {
                 let required = format!(
                     "at most four dimensions, rows of whole blocks of {} elements",
                     kind.block().0
                 );
-                wrong("its shape", required, format!("{shape:?} of {kind}"))
+                Error::tensor(name, "its shape", required, format!("{shape:?} of {kind}"))
             })?;
             put_string(name, &mut bytes);
             bytes.extend((shape.len() as u32).to_le_bytes());
@@ -86,7 +80,9 @@ impl Header {
             offset = offset
                 .checked_add(size)
                 .and_then(|end| end.checked_next_multiple_of(alignment))
-                .ok_or_else(|| wrong("its size", "less than 2^64".into(), size.to_string()))?;
+                .ok_or_else(|| {
+                    Error::tensor(name, "its size", "less than 2^64", size.to_string())
+                })?;
         }
         let start = (bytes.len() as u64).next_multiple_of(alignment);
         bytes.resize(start as usize, 0);

@@ -24,17 +24,17 @@ EXPORTERS = [
     ("export_modelopt.py", "modelopt"),
     ("export_gpt_oss.py", "modelopt"),
     ("export_llmcompressor.py", "llmcompressor"),
-    ("export_torchao.py", "torchao"),
+    ("export_torchao.py", "current"),
 ]
 # The environment of each layout's reader.
 READERS = {
     "modelopt": "modelopt",
     "compressed-tensors": "llmcompressor",
-    "torchao": "torchao",
-    "gpt-oss": "torchao",
+    "torchao": "current",
+    "gpt-oss": "current",
 }
 # The environments of readers of layouts that only originals are quantised into.
-FURTHER = {"gguf": "torchao"}
+FURTHER = {"gguf": "current"}
 # What a folder of each exporter is in.
 LAYOUTS = {
     "modelopt-": "modelopt",

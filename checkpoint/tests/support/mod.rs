@@ -63,9 +63,12 @@ pub fn options(format: Format, layout: Layout) -> ModelOptions {
 }
 
 /// Whether a layout holds any tensor. GGUF has names for known architectures only, MLX no tensor-level scales
-/// and no experts; Quark's and AutoRound's are read only.
+/// and no experts, DeepSeek's routed experts alone; Quark's and AutoRound's are read only.
 pub fn is_general(layout: &Layout) -> bool {
-    !matches!(layout, Layout::Gguf | Layout::Mlx | Layout::Quark | Layout::AutoRound)
+    !matches!(
+        layout,
+        Layout::Gguf | Layout::Mlx | Layout::DeepSeek | Layout::Quark | Layout::AutoRound
+    )
 }
 
 /// Every such layout with every format that it has.

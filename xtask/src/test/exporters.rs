@@ -10,14 +10,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The environments, each with a file of requirements: transformers has a different version in each.
-const ENVIRONMENTS: [&str; 3] = ["modelopt", "llmcompressor", "torchao"];
+const ENVIRONMENTS: [&str; 3] = ["modelopt", "llmcompressor", "current"];
 /// The packages that all of them have, PyTorch above all, are installed once.
 const COMMON: &str = "common";
 /// The beginning of the suite's last line.
 const TOTALS: &str = "exporters:";
 /// Packages whose versions the table names.
-const NAMED: [&str; 6] =
-    ["nvidia-modelopt", "llmcompressor", "compressed-tensors", "torchao", "transformers", "torch"];
+const NAMED: [&str; 7] = [
+    "nvidia-modelopt",
+    "llmcompressor",
+    "compressed-tensors",
+    "torchao",
+    "gguf",
+    "transformers",
+    "torch",
+];
 
 /// The suite's folder.
 fn suite() -> PathBuf {

@@ -504,6 +504,10 @@ pub struct Convert {
     /// the largest of the same layer's experts.
     #[arg(long)]
     pub repair_input_scales: bool,
+    /// Write zeros for weights in NVFP4 whose scales are no numbers and can mean nothing but zeros, as ModelOpt,
+    /// TorchAO and AutoRound leave layers of zeros.
+    #[arg(long)]
+    pub repair_zero_layers: bool,
     #[command(flatten)]
     pub output: CheckpointOutput,
 }
@@ -527,7 +531,7 @@ pub struct Dequantize {
 /// The folder and the layout of a checkpoint's output.
 #[derive(Debug, ClapArgs)]
 pub struct CheckpointOutput {
-    /// modelopt, compressed-tensors, torchao, gguf, mlx, or gpt-oss (mxfp4); convert also copies quark and
+    /// modelopt, compressed-tensors, torchao, gguf, mlx, gpt-oss or deepseek (mxfp4); convert also copies quark and
     /// auto-round.
     #[arg(long)]
     pub layout: Layout,

@@ -71,6 +71,7 @@ pub fn convert(args: &Convert) -> anyhow::Result<ExitCode> {
     let mut options = save_options(&args.output);
     options.share_scales = args.share_scales;
     options.repair_input_scales = args.repair_input_scales;
+    options.repair_zero_layers = args.repair_zero_layers;
     let out = &args.output.folder.out;
     let report = checkpoint::convert_model(&model, args.format, &options, out, &mut bar)?;
     drop(bar);
