@@ -78,6 +78,9 @@ fn estimate_with<C: WarpCosts>(
     if schedule.has_fix_up() {
         let parts = u64::from(schedule.parts());
         each += HANDOVER_CYCLES + (parts - 1) * (u64::from(tile.partial_bytes) / FIX_UP_BYTES);
+    }
+    // Whole tiles have none. Runs of groups, which the device finds, are ranked as whole tiles are.
+    if schedule.has_fix_up() && split == Split::StreamK {
         each += sums_cycles(config, problem, ctas, sms);
     }
     let cycles = LAUNCH_CYCLES + waves * (body + each);
