@@ -106,7 +106,6 @@ fn grouped_shapes_are_within_budget_on_sm_120f() {
             let spread = spread(&result.plan, n.div_ceil(rows) * of_tokens);
             let bound = bound(&result.reports, &gpu, needed, spread);
             let what = format!("{}: {bound:?}, {}", gpu.name, result.plan);
-            println!("{} {at} {:.4} {}", gpu.name, bound.over, bound.text);
             // 188 CTAs share 192 tiles of the third problem in even runs, so that nearly each of them sends a tile's
             // partial sums, a third of the operands' bytes. They count as written to memory, although L2 has room.
             let limit = if [machine, at] == [1, 2] { 1.33 } else { 1.3 };
