@@ -2,7 +2,6 @@
 //! and the bound of the time that follows, as a multiple of the larger of the times that memory and tensor cores need.
 
 use fp4_formats::FloatType;
-use fp4_formats::gemm::Split;
 use nvfp4::gemm::{GemmOverrides, GemmPlan};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{GEMM_CONTEST, GemmShape, GroupedShape, grouped_contest};
@@ -22,9 +21,10 @@ fn needed(GemmShape { m, n, k, .. }: GemmShape) -> Needed {
 
 /// How a plan spreads `tiles`.
 fn spread(plan: &GemmPlan, tiles: usize) -> Spread {
-    match plan.split {
-        Split::StreamK => Spread::Even,
-        Split::None | Split::Cluster(_) => Spread::Tiles(tiles as u64),
+    // Only sums that CTAs give to others are in the workspace: they share the tiles that are left over.
+    match plan.workspace_bytes {
+        0 => Spread::Tiles(tiles as u64),
+        _ => Spread::Even,
     }
 }
 
@@ -39,10 +39,7 @@ fn contest_shapes_are_within_budget_on_sm_120f() {
             let what = format!("{}: {plan}", gpu.name);
             let operands = blocks(shape.m, shape.k) + blocks(shape.n, shape.k);
             // Sums that CTAs give to others are all that is in the workspace.
-            let given = match plan.split {
-                Split::StreamK => plan.workspace_bytes as u64,
-                _ => 0,
-            };
+            let given = plan.workspace_bytes as u64;
             let once = counters.global_unique_bytes_read;
             let of = format!("{once} of {operands} and {given} of sums, {what}");
             assert!(once >= operands, "{of}");

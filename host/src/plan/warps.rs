@@ -79,10 +79,6 @@ fn estimate_with<C: WarpCosts>(
         let parts = u64::from(schedule.parts());
         each += HANDOVER_CYCLES + (parts - 1) * (u64::from(tile.partial_bytes) / FIX_UP_BYTES);
     }
-    // Whole tiles have none. Runs of groups, which the device finds, are ranked as whole tiles are.
-    if schedule.has_fix_up() && split == Split::StreamK {
-        each += sums_cycles(config, problem, ctas, sms);
-    }
     let cycles = LAUNCH_CYCLES + waves * (body + each);
     let resident = resident as u32;
     Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
@@ -110,7 +106,13 @@ impl<C: WarpCosts> Costs for C {
         let least = if C::FEWEST_CTAS && split == Split::StreamK { 1 } else { most };
         (least..=most)
             .rev()
-            .filter_map(|per_sm| estimate_with(self, split, problem, (sms, per_sm), result))
+            .filter_map(|per_sm| {
+                let mut found = estimate_with(self, split, problem, (sms, per_sm), result)?;
+                if found.schedule.has_fix_up() {
+                    found.cycles += found.waves * sums_cycles(self, problem, found.ctas, sms);
+                }
+                Some(found)
+            })
             .min_by_key(|estimate| estimate.cycles)
     }
 
@@ -121,7 +123,9 @@ impl<C: WarpCosts> Costs for C {
         result: ResultType,
     ) -> Option<Estimate<Self>> {
         let tile = self.tile();
-        let mut found = self.estimate(Split::None, expected, sms, result)?;
+        // Runs of groups, which the device finds, are ranked as whole tiles are: without what memory takes of sums.
+        let per_sm = (sms, tile.min_blocks);
+        let mut found = estimate_with(self, Split::None, expected, per_sm, result)?;
         if C::GROUPED.contains(self) {
             found.cycles = ragged(tile.tokens, expected.m, found.cycles);
         }
