@@ -2,6 +2,7 @@
 
 mod batches;
 mod block_results;
+mod bounds;
 mod budgets;
 mod checksums;
 mod chosen;

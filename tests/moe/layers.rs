@@ -24,7 +24,7 @@ use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
 use ptx_emu::Schedule;
 
-const NOWHERE: u32 = u32::MAX;
+pub const NOWHERE: u32 = u32::MAX;
 const BAD: u32 = u32::MAX - 1;
 
 fn bytes_of<T: Copy, const N: usize>(values: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn ids(shape: MoeShape, rng: &mut SplitMix64) -> Vec<i32> {
 }
 
 /// Positions, sources and offsets as a stable sort on the host makes them.
-fn routed(shape: MoeShape, ids: &[i32]) -> [Vec<u32>; 3] {
+pub fn routed(shape: MoeShape, ids: &[i32]) -> [Vec<u32>; 3] {
     let local = |id: i32| {
         let at = usize::try_from(id).ok()?.checked_sub(shape.first)?;
         (at < shape.count).then_some(at)

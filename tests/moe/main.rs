@@ -1,5 +1,6 @@
 //! Mixtures of experts: layers, their steps, the kernels around the products.
 
+mod e4m3;
 mod expert_checksums;
 mod expert_mutants;
 mod layers;

@@ -1,5 +1,6 @@
 //! Helpers that the tests of several crates share.
 
+pub mod bounds;
 pub mod checksums;
 pub mod engine;
 pub mod gemm;

@@ -42,6 +42,7 @@ const fn product_cycles(config: &Sm120Config) -> u32 {
 
 impl WarpCosts for Sm120Config {
     const FEWEST_CTAS: bool = true;
+    const SUMS_BYTES: Option<u64> = Some(DRAM_BYTES);
 
     fn step_cycles(&self) -> u32 {
         product_cycles(self)

@@ -34,6 +34,7 @@ const ALONE: u64 = 8;
 
 impl WarpCosts for Sm80Config {
     const FEWEST_CTAS: bool = false;
+    const SUMS_BYTES: Option<u64> = None;
 
     fn step_cycles(&self) -> u32 {
         product_cycles(self)

@@ -17,6 +17,8 @@ pub trait WarpCosts: FragmentConfig {
     /// Whether no more CTAs share the steps of all tiles than are needed for the longest run to be as short: others would
     /// only send partial sums.
     const FEWEST_CTAS: bool;
+    /// Bytes per cycle from an SM to memory that partial sums take from the operands; `None` if that is not counted.
+    const SUMS_BYTES: Option<u64>;
 
     /// Cycles of an SM for a step of a tile.
     fn step_cycles(&self) -> u32;
@@ -25,20 +27,18 @@ pub trait WarpCosts: FragmentConfig {
     fn main_loop(&self, problem: &Problem, steps: u64, resident: u64) -> (u64, &'static str);
 }
 
-/// Returns the schedule of a problem. `None` if there are fewer steps than CTAs, too many for a
+/// Returns the schedule of a problem for `fit` CTAs. `None` if there are fewer steps than CTAs, too many for a
 /// launch, or if the kernel cannot split K so.
 fn schedule<C: WarpCosts>(
     config: &C,
     split: Split,
     problem: &Problem,
-    sms: u32,
+    mut fit: u64,
 ) -> Option<Schedule> {
     if split.cluster() > config.max_split() {
         return None;
     }
-    let tile = config.tile();
-    let mut fit = u64::from(sms) * u64::from(tile.min_blocks);
-    let (tiles, steps) = (config.tiles(problem).count(), tile.steps(problem));
+    let (tiles, steps) = (config.tiles(problem).count(), config.tile().steps(problem));
     if C::FEWEST_CTAS
         && split == Split::StreamK
         && let Some(total) = tiles.checked_mul(steps.into())
@@ -46,6 +46,42 @@ fn schedule<C: WarpCosts>(
         fit = total.div_ceil(total.div_ceil(fit));
     }
     Schedule::new(split, tiles, steps, fit)
+}
+
+/// Returns the cycles in which memory takes the partial sums of `ctas` CTAs that share all tiles: of tokens that exist.
+fn sums_cycles<C: WarpCosts>(config: &C, problem: &Problem, ctas: u64, sms: u32) -> u64 {
+    let Some(rate) = C::SUMS_BYTES else { return 0 };
+    let tile = config.tile();
+    let bytes = u64::from(tile.partial_bytes) * u64::from(problem.m.min(tile.tokens));
+    ctas * bytes / (u64::from(tile.tokens) * u64::from(sms) * rate)
+}
+
+/// Returns the estimate with at most `per_sm` CTAs of an SM at a time.
+fn estimate_with<C: WarpCosts>(
+    config: &'static C,
+    split: Split,
+    problem: &Problem,
+    (sms, per_sm): (u32, u32),
+    result: ResultType,
+) -> Option<Estimate<C>> {
+    let fit = u64::from(sms) * u64::from(per_sm);
+    let schedule = schedule(config, split, problem, fit)?;
+    let tile = config.tile();
+    let tiles = config.tiles(problem).count();
+    let ctas = schedule.ctas(tiles);
+    // An SM has so many CTAs at a time, whose products take turns.
+    let resident = ctas.div_ceil(u64::from(sms)).min(per_sm.into());
+    let waves = ctas.div_ceil(fit);
+    let (body, bound) = config.main_loop(problem, schedule.most().into(), resident);
+    let items = tiles.div_ceil(ctas) + u64::from(schedule.has_fix_up());
+    let mut each = items * (ITEM_CYCLES + config.store_cycles(1, result));
+    if schedule.has_fix_up() {
+        let parts = u64::from(schedule.parts());
+        each += HANDOVER_CYCLES + (parts - 1) * (u64::from(tile.partial_bytes) / FIX_UP_BYTES);
+    }
+    let cycles = LAUNCH_CYCLES + waves * (body + each);
+    let resident = resident as u32;
+    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
 }
 
 /// Multiplies the cycles of groups of `tokens` tokens each by what groups of other sizes, with as many on average, have
@@ -64,24 +100,20 @@ impl<C: WarpCosts> Costs for C {
         sms: u32,
         result: ResultType,
     ) -> Option<Estimate<Self>> {
-        let schedule = schedule(self, split, problem, sms)?;
-        let tile = self.tile();
-        let tiles = self.tiles(problem).count();
-        let ctas = schedule.ctas(tiles);
-        let fit = u64::from(sms) * u64::from(tile.min_blocks);
-        // An SM has so many CTAs at a time, whose products take turns.
-        let resident = ctas.div_ceil(u64::from(sms)).min(tile.min_blocks.into());
-        let waves = ctas.div_ceil(fit);
-        let (body, bound) = self.main_loop(problem, schedule.most().into(), resident);
-        let items = tiles.div_ceil(ctas) + u64::from(schedule.has_fix_up());
-        let mut each = items * (ITEM_CYCLES + self.store_cycles(1, result));
-        if schedule.has_fix_up() {
-            let parts = u64::from(schedule.parts());
-            each += HANDOVER_CYCLES + (parts - 1) * (u64::from(tile.partial_bytes) / FIX_UP_BYTES);
-        }
-        let cycles = LAUNCH_CYCLES + waves * (body + each);
-        let resident = resident as u32;
-        Some(Estimate { config: self, split, ctas, waves, resident, schedule, cycles, bound })
+        // Fewer CTAs share the steps with fewer partial sums, if memory is the limit rather than what an SM does at a
+        // time; whole tiles have none.
+        let most = self.tile().min_blocks;
+        let least = if C::FEWEST_CTAS && split == Split::StreamK { 1 } else { most };
+        (least..=most)
+            .rev()
+            .filter_map(|per_sm| {
+                let mut found = estimate_with(self, split, problem, (sms, per_sm), result)?;
+                if found.schedule.has_fix_up() {
+                    found.cycles += found.waves * sums_cycles(self, problem, found.ctas, sms);
+                }
+                Some(found)
+            })
+            .min_by_key(|estimate| estimate.cycles)
     }
 
     fn found_on_device(
@@ -91,7 +123,9 @@ impl<C: WarpCosts> Costs for C {
         result: ResultType,
     ) -> Option<Estimate<Self>> {
         let tile = self.tile();
-        let mut found = self.estimate(Split::None, expected, sms, result)?;
+        // Runs of groups, which the device finds, are ranked as whole tiles are: without what memory takes of sums.
+        let per_sm = (sms, tile.min_blocks);
+        let mut found = estimate_with(self, Split::None, expected, per_sm, result)?;
         if C::GROUPED.contains(self) {
             found.cycles = ragged(tile.tokens, expected.m, found.cycles);
         }
