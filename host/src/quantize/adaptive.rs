@@ -5,7 +5,9 @@
 //! e2m1's values as floats.
 
 use fp4_formats::recipe::{AdaptiveRecipe, AdaptiveTensor, BlockScale, Candidate, Software};
-use fp4_formats::{BlockFormat, Nvfp4, e2m1};
+use fp4_formats::{BlockFormat, Nvfp4};
+
+use crate::floats::nearest_e2m1;
 
 /// Elements of a block.
 const BLOCK: usize = Nvfp4::BLOCK;
@@ -66,7 +68,7 @@ impl<const CODE: u32> Adaptive<CODE> {
         let (in_parts, squares) = Self::ERRORS;
         let mut errors = [0f32; BLOCK];
         for at in 0..BLOCK {
-            let mut value = rounded(prepared[at]) * way.factor;
+            let mut value = nearest_e2m1(prepared[at]) * way.factor;
             if in_parts {
                 value = value * self.amax / self.whole;
             }
@@ -77,38 +79,9 @@ impl<const CODE: u32> Adaptive<CODE> {
     }
 }
 
-/// The value of e2m1 to which a magnitude rounds: that of the code of [`e2m1::encode`].
-///
-/// A number to which 2^22 times its power of two is added keeps one bit behind its first; the sum's last bit is that of
-/// the code, so that ties go to the even one. Below 1 there are steps of a half, as from 1 to 2.
-#[inline(always)]
-fn rounded(magnitude: f32) -> f32 {
-    const EXPONENT: u32 = f32::INFINITY.to_bits();
-    const BITS: u32 = 22 << (f32::MANTISSA_DIGITS - 1);
-    // Comparisons instead of `min` and `max`, which take more instructions because of NaN.
-    let bounded = if magnitude < e2m1::MAX { magnitude } else { e2m1::MAX };
-    let power = f32::from_bits(bounded.to_bits() & EXPONENT);
-    let power = if power > 1.0 { power } else { 1.0 };
-    let large = f32::from_bits(power.to_bits() + BITS);
-    (bounded + large) - large
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Every magnitude from 0 to 8 of which the last 8 bits are 0, those beside the ties, and what is no number.
-    #[test]
-    fn magnitudes_round_as_codes_do() {
-        let check = |x: f32| {
-            assert_eq!(rounded(x).to_bits(), e2m1::decode(e2m1::encode(x)).to_bits(), "{x:e}");
-        };
-        (0..=8f32.to_bits() >> 8).for_each(|bits| check(f32::from_bits(bits << 8)));
-        for tie in [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0] {
-            [tie.next_down(), tie, tie.next_up()].into_iter().for_each(check);
-        }
-        [f32::MAX, f32::INFINITY, f32::NAN, f32::from_bits(1)].into_iter().for_each(check);
-    }
 
     fn agrees<const CODE: u32>() {
         let recipe = AdaptiveRecipe::from_code(CODE);
