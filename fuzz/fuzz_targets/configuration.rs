@@ -40,8 +40,6 @@ static CHECKPOINTS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
         (Layout::TorchAo, Format::Nvfp4),
         (Layout::GptOss, Format::Mxfp4),
         (Layout::ModelOpt, Format::Mxfp4),
-        (Layout::Mlx, Format::Nvfp4),
-        (Layout::DeepSeek, Format::Mxfp4),
     ];
     let quantised = each.iter().enumerate().map(|(at, (layout, format))| {
         let recipe = recipe_by_name(*format, "modelopt").expect("known");
