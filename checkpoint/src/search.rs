@@ -6,6 +6,7 @@
 //! are not tried: they clip the largest magnitude, which `verify` calls wrong.
 
 use fp4_formats::{BlockFormat, Nvfp4, e2m1, e4m3, pack};
+use nvfp4::floats::nearest_e2m1;
 use nvfp4::quantize::source::Source;
 use rayon::prelude::*;
 
@@ -14,9 +15,9 @@ use super::parts::Layout;
 /// The largest block scale in GGUF: 240. ggml's encoder makes 448 of every scale from 248 up.
 const LARGEST_OF_GGML: u8 = 0x77;
 /// A scale of 1.5 times a recipe's, rounded, is at most so many above it.
-const STEPS: u8 = 5;
-/// Blocks that one thread takes at once.
-const BLOCKS: usize = 1 << 10;
+const STEPS: usize = 5;
+/// Blocks that one thread takes at once, whose elements are 16 KiB.
+const BLOCKS: usize = 1 << 8;
 
 /// The largest block scale that is tried for a layout.
 pub(super) const fn largest(layout: Layout) -> u8 {
@@ -47,13 +48,14 @@ pub(super) fn search(
     const BYTES: usize = BLOCKS * Nvfp4::BLOCK_BYTES;
     let parts = codes.par_chunks_mut(BYTES).zip(scales.par_chunks_mut(BLOCKS)).enumerate();
     let changed = parts.map(|(part, (codes, scales))| {
+        let mut values = [[0f32; Nvfp4::BLOCK]; BLOCKS];
+        let values = &mut values[..scales.len()];
         let first = part * BLOCKS * Nvfp4::BLOCK;
-        let blocks = codes.as_chunks_mut().0.iter_mut().zip(scales).enumerate();
-        let changed = blocks.map(|(at, (codes, scale))| {
-            let mut values = [0f32; Nvfp4::BLOCK];
-            let start = first + at * Nvfp4::BLOCK;
-            source.part(start..start + Nvfp4::BLOCK).load(&mut values);
-            u64::from(block(&values, multiplier, largest, codes, scale))
+        let elements = values.as_flattened_mut();
+        source.part(first..first + elements.len()).load(elements);
+        let blocks = codes.as_chunks_mut().0.iter_mut().zip(scales).zip(values);
+        let changed = blocks.map(|((codes, scale), values)| {
+            u64::from(block(values, multiplier, largest, codes, scale))
         });
         changed.sum::<u64>()
     });
@@ -96,18 +98,52 @@ fn block(
     // Numbers of e4m3, so that the comparison is exact.
     let most = 1.5 * Nvfp4::decode_scale(own);
     let mut least = error(values, codes, unit(own));
-    for candidate in own + 1..=own.saturating_add(STEPS).min(largest) {
-        // A block of zeros has a scale of zero, and no error.
-        if least == 0.0 || Nvfp4::decode_scale(candidate) > most {
-            break;
-        }
-        let rounded = rounded(values, unit(candidate));
-        let error = error(values, &rounded, unit(candidate));
-        if error < least {
-            (least, *codes, *scale) = (error, rounded, candidate);
-        }
+    // A block of zeros has a scale of zero, and no error.
+    if least == 0.0 {
+        return false;
+    }
+    let magnitudes = values.map(f32::abs);
+    let candidates: [u8; STEPS] = std::array::from_fn(|step| own + 1 + step as u8);
+    // Without a branch that depends on an error, so that the arithmetic of all candidates overlaps. Those that are not
+    // allowed are computed, too.
+    let errors = least_errors(&magnitudes, candidates.map(unit));
+    for (candidate, error) in candidates.into_iter().zip(errors) {
+        let allowed = (candidate <= largest) & (Nvfp4::decode_scale(candidate) <= most);
+        let better = allowed & (error < least);
+        least = if better { error } else { least };
+        *scale = if better { candidate } else { *scale };
+    }
+    if *scale != own {
+        *codes = rounded(values, unit(*scale));
     }
     *scale != own
+}
+
+/// The [`error`] of the nearest codes for each unit, which signs do not change: in the same arithmetic, without the
+/// codes.
+fn least_errors<const UNITS: usize>(
+    magnitudes: &[f32; Nvfp4::BLOCK],
+    units: [f32; UNITS],
+) -> [f64; UNITS] {
+    let mut squares = [[0f64; Nvfp4::BLOCK]; UNITS];
+    for (squares, unit) in squares.iter_mut().zip(units) {
+        let mut nearest = [0f32; Nvfp4::BLOCK];
+        for at in 0..Nvfp4::BLOCK {
+            nearest[at] = nearest_e2m1(magnitudes[at] / unit);
+        }
+        for at in 0..Nvfp4::BLOCK {
+            let error = f64::from(magnitudes[at]) - f64::from(nearest[at]) * f64::from(unit);
+            squares[at] = error * error;
+        }
+    }
+    // In the order of the elements, all sums at once.
+    let mut sums = [0f64; UNITS];
+    for at in 0..Nvfp4::BLOCK {
+        for (sum, squares) in sums.iter_mut().zip(&squares) {
+            *sum += squares[at];
+        }
+    }
+    sums
 }
 
 /// The nearest codes for a unit above zero.
@@ -121,12 +157,13 @@ fn rounded(values: &[f32; Nvfp4::BLOCK], unit: f32) -> [u8; Nvfp4::BLOCK_BYTES] 
 
 /// The sum of squared errors.
 fn error(values: &[f32; Nvfp4::BLOCK], codes: &[u8; Nvfp4::BLOCK_BYTES], unit: f32) -> f64 {
-    let pairs = codes.iter().zip(values.as_chunks::<2>().0);
-    let errors = pairs.flat_map(|(&byte, pair)| {
-        let decoded = e2m1::PAIRS[usize::from(byte)];
-        [0, 1].map(|at| f64::from(pair[at]) - f64::from(decoded[at]) * f64::from(unit))
-    });
-    errors.map(|error| error * error).sum()
+    let decoded = codes.map(|byte| e2m1::PAIRS[usize::from(byte)]);
+    let mut squares = [0f64; Nvfp4::BLOCK];
+    for (square, (x, code)) in squares.iter_mut().zip(values.iter().zip(decoded.as_flattened())) {
+        let error = f64::from(*x) - f64::from(*code) * f64::from(unit);
+        *square = error * error;
+    }
+    squares.iter().sum()
 }
 
 #[cfg(test)]
@@ -147,6 +184,19 @@ mod tests {
         let all = (own..=LARGEST_OF_GGML).filter(|&scale| unit(scale) <= 1.5 * unit(own));
         let each = all.map(|scale| (scale, error(scale)));
         each.min_by(|(_, x), (_, y)| x.total_cmp(y)).expect("its own")
+    }
+
+    /// Both ways to an error give the same bits, for units from subnormal ones up.
+    #[test]
+    fn errors_do_not_need_codes() {
+        let mut rng = SplitMix64::new(3);
+        for at in 0..4000 {
+            let unit = f32::from_bits(0x0010_0000 + at * 0x7_1234);
+            let values = std::array::from_fn(|_| (rng.normal() * 3.0) as f32 * unit);
+            let expected = error(&values, &rounded(&values, unit), unit);
+            let [found] = least_errors(&values.map(f32::abs), [unit]);
+            assert_eq!(found.to_bits(), expected.to_bits(), "unit {unit:e}: {values:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Parts that the targets share: a folder in memory, and reading all of a checkpoint.
+//! Parts that the targets share: a folder in memory, a file around a header, and reading all of a checkpoint.
+
+#![allow(dead_code, reason = "no target needs all of them")]
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -17,6 +19,19 @@ pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
 /// Largest file that a matrix is read from. Larger ones are described by a few bytes of header, and
 /// only take time.
 const MOST: u64 = 1 << 20;
+
+/// Bytes of data behind a header, at most.
+const DATA: usize = 4096;
+
+/// A safetensors file with this header: its length before it, and behind it as many bytes `fill` as the
+/// header's largest number says, if they are few.
+pub fn with_header(header: &[u8], fill: u8) -> Vec<u8> {
+    let text = String::from_utf8_lossy(header);
+    let ends = text.split(|c: char| !c.is_ascii_digit()).filter_map(|x| x.parse().ok());
+    let data = ends.filter(|end: &usize| *end <= DATA).max().unwrap_or(0);
+    let length = (header.len() as u64).to_le_bytes();
+    [&length[..], header, &vec![fill; data]].concat()
+}
 
 /// Reads everything; whatever is there, nothing may panic.
 pub fn read_everything(path: &Path) {

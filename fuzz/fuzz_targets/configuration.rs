@@ -1,5 +1,6 @@
 //! The JSON beside a checkpoint: `config.json`, `hf_quant_config.json`, an index, and the metadata in a
-//! file's header. The first byte chooses the checkpoint, the second the file.
+//! file's header. The first byte chooses the checkpoint, the second the file. Tensors of Quark and AutoRound have
+//! ModelOpt's and compressed-tensors' names, so that their configurations are read beside those.
 
 #![no_main]
 
@@ -38,6 +39,7 @@ static CHECKPOINTS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
         (Layout::CompressedTensors, Format::Mxfp4),
         (Layout::TorchAo, Format::Nvfp4),
         (Layout::GptOss, Format::Mxfp4),
+        (Layout::ModelOpt, Format::Mxfp4),
     ];
     let quantised = each.iter().enumerate().map(|(at, (layout, format))| {
         let recipe = recipe_by_name(*format, "modelopt").expect("known");

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::FOLDER;
+use common::{FOLDER, with_header};
 use libfuzzer_sys::fuzz_target;
 use nvfp4::tune;
 use nvfp4_checkpoint::Checkpoint;
@@ -19,12 +19,8 @@ fuzz_target!(|input: &[u8]| {
         let _ = tune::read(&path);
         return;
     }
-    let text = String::from_utf8_lossy(rest);
-    let ends = text.split(|c: char| !c.is_ascii_digit()).filter_map(|x| x.parse().ok());
-    let data = ends.filter(|end: &usize| *end <= 4096).max().unwrap_or(0);
-    let length = (rest.len() as u64).to_le_bytes();
     let path = FOLDER.join("operands.safetensors");
-    std::fs::write(&path, [&length[..], rest, &vec![mode / 8; data]].concat()).expect("room");
+    std::fs::write(&path, with_header(rest, mode / 8)).expect("room");
     let Ok(file) = Checkpoint::open(&path) else { return };
     let _ = operands::read(&file);
     let _ = operands::gemm::read(&file);

@@ -1,6 +1,7 @@
-//! Floats of a [`FloatType`] as bytes: conversion to and from numbers, range and rounding error.
+//! Floats of a [`FloatType`] as bytes: conversion to and from numbers, range and rounding error. Rounding to e2m1's
+//! values.
 
-use fp4_formats::FloatType;
+use fp4_formats::{FloatType, e2m1};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -104,10 +105,40 @@ fn to_odd(x: f64) -> f32 {
     f32::from_bits((nearest.to_bits() - u32::from(away)) | 1)
 }
 
+/// The value of e2m1 to which a magnitude rounds: that of the code of [`e2m1::encode`].
+///
+/// A number to which 2^22 times its power of two is added keeps one bit behind its first; the sum's last bit is that of
+/// the code, so that ties go to the even one. Below 1 there are steps of a half, as from 1 to 2.
+#[inline(always)]
+#[must_use]
+pub fn nearest_e2m1(magnitude: f32) -> f32 {
+    const EXPONENT: u32 = f32::INFINITY.to_bits();
+    const BITS: u32 = 22 << (f32::MANTISSA_DIGITS - 1);
+    // Comparisons instead of `min` and `max`, which take more instructions because of NaN.
+    let bounded = if magnitude < e2m1::MAX { magnitude } else { e2m1::MAX };
+    let power = f32::from_bits(bounded.to_bits() & EXPONENT);
+    let power = if power > 1.0 { power } else { 1.0 };
+    let large = f32::from_bits(power.to_bits() + BITS);
+    (bounded + large) - large
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Every magnitude from 0 to 8 of which the last 8 bits are 0, those beside the ties, and what is no number.
+    #[test]
+    fn magnitudes_round_as_codes_do() {
+        let check = |x: f32| {
+            assert_eq!(nearest_e2m1(x).to_bits(), e2m1::decode(e2m1::encode(x)).to_bits(), "{x:e}");
+        };
+        (0..=8f32.to_bits() >> 8).for_each(|bits| check(f32::from_bits(bits << 8)));
+        for tie in [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0] {
+            [tie.next_down(), tie, tie.next_up()].into_iter().for_each(check);
+        }
+        [f32::MAX, f32::INFINITY, f32::NAN, f32::from_bits(1)].into_iter().for_each(check);
+    }
 
     /// Rounding to f16 errs by at most half an ulp: at the midpoint of every pair of adjacent ones.
     #[test]

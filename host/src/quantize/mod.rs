@@ -30,6 +30,7 @@
 //! # }
 //! ```
 
+mod adaptive;
 pub mod device;
 mod rows;
 pub mod source;

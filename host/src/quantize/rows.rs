@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fp4_formats::recipe::{AdaptiveTensor, BlockScale, Nvfp4Tensor, Software};
+use fp4_formats::recipe::{AdaptiveRecipe, BlockScale, Nvfp4Tensor, Software};
 use fp4_formats::{e2m1, pack};
 use rayon::prelude::*;
 
+use super::adaptive::Adaptive;
 use super::source::Source;
 use super::{QuantizeOptions, Recipe, TensorScale};
 
@@ -55,9 +56,7 @@ pub(super) fn quantize_rows(
                         recipe.tensor_maximum(parameter)
                     }
                 };
-                let tensor = AdaptiveTensor::new(recipe, parameter, amax);
-                let scale = |groups: &[_; 2], _| tensor.block::<Software>(groups);
-                quantize_row(source, codes, scales, scale)
+                quantize_adaptive(recipe, (parameter, amax), source, codes, scales)
             }
             Recipe::Mxfp4(recipe) => {
                 let scale = |_: &[_; 4], amax| recipe.block(amax);
@@ -69,6 +68,36 @@ pub(super) fn quantize_rows(
         }
     });
     finite.into_inner()
+}
+
+/// Codes and linear scales of one row by a recipe with adaptive scales, for a parameter and a largest magnitude.
+/// Returns the row's largest magnitude.
+fn quantize_adaptive(
+    recipe: AdaptiveRecipe,
+    tensor: (f32, f32),
+    source: Source<'_>,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) -> f32 {
+    /// By the recipe with this code.
+    fn by<const CODE: u32>(
+        (parameter, amax): (f32, f32),
+        source: Source<'_>,
+        codes: &mut [u8],
+        scales: &mut [u8],
+    ) -> f32 {
+        let adaptive = Adaptive::<CODE>::new(parameter, amax);
+        quantize_row(source, codes, scales, |groups, amax| adaptive.block(groups, amax))
+    }
+    use AdaptiveRecipe as Of;
+    let by = match recipe {
+        Of::TransformerEngine => by::<{ Of::TransformerEngine as u32 }>,
+        Of::TransformerEngineMse => by::<{ Of::TransformerEngineMse as u32 }>,
+        Of::TransformerEngine448 => by::<{ Of::TransformerEngine448 as u32 }>,
+        Of::TransformerEngine448Mse => by::<{ Of::TransformerEngine448Mse as u32 }>,
+        Of::ModelOpt => by::<{ Of::ModelOpt as u32 }>,
+    };
+    by(tensor, source, codes, scales)
 }
 
 /// Codes and linear scales of one row, whose blocks are `GROUPS` groups of eight elements.
