@@ -78,8 +78,8 @@ pub struct SharedGroup {
 /// [`CheckpointError::Nothing`] for a model that is not quantised, [`CheckpointError::Inexact`]
 /// naming the block that NVFP4 cannot hold, [`CheckpointError::Unsupported`] for NVFP4 to MXFP4 and
 /// for what the target's configuration cannot describe,
-/// [`CheckpointError::Exists`], [`CheckpointError::Interrupted`], and the errors of [`load`]. After
-/// an error there is no output.
+/// [`CheckpointError::Exists`], [`CheckpointError::Interrupted`], and the errors of [`load`](super::load()).
+/// After an error there is no output.
 pub fn convert_model(
     model: &Model,
     format: Option<Format>,

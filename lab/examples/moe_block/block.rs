@@ -95,7 +95,8 @@ pub fn run(
         | Layout::Gguf
         | Layout::Mlx
         | Layout::Quark
-        | Layout::AutoRound => {
+        | Layout::AutoRound
+        | Layout::DeepSeek => {
             anyhow::bail!("this example takes the layouts gpt-oss and modelopt, not {layout}")
         }
     }
