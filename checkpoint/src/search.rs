@@ -104,8 +104,8 @@ fn block(
     }
     let magnitudes = values.map(f32::abs);
     let candidates: [u8; STEPS] = std::array::from_fn(|step| own + 1 + step as u8);
-    // Without a branch that depends on an error, so that the arithmetic of all candidates overlaps. Those that are not
-    // allowed are computed, too.
+    // Without a branch that depends on an error, so that the arithmetic of all candidates overlaps. Candidates that
+    // are not allowed are computed, too.
     let errors = least_errors(&magnitudes, candidates.map(unit));
     for (candidate, error) in candidates.into_iter().zip(errors) {
         let allowed = (candidate <= largest) & (Nvfp4::decode_scale(candidate) <= most);

@@ -13,13 +13,13 @@ use ptx_emu::{Schedule, TensorCount};
 
 use super::budgets::{blocks, run};
 
-/// What is needed of a product with an f16 result.
+/// Bytes and products that a product with an f16 result needs.
 fn needed(GemmShape { m, n, k, .. }: GemmShape) -> Needed {
     let (operands, result) = (blocks(m, k) + blocks(n, k), (m * n * 2) as u64);
     Needed { operands, result, products: (m * n * k) as u64 }
 }
 
-/// How a plan spreads `tiles`.
+/// Says how a plan spreads `tiles`.
 fn spread(plan: &GemmPlan, tiles: usize) -> Spread {
     // Only sums that CTAs give to others are in the workspace: they share the tiles that are left over.
     match plan.workspace_bytes {

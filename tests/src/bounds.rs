@@ -42,12 +42,12 @@ impl Needed {
 }
 
 /// The tiles of a launch that are not divided among CTAs: the SM that has most of them is busy for longer than on average.
-/// Where CTAs divide tiles, their parts differ by a step at most.
+/// If CTAs divide tiles, their parts differ by a step at most.
 #[derive(Debug, Clone, Copy)]
 pub enum Spread {
     /// All SMs have the same work.
     Even,
-    /// As many whole tiles.
+    /// So many whole tiles.
     Tiles(u64),
 }
 
@@ -66,7 +66,7 @@ impl Spread {
 pub struct Bound {
     /// The launches' bound, over the larger of the times that memory and tensor cores need.
     pub over: f64,
-    /// What bounds each launch, and what bounds the need, for messages.
+    /// Names of what bounds each launch and the need, for messages.
     pub text: String,
 }
 

@@ -12,7 +12,7 @@ use crate::floats::nearest_e2m1;
 /// Elements of a block.
 const BLOCK: usize = Nvfp4::BLOCK;
 
-/// What the blocks of a tensor share, for the recipe with the code `CODE`, which is known when this is compiled.
+/// Values that the blocks of a tensor share, for the recipe with the code `CODE`, which is known when this is compiled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Adaptive<const CODE: u32> {
     tensor: AdaptiveTensor,
@@ -92,7 +92,7 @@ mod tests {
         };
         let mut chosen = [0; 2];
         for at in 0..20_000u32 {
-            // Of all sizes, and with ties where elements have few bits.
+            // Blocks of all sizes, and with ties where elements have few bits.
             let size = f32::powi(2.0, (random() % 40) as i32 - 30);
             let bits = if at % 3 == 0 { 0xfff0_0000 } else { u32::MAX };
             let element = |random: &mut dyn FnMut() -> u32| {

@@ -79,7 +79,7 @@ fn quantize_adaptive(
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> f32 {
-    /// By the recipe with this code.
+    /// Quantises by the recipe with this code.
     fn by<const CODE: u32>(
         (parameter, amax): (f32, f32),
         source: Source<'_>,

@@ -133,8 +133,8 @@ pub(in crate::gemm) use warp_config;
 #[cfg(test)]
 macro_rules! warp_tests {
     ($least:literal) => {
-        /// On compute capabilities 8.6, 8.9, 12.0 and 12.1, whose SMs have least: their shared memory, of which the
-        /// system reserves a part for each CTA, and their registers.
+        /// Checks shared memory, of which the system reserves a part for each CTA, and registers of compute capabilities
+        /// 8.6, 8.9, 12.0 and 12.1, whose SMs have least.
         #[test]
         fn tiles_fit_the_smallest_sm() {
             const SM_SHARED_BYTES: u32 = 100 * 1024;

@@ -11,8 +11,8 @@ pub type Sm120Params = WarpParams<Sm120Own>;
 /// the schedule, and the walk is arbitrary.
 pub type Sm120GroupedParams = GroupedParams<Sm120Params>;
 
-/// The parameters that kernels of block-scaled products alone take: the scales of activations in blocks, a byte each. Those
-/// in e4m3 have none.
+/// The parameters that kernels of block-scaled products alone take: the scales of activations in blocks, a byte each.
+/// Activations in e4m3 have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sm120Own {

@@ -4,7 +4,7 @@ use crate::gemm::GroupedParams;
 use crate::gemm::fragments::params::{WarpParams, warp_blocks};
 
 /// Parameter block of every sm_80 GEMM kernel. Activations are 16-bit floats, whose rows begin at multiples of 16 bytes.
-/// Those in e4m3 are decoded to bf16 before.
+/// Activations in e4m3 are decoded to bf16 before.
 pub type Sm80Params = WarpParams<Sm80Own>;
 
 /// Parameter block of the sm_80 kernels of grouped products, passed by value. Only the K steps of a tile count in the schedule,
