@@ -105,7 +105,7 @@ fn sm90_64_tokens() {
     ]);
 }
 
-/// Products in e4m3, whose sums are promoted after each step: the launches of [`sm90_32_tokens`].
+/// Products in e4m3, whose sums are promoted every four steps: the launches of [`sm90_32_tokens`].
 #[test]
 fn sm90_folded() {
     let kernel = "gemm_sm90_nvfp4_e4m3_128x32";
@@ -113,17 +113,6 @@ fn sm90_folded() {
         sm90(kernel, Split::None, [20, 740, 2160]),
         shared(2, kernel, [20, 332, 1904]),
         sm90(kernel, Split::Cluster(2), [20, 140, 3312]),
-    ]);
-}
-
-/// The same of 256 tokens, in two panels; four stages.
-#[test]
-fn sm90_folded_panels() {
-    let kernel = "gemm_sm90_nvfp4_e4m3_128x256";
-    check_briefly(&[
-        sm90(kernel, Split::None, [200, 332, 1520]),
-        shared(2, kernel, [200, 332, 1136]),
-        sm90(kernel, Split::Cluster(2), [200, 140, 1264]),
     ]);
 }
 
@@ -144,6 +133,16 @@ fn sm90_pairs() {
     check_briefly(&[
         sharing(kernel, Split::None, [36, 588, 1648], 1),
         sharing(kernel, Split::StreamK, [36, 740, 2544], 16),
+    ]);
+}
+
+/// The same in e4m3, of 160 tokens: five stages, whose sums are promoted every four steps.
+#[test]
+fn sm90_folded_pairs() {
+    let kernel = "gemm_sm90_nvfp4_e4m3_128x160_multicast2";
+    check_briefly(&[
+        sharing(kernel, Split::None, [170, 588, 1136], 1),
+        sharing(kernel, Split::StreamK, [170, 740, 1520], 16),
     ]);
 }
 

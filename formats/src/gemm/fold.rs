@@ -1,8 +1,9 @@
-//! Weights as e4m3: a code times its block's scale, times a power of two for each row of a chunk.
+//! Weights as e4m3: a code times its block's scale, times a power of two for each row.
 //!
-//! `wgmma` has no scales, so e4m3 operands must hold them. In a row of a chunk, 128 columns, a weight
-//! is `operand * factor`; the factor, a power of two as its biased exponent, is applied to the sums of
-//! each chunk in f32, exactly. An operand is a sign and one of eight magnitudes of its block, which a
+//! `wgmma` has no scales, so e4m3 operands must hold them. In a row of weights, a weight is
+//! `operand * factor`; the factor, a power of two as its biased exponent, is applied to sums in f32, exactly.
+//! It is that of the whole row, so that sums need not be promoted at each change of it; it stands in
+//! each chunk, 128 columns, beside the row's operands. An operand is a sign and one of eight magnitudes of its block, which a
 //! thread looks up by `prmt`. They follow from the table entry of the block's scale:
 //!
 //! | index | stands for the code | NVFP4 | MXFP4 |
@@ -12,12 +13,12 @@
 //! | 2, 5, 7 | 1.5, 3, 6 | 1.5 times the scale, rounded to e4m3, with a larger exponent | 1.5 times the same |
 //!
 //! # Exactness
-//! MXFP4: all blocks of a row of a chunk whose scales are within 2^11 of the largest. In a block
+//! MXFP4: all blocks of a row whose scales are within 2^11 of the row's largest. In a block
 //! further below, a weight is the nearest that 2^-11 of the largest scale can express.
 //!
 //! NVFP4: magnitudes 0.5, 1, 2 and 4. The others need a mantissa of four bits if the scale's is odd,
 //! or has three bits, and are rounded to three, ties to even: an error of at most 1/17. A scale below
-//! 2^-10 of the power of two in the chunk's largest is taken for that, as above. Nothing exceeds 448:
+//! 2^-10 of the power of two in the row's largest is taken for that, as above. Nothing exceeds 448:
 //! the largest scale is brought below 64.
 //!
 //! A NaN scale makes all operands of its block NaN.
@@ -25,7 +26,7 @@
 use crate::quantize::Format;
 use crate::{e2m1, e4m3};
 
-/// Columns of a row that are folded together, with one factor.
+/// Columns of a row that are folded together: a chunk.
 pub const COLUMNS: u32 = 128;
 
 /// Bytes of a scale's table entry in NVFP4: the magnitudes 1 and 1.5.
@@ -37,7 +38,7 @@ const BLOCKS: usize = (COLUMNS / Format::Nvfp4.block()) as usize;
 /// Indices of the magnitudes of e2m1.
 const INDICES: [u8; 8] = [0, 3, 1, 2, 4, 5, 6, 7];
 
-/// Exponent of the largest scale of a row of a chunk, without the factor.
+/// Exponent of the largest scale of a row, without the factor.
 const NVFP4_TOP: i32 = 5;
 const MXFP4_TOP: i32 = 6;
 /// Exponent of the least scale. Half of it is e4m3's least normal number.
@@ -161,28 +162,76 @@ enum Scale {
     Value(f32, i32),
 }
 
-impl Folded {
-    /// Folds codes, at places past the matrix 0, and the scale bytes of the blocks.
-    #[must_use]
-    pub fn new(format: Format, codes: &[u8; COLUMNS as usize], scale: impl Fn(u32) -> u8) -> Self {
-        let block = format.block() as usize;
-        let count = codes.len() / block;
-        let mut scales = [Scale::Zero; BLOCKS];
-        let mut flips = [0; BLOCKS];
-        let mut top = None;
-        for (index, codes) in codes.chunks_exact(block).enumerate() {
-            let byte = scale(index as u32);
-            flips[index] = if byte & 0x80 != 0 && matches!(format, Format::Nvfp4) { 8 } else { 0 };
-            scales[index] = Self::scale(format, byte, codes);
-            if let Scale::Value(_, exponent) = scales[index] {
-                top = top.max(Some(exponent));
-            }
+impl Scale {
+    /// A block's scale; one that no code multiplies counts for nothing.
+    fn new(format: Format, byte: u8, is_empty: bool) -> Self {
+        let value = match format {
+            Format::Nvfp4 => e4m3::decode(byte & 0x7f),
+            Format::Mxfp4 => crate::ue8m0::decode(byte),
+        };
+        if value.is_nan() {
+            return Self::Nan;
         }
+        if value == 0.0 || is_empty {
+            return Self::Zero;
+        }
+        let exponent = match format {
+            Format::Nvfp4 => (value.to_bits() >> 23) as i32 - BIAS,
+            // The least is a subnormal f32.
+            Format::Mxfp4 => i32::from(byte) - BIAS,
+        };
+        Self::Value(value, exponent)
+    }
+}
+
+/// The largest scale of a row, which decides its factor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Range {
+    /// Exponent of that scale; none of a row without values.
+    top: Option<i32>,
+}
+
+impl Range {
+    /// The range of a row that has so far this one, and a block more: its scale byte, and whether all its
+    /// codes are 0.
+    #[must_use]
+    pub fn with(self, format: Format, byte: u8, is_empty: bool) -> Self {
+        match Scale::new(format, byte, is_empty) {
+            Scale::Zero | Scale::Nan => self,
+            Scale::Value(_, exponent) => Self { top: self.top.max(Some(exponent)) },
+        }
+    }
+
+    /// log2 of the factor.
+    fn shift(self, format: Format) -> i32 {
         let most = match format {
             Format::Nvfp4 => NVFP4_TOP,
             Format::Mxfp4 => MXFP4_TOP,
         };
-        let shift = top.map_or(0, |top| (top - most).max(LEAST_EXPONENT));
+        self.top.map_or(0, |top| (top - most).max(LEAST_EXPONENT))
+    }
+}
+
+impl Folded {
+    /// Folds codes, at places past the matrix 0, and the scale bytes of the blocks, in a row whose weights
+    /// have this range.
+    #[must_use]
+    pub fn new(
+        format: Format,
+        codes: &[u8; COLUMNS as usize],
+        scale: impl Fn(u32) -> u8,
+        range: Range,
+    ) -> Self {
+        let block = format.block() as usize;
+        let count = codes.len() / block;
+        let mut scales = [Scale::Zero; BLOCKS];
+        let mut flips = [0; BLOCKS];
+        for (index, codes) in codes.chunks_exact(block).enumerate() {
+            let byte = scale(index as u32);
+            flips[index] = if byte & 0x80 != 0 && matches!(format, Format::Nvfp4) { 8 } else { 0 };
+            scales[index] = Scale::new(format, byte, codes.iter().all(|code| code & 7 == 0));
+        }
+        let shift = range.shift(format);
         let mut folded = Self {
             format,
             indices: [0; COLUMNS as usize],
@@ -225,26 +274,6 @@ impl Folded {
             }
         }
         folded
-    }
-
-    /// A block's scale; one that no code multiplies counts for nothing.
-    fn scale(format: Format, byte: u8, codes: &[u8]) -> Scale {
-        let value = match format {
-            Format::Nvfp4 => e4m3::decode(byte & 0x7f),
-            Format::Mxfp4 => crate::ue8m0::decode(byte),
-        };
-        if value.is_nan() {
-            return Scale::Nan;
-        }
-        if value == 0.0 || codes.iter().all(|code| code & 7 == 0) {
-            return Scale::Zero;
-        }
-        let exponent = match format {
-            Format::Nvfp4 => (value.to_bits() >> 23) as i32 - BIAS,
-            // The least is a subnormal f32.
-            Format::Mxfp4 => i32::from(byte) - BIAS,
-        };
-        Scale::Value(value, exponent)
     }
 
     /// Returns the table that stands for a scale without the factor.
@@ -310,7 +339,17 @@ mod tests {
     use super::*;
 
     fn folded(format: Format, codes: impl Fn(usize) -> u8, scales: impl Fn(u32) -> u8) -> Folded {
-        Folded::new(format, &core::array::from_fn(codes), scales)
+        let codes = core::array::from_fn(codes);
+        let range = range(format, &codes, &scales);
+        Folded::new(format, &codes, scales, range)
+    }
+
+    /// The range of a row of one chunk.
+    fn range(format: Format, codes: &[u8; 128], scales: impl Fn(u32) -> u8) -> Range {
+        let blocks = codes.chunks(format.block() as usize).enumerate();
+        blocks.fold(Range::default(), |range, (block, codes)| {
+            range.with(format, scales(block as u32), codes.iter().all(|code| code & 7 == 0))
+        })
     }
 
     fn value(folded: &Folded, column: usize) -> f32 {
@@ -337,7 +376,21 @@ mod tests {
         }
     }
 
-    /// MXFP4 is exact if the scales of a row of a chunk are within 2^11, whatever the largest.
+    /// A chunk of small scales takes the factor of its row.
+    #[test]
+    fn chunks_of_a_row_have_one_factor() {
+        for (format, large, small) in [(Format::Nvfp4, 0x70, 0x38), (Format::Mxfp4, 130, 121)] {
+            let row = range(format, &[3; 128], |_| small).with(format, large, false);
+            // An empty block and a NaN do not count.
+            let row =
+                row.with(format, 0x7e, true).with(format, 0x7f, matches!(format, Format::Mxfp4));
+            let of = |scale| Folded::new(format, &[3; 128], |_| scale, row);
+            assert_eq!(of(large).factor, of(small).factor, "{format:?}");
+            assert_eq!(value(&of(small), 5), value(&folded(format, |_| 3, |_| small), 5));
+        }
+    }
+
+    /// MXFP4 is exact if the scales of a row are within 2^11, whatever the largest.
     #[test]
     fn mxfp4_is_exact_in_its_range() {
         for top in 0..=254u8 {

@@ -1,6 +1,6 @@
 //! The order of weights in memory, and the matrices that are brought into it.
 
-use fp4_formats::gemm::fold::Folded;
+use fp4_formats::gemm::fold::{Folded, Range};
 use fp4_formats::gemm::fragments::repack::CHUNK_COLUMNS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, Operand, ScaleLayout, TensorFamily, pack};
@@ -111,8 +111,23 @@ impl<F: BlockFormat> BlockRows for BlockScaled<F> {
     }
 }
 
-/// The columns from `first` on of a row of weights, folded to e4m3.
-pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usize) -> Folded {
+/// The range of a row of weights.
+pub(super) fn range(weights: &dyn BlockRows, batch: usize, row: usize) -> Range {
+    let bytes = weights.format().block() as usize / 2;
+    let blocks = weights.row_codes(batch, row).chunks(bytes);
+    blocks.enumerate().fold(Range::default(), |range, (block, codes)| {
+        let is_empty = codes.iter().all(|pair| pair & 0x77 == 0);
+        range.with(weights.format(), weights.scale_byte(batch, row, block), is_empty)
+    })
+}
+
+/// The columns from `first` on of a row of weights, folded to e4m3 in a row of this range.
+pub(super) fn fold(
+    weights: &dyn BlockRows,
+    (batch, row): (usize, usize),
+    first: usize,
+    range: Range,
+) -> Folded {
     let (dims, block) = (weights.dims(), weights.format().block() as usize);
     let codes = weights.row_codes(batch, row);
     Folded::new(
@@ -126,6 +141,7 @@ pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usi
             let index = first / block + index as usize;
             if index < dims.cols() / block { weights.scale_byte(batch, row, index) } else { 0 }
         },
+        range,
     )
 }
 
@@ -135,8 +151,9 @@ pub(super) fn fold(weights: &dyn BlockRows, batch: usize, row: usize, first: usi
 pub fn folded_row<F: BlockFormat>(x: &BlockScaled<F>, batch: usize, row: usize) -> Vec<f64> {
     const CHUNK: usize = CHUNK_COLUMNS as usize;
     let columns = x.dims().cols();
+    let range = range(x, batch, row);
     let chunks = (0..columns).step_by(CHUNK).flat_map(|first| {
-        let folded = fold(x, batch, row, first);
+        let folded = fold(x, (batch, row), first, range);
         (0..CHUNK.min(columns - first))
             .map(move |column| f64::from(folded.operand(column)) * f64::from(folded.factor()))
     });

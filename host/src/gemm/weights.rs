@@ -93,7 +93,7 @@ impl Repacked {
             (Format::Nvfp4, _) | (Format::Mxfp4, 0) => Ok(self),
             (Format::Mxfp4, changed) => {
                 let what = format!("scales of `{name}`");
-                let required = "within 2^11 in each 128 columns of a row, for products in fp8";
+                let required = "within 2^11 in each row, for products in fp8";
                 Err(Error::shape(what, required, format!("{changed} weights that do not fit")))
             }
         }

@@ -5,6 +5,7 @@ use fp4_formats::gemm::sm90::config::{
     CONFIGS, GROUPED, K_STEP, MIXED, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
 use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::quantize::Format;
 
 use super::fragments::{
     Costs, Estimate, FIX_UP_BYTES, HANDOVER_CYCLES, LAUNCH_CYCLES, STORE_BYTES, block_cycles,
@@ -15,11 +16,14 @@ use super::fragments::{
 /// tiles, those of the configuration's tokens. These constants reproduce launches that follow one another on
 /// an H200, in which parts of one overlap the next. 0 for a tile that no configuration has.
 const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
+    let decodes_more = matches!(config.scheme.format, Format::Nvfp4);
     match (config.scheme.operand, config.rows, config.tokens) {
         (Operand::E4m3, 128, 32) => 400,
         (Operand::E4m3, 128, 64) => 450,
-        (Operand::E4m3, 128, 128) => 620,
-        (Operand::E4m3, 128, 256) => 1200,
+        (Operand::E4m3, 128, 128) if decodes_more => 820,
+        (Operand::E4m3, 128, 128) => 770,
+        (Operand::E4m3, 128, 160) => 920,
+        (Operand::E4m3, 128, 192) => 1000,
         (Operand::Half(_), 128, 8) => 330,
         (Operand::Half(_), 128, 16) => 430,
         (Operand::Half(_), 128, 32) => 550,

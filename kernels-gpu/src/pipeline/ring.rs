@@ -108,6 +108,17 @@ impl Ring {
         unsafe { mbarrier::wait_parity(self.full(cursor.stage), cursor.parity) }
     }
 
+    /// Consumer: whether the stage at `cursor` holds data. It may wait a little for it.
+    ///
+    /// # Safety
+    /// As [`wait_full`](Self::wait_full).
+    #[inline(always)]
+    pub unsafe fn is_full(&self, cursor: &Cursor) -> bool {
+        let full = self.full(cursor.stage);
+        // SAFETY: the caller's.
+        unsafe { mbarrier::mbarrier_try_wait_parity_shared_cta_b64(full, cursor.parity) }
+    }
+
     /// Producer: waits until the stage at `cursor` may be overwritten.
     ///
     /// # Safety

@@ -15,7 +15,7 @@
 use super::word::PAIRS;
 use super::{Scheme, blocks};
 use crate::gemm::Operands;
-use crate::gemm::fold::{self, Folded, Lost};
+use crate::gemm::fold::{self, Folded, Lost, Range};
 use crate::{HalfType, Operand};
 
 /// Rows of a chunk.
@@ -75,9 +75,10 @@ impl WeightLayout {
         chunk: &mut [u8],
         code: impl Fn(u32, u32) -> u8,
         scale: impl Fn(u32, u32) -> u8,
+        range: impl Fn(u32) -> Range,
     ) -> Lost {
         match Scheme::of(self.operands) {
-            Some(scheme) => scheme.fill_chunk(chunk, code, scale),
+            Some(scheme) => scheme.fill_chunk(chunk, code, scale, range),
             None => {
                 blocks::fill_chunk(self.operands.weights, chunk, code, scale);
                 Lost::default()
@@ -131,19 +132,21 @@ impl Scheme {
     }
 
     /// Makes one chunk. `code` and `scale` return the code at a row and column and the scale byte
-    /// of a row and block, all within the chunk; 0 past the matrix. Returns the loss by folding.
+    /// of a row and block, all within the chunk; 0 past the matrix. `range` returns the range of a whole row of
+    /// the matrix, which folding asks for. Returns the loss by folding.
     pub fn fill_chunk(
         self,
         chunk: &mut [u8],
         code: impl Fn(u32, u32) -> u8,
         scale: impl Fn(u32, u32) -> u8,
+        range: impl Fn(u32) -> Range,
     ) -> Lost {
         match self.operand {
             Operand::Half(half) => {
                 self.fill_exact(half, chunk, code, scale);
                 Lost::default()
             }
-            Operand::E4m3 => self.fill_folded(chunk, code, scale),
+            Operand::E4m3 => self.fill_folded(chunk, code, scale, range),
         }
     }
 
@@ -186,6 +189,7 @@ impl Scheme {
         chunk: &mut [u8],
         code: impl Fn(u32, u32) -> u8,
         scale: impl Fn(u32, u32) -> u8,
+        range: impl Fn(u32) -> Range,
     ) -> Lost {
         let blocks = CHUNK_COLUMNS / self.format.block();
         let mut lost = Lost::default();
@@ -194,6 +198,7 @@ impl Scheme {
                 self.format,
                 &core::array::from_fn(|column| code(row, column as u32)),
                 |block| scale(row, block),
+                range(row),
             );
             for (column, index) in (0..).zip(folded.indices) {
                 let (at, low, sign) = folded_code(row, column);
@@ -297,7 +302,12 @@ mod tests {
             let code = |row: u32, column: u32| ((row * 7 + column * 3 + row / 16) % 16) as u8;
             let scale = |row: u32, block: u32| (0x38 + (row * 5 + block * 3) % 11) as u8;
             let mut chunk = vec![0xff; scheme.chunk_bytes() as usize];
-            scheme.fill_chunk(&mut chunk, code, scale);
+            let range = |row: u32| {
+                (0..CHUNK_COLUMNS / scheme.format.block()).fold(Range::default(), |range, block| {
+                    range.with(scheme.format, scale(row, block), false)
+                })
+            };
+            scheme.fill_chunk(&mut chunk, code, scale, range);
             let load = |at: u32| {
                 let at = at as usize;
                 u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap())
@@ -310,6 +320,7 @@ mod tests {
                         scheme.format,
                         &core::array::from_fn(|column| code(row, column as u32)),
                         |block| scale(row, block),
+                        range(row),
                     );
                     assert_eq!(chunk[scheme.factor_offset(row) as usize], folded.factor);
                     for byte in 0..4 {
@@ -335,7 +346,7 @@ mod tests {
         let scheme = Scheme::NVFP4_F16;
         let code = |row: u32, column: u32| ((row * 7 + column * 3 + row / 16) % 16) as u8;
         let mut chunk = vec![0xff; scheme.chunk_bytes() as usize];
-        scheme.fill_chunk(&mut chunk, code, |row, block| (row + block) as u8);
+        scheme.fill_chunk(&mut chunk, code, |row, block| (row + block) as u8, |_| Range::default());
         for (rb, kb, thread, j) in [(0, 0, 0, 0), (1, 0, 77, 3), (0, 1, 127, 2), (1, 1, 33, 1)] {
             let at = word_offset(rb, kb, thread, j) as usize;
             let word = u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap());

@@ -5,7 +5,7 @@
 //!
 //! The tensor cores have no such product with scales of e4m3. NVFP4 is therefore folded as on sm_90a
 //! ([`fold`]): warps decode four bits of a weight, and the table of its block's scale, to e4m3 in
-//! tensor memory. A row's factor of 128 columns, a power of two, is the scale that the product takes.
+//! tensor memory. A row's factor, a power of two, is the scale that the product takes.
 //!
 //! Rows of codes are [words](fold::word_bits) of eight columns. The other data of 128 rows of one K
 //! step are five tiles of 512 bytes, which are copied together:
@@ -64,6 +64,7 @@ pub fn write(
 mod tests {
     use super::*;
     use crate::e4m3;
+    use crate::gemm::fold::Range;
     use crate::layout::TILE_ROWS;
     use crate::quantize::Format;
 
@@ -78,6 +79,7 @@ mod tests {
                 Format::Nvfp4,
                 &core::array::from_fn(|column| ((row * 7 + column * 5 + column / 16) % 16) as u8),
                 |block| 0x30 + ((row as u32 * 3 + block * 5) % 24) as u8,
+                Range::default().with(Format::Nvfp4, 0x48, false),
             );
             write(&new, row, codes, &mut tiles);
             *folded = Some(new);

@@ -589,8 +589,9 @@ impl Sm90Config {
         match self.scheme.operand {
             // The products of a `wgmma` are truncated each, which counts if a sum has no others.
             Operand::Half(_) => 2 * steps * (K_STEP / PRODUCT_K) + PRODUCT_K,
-            // Each step's products are summed from zero; the errors of steps are not one after another.
-            Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps,
+            // Products are summed from zero until they are promoted; the errors of these sums are not one after
+            // another.
+            Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps.div_ceil(PROMOTED_STEPS),
         }
     }
 
@@ -611,9 +612,16 @@ impl Sm90Config {
     }
 }
 
-/// The f32 additions whose roundings sum to the error of products of e4m3 within a step: `wgmma`
-/// aligns 32 products and the old sum to the largest of them, and drops all bits below 2^-13 of it.
-/// 2^-9 of the sum of magnitudes is more than four such products were seen to lose.
+/// Steps of e4m3 products, of 128 columns each, that `wgmma` sums before they are promoted to f32.
+///
+/// `wgmma` aligns 32 products and the old sum to the largest of them, and drops all bits below 2^-13 of it. So an
+/// instruction loses at most 33 * 2^-13 of the largest magnitude of its products and partial sums, and the 16 of four
+/// steps, one after the other, at most 16 times that; of K columns the losses of every 512 are added, and not
+/// multiplied.
+pub const PROMOTED_STEPS: u32 = 4;
+
+/// The f32 additions whose roundings sum to the error of products of e4m3 until they are promoted
+/// ([`PROMOTED_STEPS`]): 2^-9 of the sum of magnitudes, more than they were seen to lose.
 pub const FOLDED_ADDITIONS: u32 = 1 << 14;
 
 /// The table of the sm_90a kernels ([`table`](crate::gemm::table)): calls `$with!` for each.
@@ -630,7 +638,7 @@ pub const FOLDED_ADDITIONS: u32 = 1 << 14;
 /// | 128 x 256, grouped, multicast | the same where there is work for several tiles per CTA: weights are decoded once for all tokens of most problems |
 /// | multicast | 65 and more tokens, if reading activations from L2 takes longest |
 /// | 256 x 128 | many tokens, in the few cases in which multicast does not give the same: activations are read half as often |
-/// | 128 x 256, in e4m3 | the same: weights are decoded half as often, which takes longer beside the faster products |
+/// | 128 x 160, 128 x 192, in e4m3, multicast | many tokens: weights are decoded for as many as two sets of sums leave registers for (fewer with NVFP4's tables), because decoding takes longer than the products |
 /// | 128 x 64, mixed | all mixed products, so that the PTX stays small: it reads weights nearly as fast as memory gives them, and multiplies at four fifths of the rate of 128 tokens |
 #[macro_export]
 macro_rules! sm90a_gemm_configs {
@@ -658,7 +666,12 @@ macro_rules! sm90a_gemm_configs {
                 (128 x 32) (2 per SM, Wgmma, Whole) uniform grouped;
                 (128 x 64) (1 per SM, Wgmma, Whole) uniform;
                 (128 x 128) (1 per SM, Wgmma, Narrowed) uniform grouped;
-                (128 x 256) (1 per SM, Wgmma, Whole) uniform;
+            }
+            [nvfp4_e4m3] {
+                (128 x 160 _multicast 2) (1 per SM, Wgmma, Whole) uniform;
+            }
+            [mxfp4_e4m3] {
+                (128 x 192 _multicast 2) (1 per SM, Wgmma, Whole) uniform;
             }
         }
     };

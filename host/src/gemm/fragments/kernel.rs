@@ -240,8 +240,8 @@ fn made<C: Fragments>(kind: ActivationKind, decodes: bool) -> Vec<String> {
     let exact = "weights are multiplied with their block scales as they are, exactly; weights are not folded";
     let decoded = "activations in e4m3 are decoded to bf16, exactly, by a launch before; weights are not folded";
     let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
-                  scales of 128 columns of a row are within 2^11, those of NVFP4 rounded to a mantissa \
-                  of 3 bits";
+                  scales of a row are within 2^11, those of NVFP4 rounded to a mantissa of 3 bits; sums \
+                  are promoted to f32 every 512 columns";
     match kind {
         ActivationKind::Halves(_) => Vec::new(),
         ActivationKind::Blocks { .. } => {

@@ -1,7 +1,7 @@
 //! Weights in the order of the A fragments of products.
 
 use fp4_formats::gemm::Operands;
-use fp4_formats::gemm::fold::Lost;
+use fp4_formats::gemm::fold::{Lost, Range};
 use fp4_formats::gemm::fragments::WeightLayout;
 use fp4_formats::gemm::fragments::repack::{CHUNK_COLUMNS, CHUNK_ROWS};
 use fp4_formats::{Operand, pack};
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::Fragments;
 use crate::gemm::WeightForm;
-use crate::gemm::form::BlockRows;
+use crate::gemm::form::{BlockRows, range};
 
 /// The weights of `rows` by `columns` that the kernels of `C` take for a pair of formats.
 pub(super) fn form<C: Fragments>(operands: Operands, [rows, columns]: [u32; 2]) -> WeightForm {
@@ -37,6 +37,14 @@ pub(super) fn bytes(form: &WeightForm, batch: usize) -> Option<usize> {
 /// changed of them.
 pub(super) fn repack(form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8]) -> Lost {
     let layout = layout(form);
+    let dims = weights.dims();
+    let ranges: Vec<Range> = match form.activations {
+        Some(Operand::E4m3) => (0..dims.batch() * dims.rows())
+            .into_par_iter()
+            .map(|row| range(weights, row / dims.rows(), row % dims.rows()))
+            .collect(),
+        None | Some(Operand::Half(_)) => Vec::new(),
+    };
     let chunks = bytes.par_chunks_exact_mut(layout.chunk_bytes() as usize);
     let across = layout.column_chunks() as usize;
     let down = layout.row_chunks() as usize;
@@ -44,7 +52,8 @@ pub(super) fn repack(form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8
         let (row_chunk, column_chunk) = (index / across, index % across);
         let (batch, row_chunk) = (row_chunk / down, row_chunk % down);
         let corner = [row_chunk * CHUNK_ROWS as usize, column_chunk * CHUNK_COLUMNS as usize];
-        fill(&layout, chunk, weights, batch, corner)
+        let ranges = &ranges[(batch * dims.rows()).min(ranges.len())..];
+        fill(&layout, chunk, (weights, ranges), batch, corner)
     });
     lost.reduce(Lost::default, Lost::and)
 }
@@ -53,7 +62,7 @@ pub(super) fn repack(form: &WeightForm, weights: &dyn BlockRows, bytes: &mut [u8
 fn fill(
     layout: &WeightLayout,
     chunk: &mut [u8],
-    weights: &dyn BlockRows,
+    (weights, ranges): (&dyn BlockRows, &[Range]),
     batch: usize,
     [row, column]: [usize; 2],
 ) -> Lost {
@@ -78,5 +87,9 @@ fn fill(
         }
         weights.scale_byte(batch, row, index)
     };
-    layout.fill_chunk(chunk, code, scale)
+    let range = |r: u32| {
+        let row = row + r as usize;
+        if row < dims.rows() { ranges[row] } else { Range::default() }
+    };
+    layout.fill_chunk(chunk, code, scale, range)
 }

@@ -26,7 +26,7 @@ use rayon::prelude::*;
 use super::candidate::Request;
 use super::check::{check_unsplit, operands};
 use super::family::{Family, Kernel};
-use super::form::{BlockRows, PlacedWeights, fold};
+use super::form::{BlockRows, PlacedWeights, fold, range};
 use super::groups::GroupRequest;
 use super::{ActivationKind, WeightForm};
 use crate::error::{Error, Result};
@@ -88,9 +88,11 @@ fn fold_matrix(
         let mut lost = Lost::default();
         for row in 0..TILE_ROWS.min(rows - group * TILE_ROWS) {
             let (codes, _) = codes[row * stride..][..stride].as_chunks_mut();
+            let at = (batch, group * TILE_ROWS + row);
+            let range = range(weights, at.0, at.1);
             for (step, (codes, tiles)) in codes.iter_mut().zip(&mut *tiles).enumerate() {
                 let first = step * STEP_BYTES as usize;
-                let folded = fold(weights, batch, group * TILE_ROWS + row, first);
+                let folded = fold(weights, at, first, range);
                 folded::write(&folded, row, codes, tiles);
                 lost = lost.and(folded.lost);
             }

@@ -174,16 +174,17 @@ pub unsafe fn add_partials<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
         let mut contributor = contributors.first;
         while contributor < contributors.end {
             let from = fix_up::vectors(own, Sm90::cta_of(own, contributor));
-            for batch in 0..vectors / BATCH {
+            for batch in 0..vectors.div_ceil(BATCH) {
+                let count = BATCH.min(vectors - batch * BATCH);
                 if is_beyond(config, batch * BATCH % (SUMS / VECTOR), width) {
                     continue;
                 }
                 let mut parts = [[0; VECTOR]; BATCH];
-                for i in 0..BATCH {
+                for i in 0..count {
                     // SAFETY: the contributor has sent the vector.
                     parts[i] = unsafe { fix_up::load::<Sm90>(from, (batch * BATCH + i) as u32) };
                 }
-                for i in 0..BATCH {
+                for i in 0..count {
                     add(sums, batch * BATCH + i, parts[i]);
                 }
             }

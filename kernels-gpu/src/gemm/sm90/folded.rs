@@ -2,27 +2,29 @@
 //! twice the rate of halves.
 //!
 //! `wgmma` keeps fewer bits of sums of e4m3 products than f32 has, so they are promoted: the products of
-//! a step, 128 columns, are summed from zero and then added to the sums in f32, times the factors of the
-//! thread's two rows. For more than 128 tokens the products of a step are done a panel of tokens at a
-//! time, so that registers suffice; all panels take the same operands.
+//! [`PROMOTED_STEPS`] steps are summed from zero and then added to the sums in f32, times the factors of the
+//! thread's two rows.
 //!
-//! | while these products run | the warpgroup |
+//! # Overlap
+//! A step has two groups of products, with the first 64 columns and with the second, whose operands have
+//! registers of their own. Shared memory answers late while the tensor core reads it, so codes are loaded before
+//! the group that is begun before they are decoded:
+//!
+//! | tensor core multiplies | meanwhile the warpgroup |
 //! |---|---|
-//! | the first 64 columns of the first panel | decodes the second 64 columns |
-//! | the second 64 columns, of one panel | decodes the first 64 columns of the next step |
-//! | those of the other warpgroup | promotes a panel |
-//!
-//! No product runs from one step to the next, because the compiler may copy its sums there.
+//! | the first 64 columns | asks for the next stage, releases the last one, decodes the second 64 columns, loads the next step's first |
+//! | the second 64 columns | decodes the first 64 columns of the next step |
+//! | those of the other warpgroup | promotes |
 
 use cuda_std::ptx::{float, marker, wgmma};
-use fp4_formats::gemm::sm90::config::{BOX_BYTES, WGMMA_BYTES};
+use fp4_formats::gemm::sm90::config::{PROMOTED_STEPS, WGMMA_BYTES};
 
 use super::Kernel;
 use super::consumer::Consumer;
 use super::folded_rows::{Folded, Mxfp4E4m3, Nvfp4E4m3, PRODUCTS, RowPlaces, Rows};
 use super::main_loop::MainLoop;
 use super::memory::Memory;
-use super::multicast::release;
+use super::multicast;
 use super::stage::{descriptor, sixteens};
 use crate::pipeline::Cursor;
 
@@ -40,12 +42,11 @@ trait Product<const SUMS: usize> {
     ///   product has been waited for.
     unsafe fn add(sums: &mut [f32; SUMS], a: [u32; 4], b: u64);
 
-    /// Sets the sums to it; `zero` is 0, which the compiler does not know: it would otherwise take
-    /// other registers for the sums.
+    /// The same where `adds` is not 0, and otherwise sets the sums to it.
     ///
     /// # Safety
     /// As [`add`](Self::add).
-    unsafe fn set(sums: &mut [f32; SUMS], a: [u32; 4], b: u64, zero: u32);
+    unsafe fn choose(sums: &mut [f32; SUMS], a: [u32; 4], b: u64, adds: u32);
 }
 
 /// The products of e4m3.
@@ -63,9 +64,9 @@ macro_rules! products {
                 }
 
                 #[inline(always)]
-                unsafe fn set(sums: &mut [f32; $sums], a: [u32; 4], b: u64, zero: u32) {
+                unsafe fn choose(sums: &mut [f32; $sums], a: [u32; 4], b: u64, adds: u32) {
                     // SAFETY: as in `add`.
-                    unsafe { wgmma::$choose(sums, a, b, zero) }
+                    unsafe { wgmma::$choose(sums, a, b, adds) }
                 }
             }
         )*
@@ -78,11 +79,13 @@ products! {
     48 = wgmma_m64n96k32_f32_e4m3_e4m3, wgmma_m64n96k32_f32_e4m3_e4m3_choose;
     56 = wgmma_m64n112k32_f32_e4m3_e4m3, wgmma_m64n112k32_f32_e4m3_e4m3_choose;
     64 = wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_choose;
+    80 = wgmma_m64n160k32_f32_e4m3_e4m3, wgmma_m64n160k32_f32_e4m3_e4m3_choose;
+    96 = wgmma_m64n192k32_f32_e4m3_e4m3, wgmma_m64n192k32_f32_e4m3_e4m3_choose;
 }
 
-/// Makes main loops for each number of sums of a tile's tokens, in panels of so many.
+/// Makes main loops for each number of sums of a tile's tokens.
 macro_rules! main_loops {
-    ($($weights:ty: $($sums:literal in $panels:literal of $panel:literal),*;)*) => {
+    ($($weights:ty: $($sums:literal),*;)*) => {
         $($(
             impl<const BLOCKS: usize> MainLoop<$sums, BLOCKS> for $weights {
                 #[inline(always)]
@@ -97,13 +100,11 @@ macro_rules! main_loops {
                     // SAFETY: the caller's.
                     unsafe {
                         if const { K::CONFIG.narrows() } && width <= 96 {
-                            steps.sum_steps::<_, $sums, BLOCKS, 1, 48>(consumer, count, cursor);
+                            steps.sum_steps::<_, $sums, BLOCKS, 48>(consumer, count, cursor);
                         } else if const { K::CONFIG.narrows() } && width <= 112 {
-                            steps.sum_steps::<_, $sums, BLOCKS, 1, 56>(consumer, count, cursor);
+                            steps.sum_steps::<_, $sums, BLOCKS, 56>(consumer, count, cursor);
                         } else {
-                            steps.sum_steps::<_, $sums, BLOCKS, $panels, $panel>(
-                                consumer, count, cursor,
-                            );
+                            steps.sum_steps::<_, $sums, BLOCKS, $sums>(consumer, count, cursor);
                         }
                     }
                 }
@@ -113,8 +114,8 @@ macro_rules! main_loops {
 }
 
 main_loops! {
-    Nvfp4E4m3: 16 in 1 of 16, 32 in 1 of 32, 64 in 1 of 64, 128 in 2 of 64;
-    Mxfp4E4m3: 16 in 1 of 16, 32 in 1 of 32, 64 in 1 of 64, 128 in 2 of 64;
+    Nvfp4E4m3: 16, 32, 64, 80;
+    Mxfp4E4m3: 16, 32, 64, 96;
 }
 
 /// The places of steps.
@@ -125,9 +126,8 @@ struct Steps {
 }
 
 impl Steps {
-    /// Sums the products of the next `count` steps, at least one, into the first `PANELS * PANEL` sums of
-    /// the warpgroup's block, a panel at a time. The products of a panel are two groups, with the first
-    /// 64 columns and with the second.
+    /// Sums the products of the next `count` steps, at least one, into the first `N` sums of the
+    /// warpgroup's block.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
@@ -136,67 +136,67 @@ impl Steps {
         W: Folded,
         const SUMS: usize,
         const BLOCKS: usize,
-        const PANELS: usize,
-        const PANEL: usize,
+        const N: usize,
     >(
         self,
         consumer: &mut Consumer<W, SUMS, BLOCKS>,
         count: u32,
         cursor: &mut Cursor,
     ) where
-        Bytes: Product<PANEL>,
+        Bytes: Product<N>,
     {
         const { assert!(BLOCKS == 1) };
         let memory = self.memory;
         let (config, ring) = (memory.config, memory.ring());
+        let leads = multicast::leads(config);
         let mut step = 0;
-        let mut partial = [0.0; PANEL];
+        let mut last = cursor.stage;
+        let mut partial = [0.0; N];
         // SAFETY: the stage has arrived when the wait returns.
         let mut first = unsafe {
             ring.wait_full(cursor);
-            self.rows(cursor).operands::<W>(0)
+            self.rows(cursor).load::<W>(0).operands()
         };
         loop {
             let stage = cursor.stage;
             let tokens = memory.activations(stage);
-            let zero = u32::from(marker::pin(step) == u32::MAX);
-            step += 1;
+            // Pinned: the compiler would take other registers for sums that begin.
+            let adds = marker::pin(step) % PROMOTED_STEPS;
+            let rows = self.rows(cursor);
             // SAFETY: the warpgroup is converged, and the stage has arrived; operands and sums of
-            // products that may be unfinished are left alone. The next stage has arrived when its wait
-            // returns; of the products only the last group may run then, so that the operands of the
-            // first 64 columns are free.
+            // products that may be unfinished are left alone: when all but one group are finished,
+            // that one has the other operands.
             unsafe {
-                let rows = self.rows(cursor);
-                products(&mut partial, first, tokens, 0, Some(zero));
-                let second = rows.operands::<W>(1);
-                products(&mut partial, second, tokens, HALF, None);
-                let factors = rows.factors();
-                for panel in 1..PANELS {
-                    wgmma::wgmma_wait_group::<0>();
-                    promote(consumer, panel - 1, &partial, factors);
-                    let at = (panel * PANEL) as u32 * 2 * BOX_BYTES;
-                    products(&mut partial, first, tokens, at, Some(zero));
-                    products(&mut partial, second, tokens, at + HALF, None);
-                }
+                let second = rows.load::<W>(1);
+                products(&mut partial, first, tokens, 0, Some(adds));
+                step += 1;
                 cursor.advance();
-                if PANELS == 1 && step < count {
-                    ring.wait_full(cursor);
+                let arrived = step < count && ring.is_full(cursor);
+                wgmma::wgmma_wait_group::<1>();
+                multicast::release_led(config, ring.empty(last), step > 1, leads);
+                let second = second.operands();
+                last = stage;
+                let mut next = None;
+                if step < count {
+                    if !arrived {
+                        ring.wait_full(cursor);
+                    }
+                    next = Some(self.rows(cursor).load::<W>(0));
+                }
+                products(&mut partial, second, tokens, HALF, None);
+                if let Some(next) = next {
                     wgmma::wgmma_wait_group::<1>();
-                    first = self.rows(cursor).operands::<W>(0);
+                    first = next.operands();
+                }
+                if step.is_multiple_of(PROMOTED_STEPS) || step >= count {
+                    let factors = rows.factors();
                     wgmma::wgmma_wait_group::<0>();
-                    promote(consumer, 0, &partial, factors);
-                    release(config, ring.empty(stage), true);
-                    continue;
+                    promote(consumer, &partial, factors);
+                    if step >= count {
+                        multicast::release_led(config, ring.empty(last), true, leads);
+                        return;
+                    }
                 }
-                wgmma::wgmma_wait_group::<0>();
-                promote(consumer, PANELS - 1, &partial, factors);
-                release(config, ring.empty(stage), true);
-                if step >= count {
-                    return;
-                }
-                // With several panels, there is no register for it before the sums are promoted.
-                ring.wait_full(cursor);
-                first = self.rows(cursor).operands::<W>(0);
             }
         }
     }
@@ -209,30 +209,30 @@ impl Steps {
     }
 }
 
-/// Begins the products of a block column with a panel of tokens, and makes them a group: the first
-/// product sets the sums if it is given a [`zero`](Product::set).
+/// Begins the products of a block column, and makes them a group: the first product sets the sums if `adds`
+/// [says so](Product::choose).
 ///
 /// # Safety
-/// The warpgroup is converged; the panel's tokens in the block column are `at` bytes from the shared
+/// The warpgroup is converged; the tokens in the block column are `at` bytes from the shared
 /// address `tokens`, and have arrived, and nothing accesses `sums` and the operands until the group has
 /// been waited for.
 #[inline(always)]
-unsafe fn products<const PANEL: usize>(
-    sums: &mut [f32; PANEL],
+unsafe fn products<const N: usize>(
+    sums: &mut [f32; N],
     operands: [[u32; 4]; PRODUCTS],
     tokens: u32,
     at: u32,
-    zero: Option<u32>,
+    adds: Option<u32>,
 ) where
-    Bytes: Product<PANEL>,
+    Bytes: Product<N>,
 {
     let tile = |k: u32| descriptor(tokens, sixteens(at + k * WGMMA_BYTES));
     // SAFETY: the caller's; operands and sums are written above the fence, and the tokens arrived by
     // copies, in the async proxy.
     unsafe {
         wgmma::wgmma_fence();
-        match zero {
-            Some(zero) => Bytes::set(sums, operands[0], tile(0), zero),
+        match adds {
+            Some(adds) => Bytes::choose(sums, operands[0], tile(0), adds),
             None => Bytes::add(sums, operands[0], tile(0)),
         }
         Bytes::add(sums, operands[1], tile(1));
@@ -240,16 +240,15 @@ unsafe fn products<const PANEL: usize>(
     }
 }
 
-/// Adds a step's sums to the sums of panel `panel`, times the factors of their rows.
+/// Adds sums of products to the sums in f32, times the factors of their rows.
 #[inline(always)]
-fn promote<W, const SUMS: usize, const BLOCKS: usize, const PANEL: usize>(
+fn promote<W, const SUMS: usize, const BLOCKS: usize, const N: usize>(
     consumer: &mut Consumer<W, SUMS, BLOCKS>,
-    panel: usize,
-    partial: &[f32; PANEL],
+    partial: &[f32; N],
     factors: [f32; 2],
 ) {
-    for i in 0..PANEL {
-        let sum = consumer.sum_mut(panel * PANEL + i);
+    for i in 0..N {
+        let sum = consumer.sum_mut(i);
         // Pinned: arithmetic is not ordered behind the wait for the products, nor before the next.
         let product = f32::from_bits(marker::pin(partial[i].to_bits()));
         let promoted = float::fma_rn_f32(product, factors[i / 2 % 2], *sum);

@@ -16,7 +16,7 @@ pub const PRODUCTS: usize = 2;
 const WORDS: usize = 4;
 
 /// The magnitudes of a format's tables.
-pub trait Folded: Weights {
+pub trait Folded: Weights + Copy {
     /// The tables that stand for the scales of a thread's two rows by 64 columns, as loaded.
     type Tables: Copy;
 
@@ -34,8 +34,10 @@ pub trait Folded: Weights {
 }
 
 /// NVFP4 as e4m3.
+#[derive(Clone, Copy)]
 pub struct Nvfp4E4m3;
 /// MXFP4 as e4m3.
+#[derive(Clone, Copy)]
 pub struct Mxfp4E4m3;
 
 impl Weights for Nvfp4E4m3 {
@@ -131,21 +133,36 @@ impl Rows {
         [(both & 0xff) << 23, both >> 8 << 23].map(f32::from_bits)
     }
 
-    /// The operands of a block column.
+    /// Loads the codes and tables of a block column.
     ///
     /// # Safety
     /// The weights have arrived.
     #[inline(always)]
-    pub unsafe fn operands<W: Folded>(self, kb: u32) -> [[u32; 4]; PRODUCTS] {
+    pub unsafe fn load<W: Folded>(self, kb: u32) -> Loaded<W> {
         let Places { words, scales } = self.places.weights.of(self.config, 0, kb);
         // SAFETY: inside the chunk.
-        let (words, tables) = unsafe {
+        unsafe {
             let tables = W::tables(self.weights + scales);
-            (memory::ld_shared_v4_b32(self.weights + words), W::pin(tables))
-        };
+            Loaded { words: memory::ld_shared_v4_b32(self.weights + words), tables }
+        }
+    }
+}
+
+/// Codes and tables of a block column.
+#[derive(Clone, Copy)]
+pub struct Loaded<W: Folded> {
+    words: [u32; WORDS],
+    tables: W::Tables,
+}
+
+impl<W: Folded> Loaded<W> {
+    /// The operands.
+    #[inline(always)]
+    pub fn operands(self) -> [[u32; 4]; PRODUCTS] {
+        let tables = W::pin(self.tables);
         let mut operands = [[0; 4]; PRODUCTS];
         for word in 0..WORDS {
-            let bits = marker::pin(words[word]);
+            let bits = marker::pin(self.words[word]);
             let magnitudes = bits & fold::MAGNITUDES;
             for row in 0..2 {
                 let [low, high] = W::magnitudes(tables, word, row);

@@ -7,7 +7,7 @@
 //! barriers. Consumers wait for their own `full` barrier alone. The peer's bytes may complete
 //! before the stage's own producer has announced them; its arrival ends the phase.
 
-use cuda_std::ptx::{cluster, fence, mbarrier};
+use cuda_std::ptx::{cluster, fence, marker, mbarrier};
 use cuda_std::{thread, warp};
 use fp4_formats::gemm::sm90::config::Sm90Config;
 
@@ -51,12 +51,28 @@ pub fn all(config: &Sm90Config) -> u16 {
 /// [`empty_arrivals`](Sm90Config::empty_arrivals). The peer CTA has not ended.
 #[inline(always)]
 pub unsafe fn release(config: &Sm90Config, empty: u32, reads: bool) {
+    // SAFETY: the caller's.
+    unsafe { release_led(config, empty, reads, config.multicast > 1 && warp::lane_id() == 0) }
+}
+
+/// Whether this thread arrives at the peer's barriers, in a register from before the main loop.
+#[inline(always)]
+pub fn leads(config: &Sm90Config) -> bool {
+    config.multicast > 1 && marker::pin(warp::lane_id()) == 0
+}
+
+/// Arrives as [`release`] does; the caller says whether this thread [leads](leads).
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub unsafe fn release_led(config: &Sm90Config, empty: u32, reads: bool, leads: bool) {
     // SAFETY: the barrier is initialised and expects the arrivals; the peer has not ended.
     unsafe {
         mbarrier::mbarrier_arrive_shared_cta_b64_if(empty, reads);
         if config.multicast > 1 {
             warp::sync();
-            let arrives = reads && warp::lane_id() == 0;
+            let arrives = reads && leads;
             mbarrier::mbarrier_arrive_release_cta_shared_cluster_b64_if(
                 peer_barrier(config, empty),
                 arrives,
