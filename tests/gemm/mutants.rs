@@ -57,10 +57,13 @@ fn experiment(case: &Case, gpu: &Gpu) -> Experiment {
 /// A launch on sm_90a on `sms` SMs, with activations of the type that the kernel takes.
 fn sm90_on(sms: u32, kernel: &'static str, split: Split, shape: [usize; 3]) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
+    experiment(&case(kernel, split, shape, sm90_activations(kernel), FLOATS), &gpu)
+}
+
+/// The activations that a kernel of sm_90a multiplies.
+fn sm90_activations(kernel: &str) -> ActivationType {
     let config = sm90::CONFIGS.iter().find(|config| config.name == kernel);
-    let operand = config.expect("a configuration").scheme.operand;
-    let activations = ActivationType::as_they_are(operand);
-    experiment(&case(kernel, split, shape, activations, FLOATS), &gpu)
+    ActivationType::as_they_are(config.expect("a configuration").scheme.operand)
 }
 
 /// Planned for an SM, where two CTAs fit, or for a cluster.
@@ -119,7 +122,8 @@ fn sm90_folded() {
 /// A launch whose CTAs share activations, planned for so many SMs.
 fn sharing(kernel: &'static str, split: Split, shape: [usize; 3], sms: u32) -> Experiment {
     let gpu = Gpu { sms, ..Gpu::h200() };
-    let mut experiment = experiment(&case(kernel, split, shape, F16, FLOATS), &gpu);
+    let case = case(kernel, split, shape, sm90_activations(kernel), FLOATS);
+    let mut experiment = experiment(&case, &gpu);
     // Beside two clusters there is room for the kernel before.
     experiment.gpu.sms = 4;
     experiment

@@ -7,6 +7,8 @@
 //! elsewhere for each configuration, so that over all configurations they meet each other. Shapes are
 //! those of one or two tiles that are not full.
 
+mod warps;
+
 use fp4_formats::gemm::{Split, sm90, sm100};
 use fp4_formats::{FloatType, Operand, ScaleLayout};
 use nvfp4::device::Kernels;
