@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::contents::{Contents, Description};
 use super::model::Model;
 use super::parts::{Content, Parts, Piece};
-use super::weight::{Order, WeightSpec, module};
+use super::weight::{WeightSpec, module};
 
 /// Codes in a word.
 const CODES: usize = 8;
@@ -67,19 +67,8 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
             return None;
         }
         let [words, bytes] = [words, bytes].map(|raw| raw.map(|raw| raw.shape).unwrap_or_default());
-        Some(Parts {
-            format: format_of(mode(model, of), &words, &bytes)?,
-            codes: name.clone(),
-            name,
-            scales,
-            global: None,
-            input: None,
-            codes_in_blocks: false,
-            swizzled: Some(false),
-            original: None,
-            order: Order::OutputFirst,
-            transposed: false,
-        })
+        let format = format_of(mode(model, of), &words, &bytes)?;
+        Some(Parts::matrix(name.clone(), format, name, scales))
     };
     model.names().filter_map(part).collect()
 }

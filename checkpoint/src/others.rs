@@ -67,11 +67,24 @@ impl OtherFormat {
     }
 }
 
+/// A format of other layers that a configuration written here describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Described {
+    /// FP8 with one scale for the weight and one for the input.
+    Fp8,
+    /// FP8 with a scale for each 128 x 128 elements.
+    Fp8Blocks,
+    /// MXFP8.
+    Mxfp8,
+}
+
 impl OtherFormat {
-    /// Whether a configuration that is written here can describe layers in it.
-    pub(super) const fn is_described(self) -> bool {
+    /// The description of layers in it; `None` if no configuration that is written here has one.
+    pub(super) const fn described(self) -> Option<Described> {
         match self {
-            Self::Fp8 | Self::Fp8Blocks | Self::Mxfp8 => true,
+            Self::Fp8 => Some(Described::Fp8),
+            Self::Fp8Blocks => Some(Described::Fp8Blocks),
+            Self::Mxfp8 => Some(Described::Mxfp8),
             Self::Fp8Weight
             | Self::Fp8Rows
             | Self::Int8
@@ -81,7 +94,7 @@ impl OtherFormat {
             | Self::E2m1
             | Self::GptOss
             | Self::MlxIntegers
-            | Self::MlxOther => false,
+            | Self::MlxOther => None,
         }
     }
 }

@@ -172,6 +172,28 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// A matrix `[N, K]` whose codes and scales are linear and that has no other tensors.
+    pub(super) const fn matrix(
+        name: String,
+        format: Format,
+        codes: String,
+        scales: String,
+    ) -> Self {
+        Self {
+            name,
+            format,
+            codes,
+            scales,
+            global: None,
+            input: None,
+            codes_in_blocks: false,
+            swizzled: Some(false),
+            original: None,
+            order: Order::OutputFirst,
+            transposed: false,
+        }
+    }
+
     /// Names of the tensors that hold it, missing ones included.
     pub fn tensors(&self) -> impl Iterator<Item = &str> {
         let scales = Some(&self.scales).filter(|&scales| *scales != self.codes);
