@@ -22,17 +22,22 @@ use super::inputs::Inputs;
 use super::model::Model;
 use super::others::Described;
 use super::parts::{Content, Parts, Piece, format_of_scales, present};
-use super::stated::packed;
+use super::stated::{Said, packed};
 use super::weight::{Order, WeightSpec, module};
 
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     let stated = model.quantization_config().and_then(|config| config["format"].as_str());
     let stated =
         [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| stated == Some(packed(*format)));
+    let said = Said::of(model);
     model
         .names()
         .filter_map(|codes| {
             let name = codes.strip_suffix("_packed")?;
+            // These scales would be read as numbers that they are not.
+            if said.has_e5m3(module(name)) {
+                return None;
+            }
             // 4-bit integers use the same names with other types.
             let bytes = model.raw(codes).is_ok_and(|raw| raw.dtype == Dtype::U8);
             if !bytes {

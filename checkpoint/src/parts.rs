@@ -116,11 +116,11 @@ impl Layout {
     pub const fn convention(self) -> Convention {
         match self {
             Self::CompressedTensors | Self::AutoRound => Convention::Divisor,
+            Self::Mlx => Convention::Largest,
             Self::ModelOpt
             | Self::TorchAo
             | Self::GptOss
             | Self::Gguf
-            | Self::Mlx
             | Self::DeepSeek
             | Self::Quark => Convention::Multiplier,
         }

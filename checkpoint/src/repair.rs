@@ -46,7 +46,7 @@ pub(super) fn is_spoilt(model: &Model, layout: Layout, part: &Parts) -> bool {
         None => None,
     };
     let is_zero = stored.is_some_and(|scale| match layout.convention() {
-        Convention::Multiplier => scale == 0.0,
+        Convention::Multiplier | Convention::Largest => scale == 0.0,
         Convention::Divisor => scale == f32::INFINITY,
     });
     let is_number = stored.is_none_or(|scale| scale > 0.0 && scale.is_finite());

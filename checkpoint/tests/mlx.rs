@@ -105,7 +105,7 @@ fn what_mlx_has_no_place_for_is_refused() {
 /// `tests/data/mlx`: tensors that MLX quantised, beside the values that it reads itself.
 #[test]
 fn values_are_those_of_mlx() {
-    for mode in ["nvfp4", "mxfp4"] {
+    for mode in ["nvfp4", "mxfp4", "nvfp4-experts"] {
         let folder = Folder::new("mlx-values_are_those_of_mlx");
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(format!("tests/data/mlx/{mode}.safetensors"));
