@@ -111,6 +111,21 @@ impl Layout {
         }
     }
 
+    /// Whether its readers take embeddings in blocks. The others look them up in floats.
+    #[must_use]
+    pub const fn quantizes_embeddings(self) -> bool {
+        match self {
+            Self::Gguf | Self::Mlx => true,
+            Self::ModelOpt
+            | Self::CompressedTensors
+            | Self::TorchAo
+            | Self::GptOss
+            | Self::DeepSeek
+            | Self::Quark
+            | Self::AutoRound => false,
+        }
+    }
+
     /// The convention of its tensor-level scales.
     #[must_use]
     pub const fn convention(self) -> Convention {

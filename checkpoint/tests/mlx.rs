@@ -78,6 +78,39 @@ fn mxfp4_goes_to_mlx_and_comes_back() {
     }
 }
 
+/// mlx-lm quantises embeddings, which readers of other layouts look up in floats.
+#[test]
+fn embeddings_of_mlx_become_floats() {
+    for format in [Format::Nvfp4, Format::Mxfp4] {
+        let folder = Folder::new("mlx-embeddings_of_mlx_become_floats");
+        let (source, out) = (folder.file("source"), folder.file("out"));
+        write_model(&source);
+        let recipe = recipe_by_name(format, "torchao").expect("known");
+        let model = Model::open(&source).expect("a model");
+        let options = ModelOptions::new(recipe, Layout::Mlx).default_excludes(false);
+        checkpoint::quantize_model(&model, &options, &out, None, &mut ()).expect("quantised");
+        let model = Model::open(&out).expect("a checkpoint");
+        let name = "model.embed_tokens.weight";
+        let part = Layout::Mlx.find(&model).into_iter().find(|part| part.name == name);
+        let part = part.expect("quantised");
+        let values = load(&model, Layout::Mlx, &part).expect("valid").dequantize().expect("small");
+        for layout in [Layout::CompressedTensors, Layout::TorchAo] {
+            let target = folder.file(layout.name());
+            let options = SaveOptions::new(layout);
+            let report = checkpoint::convert_model(&model, None, &options, &target, &mut ());
+            let report = report.expect("converted");
+            assert_eq!(report.weights, 2);
+            assert!(report.notes.iter().any(|note| note.contains(name)), "{:?}", report.notes);
+            let written = Model::open(&target).expect("a checkpoint");
+            assert!(layout.find(&written).iter().all(|part| part.name != name));
+            assert_eq!(written.raw(name).expect("there").dtype, Dtype::BF16);
+            let read = written.file(name).expect("there").floats(name).expect("floats").values;
+            assert_eq!(read, values, "{layout}");
+            assert!(verify(&written, None, &mut ()).expect("readable").verified);
+        }
+    }
+}
+
 /// A tensor-level scale has no place, and experts have other names.
 #[test]
 fn what_mlx_has_no_place_for_is_refused() {
