@@ -351,6 +351,9 @@ impl fmt::Display for ConvertReport {
             writeln!(f, "warning: {unshared}; --share-scales gives them one scale")?;
         }
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        for note in &saved.notes {
+            writeln!(f, "note: {note}")?;
+        }
         saved.replaced.fmt(f)
     }
 }

@@ -283,6 +283,9 @@ impl fmt::Display for DequantizeReport {
             writeln!(f, "{count} layers in FP8, e2m1 or packed integers dequantised to {dtype}")?;
         }
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        for note in &saved.notes {
+            writeln!(f, "note: {note}")?;
+        }
         saved.replaced.fmt(f)
     }
 }

@@ -406,6 +406,9 @@ impl fmt::Display for QuantizeReport {
             saved.bytes,
             self.bytes_before
         )?;
+        for note in &saved.notes {
+            writeln!(f, "note: {note}")?;
+        }
         saved.replaced.fmt(f)
     }
 }

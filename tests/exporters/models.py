@@ -107,6 +107,14 @@ def load(path: Path) -> transformers.PreTrainedModel:
     return transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto").eval()
 
 
+def published(config: dict) -> dict:
+    """The keys that published models have, and mlx-lm reads, where transformers writes others today."""
+    keys = {"rope_theta": config["rope_parameters"]["rope_theta"]}
+    if "num_local_experts" in config:
+        keys["num_experts"] = config["num_local_experts"]
+    return keys
+
+
 def tokenizer(size: Size) -> transformers.PreTrainedTokenizerFast:
     """A tokenizer of words, for exporters that ask for one."""
     words = {f"<{word}>": word for word in range(size.vocabulary)}
