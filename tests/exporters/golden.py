@@ -31,6 +31,12 @@ LEFT_OUT = [
     "llmcompressor-nvfp4-f32-llama",
     "modelopt-nvfp4-experts-only-qwen3-moe",
     "torchao-nvfp4-weight-only-qwen3-moe",
+    "quark-nvfp4-weight-only-llama",
+    "quark-mxfp4-llama",
+    "auto-round-nvfp4-llama-tied",
+    "llmcompressor-by-auto-round-nvfp4-llama",
+    "llmcompressor-by-auto-round-mxfp4-llama",
+    "mlx-nvfp4-llama-tied",
 ]
 COPIED = ["model*.safetensors", "model.safetensors.index.json", "config.json", "hf_quant_config.json"]
 # Their weights are those of the original only together with other layers.

@@ -115,8 +115,7 @@ impl Llama3 {
     fn factors(self, theta: f64, dim: usize) -> Vec<f32> {
         let Self { factor, low, high, original } = self;
         let of = |pair: usize| {
-            let wave = TAU * theta.powf((2 * pair) as f64 / dim as f64);
-            let waves = original / wave;
+            let waves = original / wave(theta, dim, pair);
             if waves > high {
                 return 1.0;
             }
@@ -128,6 +127,25 @@ impl Llama3 {
         };
         (0..dim / 2).map(of).collect()
     }
+
+    /// The number of positions with which these are the factors, from one that lies on the line.
+    fn original(self, theta: f64, dim: usize, factors: &[f32]) -> Option<u64> {
+        let Self { factor, low, high, .. } = self;
+        let between = |x: f64| x > 1.001 && x < factor * 0.999;
+        let (pair, on_line) =
+            factors.iter().map(|&x| f64::from(x)).enumerate().find(|(_, x)| between(*x))?;
+        let smooth = (1.0 / on_line - 1.0 / factor) / (1.0 - 1.0 / factor);
+        let original = ((smooth * (high - low) + low) * wave(theta, dim, pair)).round();
+        let own = Self { original, ..self }.factors(theta, dim);
+        let close = |(x, y): (&f32, &f32)| (x / y - 1.0).abs() < 1e-4;
+        let same = own.len() == factors.len() && own.iter().zip(factors).all(close);
+        same.then_some(original as u64)
+    }
+}
+
+/// Positions of a wave of the frequency of a pair.
+fn wave(theta: f64, dim: usize, pair: usize) -> f64 {
+    TAU * theta.powf((2 * pair) as f64 / dim as f64)
 }
 
 /// The scaling in the terms of `config.json`, from ggml's keys (`get`, after the architecture) and factors of the
@@ -140,17 +158,13 @@ pub(crate) fn to_config<'a>(
 ) -> (Option<Json>, bool) {
     if let (Some(factors), Some((theta, dim))) = (factors, frequencies(config)) {
         let factor = factors.iter().copied().fold(1f32, f32::max);
-        for original in [8192.0, 16384.0, 32768.0] {
-            let llama3 = Llama3 { factor: factor.into(), low: 1.0, high: 4.0, original };
-            let own = llama3.factors(theta, dim);
-            let close = |(x, y): (&f32, &f32)| (x / y - 1.0).abs() < 1e-4;
-            if own.len() == factors.len() && own.iter().zip(factors).all(close) {
-                let stated = json!({
-                    "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0, "original_max_position_embeddings": original as u64,
-                });
-                return (Some(stated), true);
-            }
+        let llama3 = Llama3 { factor: factor.into(), low: 1.0, high: 4.0, original: 0.0 };
+        if let Some(original) = llama3.original(theta, dim, factors) {
+            let stated = json!({
+                "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": original,
+            });
+            return (Some(stated), true);
         }
     }
     let Some(kind @ ("linear" | "yarn")) = get("rope.scaling.type").and_then(Value::as_str) else {

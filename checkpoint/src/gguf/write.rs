@@ -230,7 +230,7 @@ fn metadata(
             metadata.insert("general.name".into(), text(&name.to_string_lossy()));
         }
         for (own, key, kind) in SIZES {
-            let value = config.and_then(|config| names::size(config, names.size_key(key)));
+            let value = config.and_then(|config| names.size(config, key));
             if let Some(value) = value.and_then(|value| names::to_ggml(&value, kind)) {
                 metadata.insert(format!("{}.{own}", names.ggml), value);
             }
