@@ -62,7 +62,7 @@ def compared(task: dict) -> tuple[str | None, str]:
     report = json.loads(path.read_text())
     if report["error"]:
         return f"the loader ends with {report['error'][:300]}", ""
-    unexpected = [name for name in report["unexpected"] if not fnmatchcase(name, task["allowed"])]
+    unexpected = [name for name in report["unexpected"] if not any(fnmatchcase(name, x) for x in task["allowed"])]
     for what, names in [("missing", report["missing"]), ("unexpected", unexpected), ("wrong", report["other"])]:
         if names:
             return f"{len(names)} {what} keys: {', '.join(names[:3])}", ""

@@ -26,6 +26,8 @@ pub(crate) struct Names {
     pub expert_count: &'static str,
     /// That for the inner size of one.
     pub expert_inner: &'static str,
+    /// Modules whose tensor-level scale llama.cpp (ggml 0.26) does not apply, ggml's names.
+    pub unscaled: &'static [&'static str],
     /// `tokenizer.ggml.pre`, where tokenizers of the family agree.
     pub pre: Option<&'static str>,
 }
@@ -66,6 +68,7 @@ const LLAMA: Names = Names {
     one_more: false,
     expert_count: "num_local_experts",
     expert_inner: EXPERT_INNER,
+    unscaled: &[],
     pre: Some("llama-bpe"),
 };
 
@@ -93,6 +96,7 @@ const QWEN3: Names = Names {
     one_more: false,
     expert_count: "num_experts",
     expert_inner: EXPERT_INNER,
+    unscaled: &[],
     pre: Some("qwen2"),
 };
 
@@ -119,6 +123,7 @@ const GPT_OSS: Names = Names {
     one_more: false,
     expert_count: "num_local_experts",
     expert_inner: "intermediate_size",
+    unscaled: &["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"],
     pre: Some("gpt-4o"),
 };
 
@@ -132,6 +137,7 @@ const GEMMA: Names = Names {
     one_more: true,
     expert_count: "num_experts",
     expert_inner: EXPERT_INNER,
+    unscaled: &["ffn_gate", "ffn_up", "ffn_down"],
     pre: None,
 };
 

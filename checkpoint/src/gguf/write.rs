@@ -84,6 +84,15 @@ pub(crate) fn files(
             return Err(refuse(&spec.name, reason));
         };
         let piece = contents.get(spec.name.as_str()).copied();
+        let is_scale = piece.is_some_and(|piece| piece.content == Content::Global);
+        let ignored = names.unscaled.iter().any(|own| name.split('.').any(|part| part == *own));
+        if is_scale && ignored && stated.is_none() {
+            let reason = format!(
+                "llama.cpp does not apply tensor-level scales to `{name}` of architecture {}; MXFP4 has none",
+                names.ggml
+            );
+            return Err(refuse(&spec.name, reason));
+        }
         let (kind, change) = stored(names, config, spec, piece, module)
             .map_err(|reason| refuse(&spec.name, reason))?;
         let shape = match piece.map(|piece| piece.content) {
