@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::carry::carry;
 use super::decode;
-use super::dequantize::encoded;
+use super::encode::encoded;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;

@@ -14,7 +14,7 @@ use super::contents::Extras;
 use super::decide::{Decision, Decisions, Source, architecture, check, sources};
 use super::decode::Encoded;
 use super::deepseek;
-use super::dequantize::encoded as encode;
+use super::encode::encoded as encode;
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::inputs::Inputs;

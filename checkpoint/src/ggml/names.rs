@@ -24,7 +24,7 @@ pub(crate) struct Names {
     pub one_more: bool,
     /// The key of `config.json` for the number of experts.
     pub expert_count: &'static str,
-    /// That for the inner size of one.
+    /// The key for the inner size of one.
     pub expert_inner: &'static str,
     /// Modules whose tensor-level scale llama.cpp (ggml 0.26) does not apply, ggml's names.
     pub unscaled: &'static [&'static str],
