@@ -193,7 +193,8 @@ fn formats_that_are_not_read_have_names() {
             continue;
         }
         let error = verify(&alone, None, &mut ()).expect_err("nothing to verify").to_string();
-        assert!(error.contains(&format!("`{M}.weight` is in {name}")), "{name}: {error}");
+        let weight = &contents.others[0].weight;
+        assert!(error.contains(&format!("`{weight}` is in {name}")), "{name}: {error}");
     }
 }
 
