@@ -146,7 +146,9 @@ impl QuantizedInputs {
             group.iter().for_each(|&at| own[at] = largest);
         }
         let scale = |amax: f32| match layout.convention() {
-            Convention::Multiplier => GlobalScale::Multiplier(amax / largest_code),
+            Convention::Multiplier | Convention::Largest => {
+                GlobalScale::Multiplier(amax / largest_code)
+            }
             Convention::Divisor => GlobalScale::Divisor(largest_code / amax),
         };
         let of = weights.iter().zip(own).map(|(weight, amax)| (weight.clone(), scale(amax)));

@@ -265,7 +265,7 @@ impl Carrier<'_> {
                         && self.has_no_input(other)
                         && self.blocks_of_128(&other.weight)?.is_some()
                 }
-                other => other.is_described(),
+                other => other.described().is_some(),
             };
             if fits && read {
                 continue;

@@ -20,19 +20,24 @@ use serde_json::{Value, json};
 use super::contents::{Alike, Contents, Description};
 use super::inputs::Inputs;
 use super::model::Model;
-use super::others::OtherFormat;
+use super::others::Described;
 use super::parts::{Content, Parts, Piece, format_of_scales, present};
-use super::stated::packed;
+use super::stated::{Said, packed};
 use super::weight::{Order, WeightSpec, module};
 
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     let stated = model.quantization_config().and_then(|config| config["format"].as_str());
     let stated =
         [Format::Nvfp4, Format::Mxfp4].into_iter().find(|format| stated == Some(packed(*format)));
+    let said = Said::of(model);
     model
         .names()
         .filter_map(|codes| {
             let name = codes.strip_suffix("_packed")?;
+            // These scales would be read as numbers that they are not.
+            if said.has_e5m3(module(name)) {
+                return None;
+            }
             // 4-bit integers use the same names with other types.
             let bytes = model.raw(codes).is_ok_and(|raw| raw.dtype == Dtype::U8);
             if !bytes {
@@ -170,7 +175,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
 
 /// Layers in one other format.
 struct Others<'a> {
-    format: OtherFormat,
+    format: Described,
     /// Whether their inputs are quantised at run time.
     dynamic: bool,
     modules: Vec<&'a str>,
@@ -178,10 +183,12 @@ struct Others<'a> {
 
 /// The layers in other formats, by format.
 fn others(contents: &Contents) -> Vec<Others<'_>> {
-    let mut groups: BTreeMap<(OtherFormat, bool), Vec<&str>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Described, bool), Vec<&str>> = BTreeMap::new();
     for other in &contents.extras.others {
+        // Layers that no configuration describes are refused before.
+        let Some(format) = other.format.described() else { continue };
         let dynamic = contents.extras.dynamic.contains(&other.module);
-        groups.entry((other.format, dynamic)).or_default().push(&other.module);
+        groups.entry((format, dynamic)).or_default().push(&other.module);
     }
     let group = |((format, dynamic), modules)| Others { format, dynamic, modules };
     groups.into_iter().map(group).collect()
@@ -189,7 +196,7 @@ fn others(contents: &Contents) -> Vec<Others<'_>> {
 
 /// The group of layers in another format; `eight` describes FP8 with one scale. These are compressed-tensors'
 /// schemes FP8, MXFP8 and FP8_BLOCK.
-fn described(format: OtherFormat, dynamic: bool, eight: &Value) -> Value {
+fn described(format: Described, dynamic: bool, eight: &Value) -> Value {
     let tensor = |strategy: &str, dynamic: bool| {
         json!({
             "num_bits": 8,
@@ -201,7 +208,7 @@ fn described(format: OtherFormat, dynamic: bool, eight: &Value) -> Value {
     };
     let mut group = json!({"output_activations": null, "format": "float-quantized"});
     match format {
-        OtherFormat::Mxfp8 => {
+        Described::Mxfp8 => {
             let scaled = |dynamic: bool| {
                 let mut tensor = tensor("group", dynamic);
                 tensor["group_size"] = 32.into();
@@ -213,16 +220,14 @@ fn described(format: OtherFormat, dynamic: bool, eight: &Value) -> Value {
             group["weights"] = scaled(false);
             group["input_activations"] = if dynamic { scaled(true) } else { Value::Null };
         }
-        OtherFormat::Fp8Blocks => {
+        Described::Fp8Blocks => {
             let mut inputs = tensor("group", true);
             inputs["group_size"] = 128.into();
             group["weights"] = tensor("block", false);
             group["weights"]["block_structure"] = json!([128, 128]);
             group["input_activations"] = if dynamic { inputs } else { Value::Null };
         }
-        // FP8 with one scale; no format that is not described is carried over.
-        _ => {
-            debug_assert!(format.is_described());
+        Described::Fp8 => {
             group["weights"] = eight.clone();
             group["input_activations"] = eight.clone();
         }

@@ -5,25 +5,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use fp4_formats::FloatType;
 use fp4_formats::quantize::Format;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::carry::carry;
 use super::decode;
+use super::encode::encoded;
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;
 use super::load::{implausible, outline};
 use super::model::Model;
-use super::options::SaveOptions;
+use super::options::{SaveOptions, is_embedding};
 use super::others;
 use super::parts::{Layout, Parts};
 use super::plan::Item;
 use super::repair::Repairs;
 use super::save::{Observer, Save, Saved};
 use super::shared::{self, Room, Shared, Unshared};
-use super::weight::{GlobalScale, Order, Weight};
+use super::weight::{GlobalScale, Order, Weight, WeightSpec};
+use super::write::TensorSpec;
 use crate::error::Result;
 
 /// The report of a conversion, as `--json` prints it.
@@ -129,7 +132,19 @@ pub fn convert_model(
     }
     let (repairs, mut notes) = Repairs::of(model, from, &parts, options)?;
     let carried = carry(model, [from, to], &parts, &specs)?;
-    let mut items: Vec<Item> = specs.into_iter().map(Item::Weight).collect();
+    let kept = from == to || to.quantizes_embeddings();
+    let item = |spec: WeightSpec| match !kept && is_embedding(&spec.name) {
+        true => Item::Tensor(in_floats(spec)),
+        false => Item::Weight(spec),
+    };
+    let mut items: Vec<Item> = specs.into_iter().map(item).collect();
+    notes.extend(items.iter().filter_map(|item| match item {
+        Item::Tensor(TensorSpec { name, dtype, .. }) => Some(format!(
+            "{name} is {dtype} in the output, with the same values: readers of layout {to} look embeddings up in floats"
+        )),
+        Item::Weight(_) => None,
+    }));
+    let weights = items.iter().filter(|item| matches!(item, Item::Weight(_))).count();
     items.extend(carried.tensors.iter().map(|copied| Item::Tensor(copied.spec.clone())));
 
     let size = |name: &str| model.raw(name).map_or(0, |raw| raw.data.len() as u64);
@@ -154,6 +169,17 @@ pub fn convert_model(
                 }
                 format = spec.format;
                 save.weight(&groups.apply(at, weight)?)?;
+                observer.done(parts[at].tensors().map(size).sum());
+                parts[at].tensors().for_each(|name| model.release(name));
+            }
+            Item::Tensor(spec) if at < parts.len() => {
+                let weight = repairs.load(model, from, at, &parts[at])?;
+                implausible(model, from, &parts[at], &weight)?;
+                let element = match spec.dtype {
+                    Dtype::BF16 => FloatType::Bf16,
+                    _ => FloatType::F32,
+                };
+                save.tensor(&spec.name, &encoded(&spec.name, &weight.dequantize()?, element)?)?;
                 observer.done(parts[at].tensors().map(size).sum());
                 parts[at].tensors().for_each(|name| model.release(name));
             }
@@ -187,7 +213,7 @@ pub fn convert_model(
         from,
         to,
         format: format.name(),
-        weights: parts.len(),
+        weights,
         reformatted,
         inverted,
         notes: {
@@ -198,6 +224,13 @@ pub fn convert_model(
         unshared: groups.unshared,
         saved: save.finish(model)?,
     })
+}
+
+/// A weight as floats that hold its values exactly: bf16 has the bits of a code times a block scale, f32 those of the
+/// product with a tensor-level scale as readers compute it.
+fn in_floats(spec: WeightSpec) -> TensorSpec {
+    let dtype = if spec.global { Dtype::F32 } else { Dtype::BF16 };
+    TensorSpec { name: spec.name, dtype, shape: spec.shape }
 }
 
 /// Weights that readers of the output join and whose tensor-level scales differ.
@@ -318,6 +351,9 @@ impl fmt::Display for ConvertReport {
             writeln!(f, "warning: {unshared}; --share-scales gives them one scale")?;
         }
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        for note in &saved.notes {
+            writeln!(f, "note: {note}")?;
+        }
         saved.replaced.fmt(f)
     }
 }

@@ -17,7 +17,7 @@ use super::contents::{Contents, Description};
 use super::decode::Encoded;
 use super::model::Model;
 use super::parts::{Content, Parts, Piece};
-use super::weight::{Order, WeightSpec, module};
+use super::weight::{WeightSpec, module};
 use crate::error::Result;
 
 /// `quant_method` of the configuration.
@@ -32,19 +32,7 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
             && is(name, Dtype::I8)
             && model.kind(name).is_none()
             && is(&scales, Dtype::F8_E8M0);
-        fits.then(|| Parts {
-            name: name.into(),
-            format: Format::Mxfp4,
-            codes: name.into(),
-            scales,
-            global: None,
-            input: None,
-            codes_in_blocks: false,
-            swizzled: Some(false),
-            original: None,
-            order: Order::OutputFirst,
-            transposed: false,
-        })
+        fits.then(|| Parts::matrix(name.into(), Format::Mxfp4, name.into(), scales))
     };
     model.names().filter_map(part).collect()
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::Path;
 
 use fp4_formats::FloatType;
-use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
@@ -13,6 +12,7 @@ use super::carry::beside;
 use super::contents::Extras;
 use super::convert::model_type;
 use super::decode::{self, Encoded};
+use super::encode::encoded;
 use super::error::CheckpointError;
 use super::load::{implausible, load, outline};
 use super::model::Model;
@@ -26,10 +26,6 @@ use super::side;
 use super::weight::Order;
 use super::write::TensorSpec;
 use crate::error::Result;
-use nvfp4::floats;
-
-/// Elements that a thread converts at a time.
-const TOGETHER: usize = 1 << 16;
 
 /// Options of dequantising a checkpoint.
 #[derive(Clone, Debug)]
@@ -250,19 +246,6 @@ fn refuse_others(model: &Model, parts: &[Parts], read: &BTreeSet<&str>) -> Resul
     Ok(())
 }
 
-/// The little-endian elements of values, which the type must hold.
-pub(super) fn encoded(name: &str, values: &[f32], element: FloatType) -> Result<Vec<u8>> {
-    let largest = values.par_iter().map(|value| value.abs()).reduce(|| 0.0, f32::max);
-    let limit = floats::max(element);
-    if f64::from(largest) > limit {
-        let field = format!("largest magnitude of `{name}`");
-        let required = format!("at most {limit} for {}", element.name());
-        return Err(CheckpointError::shape(field, required, largest));
-    }
-    let encode = |values: &[f32]| floats::encode(element, values.iter().copied().map(f64::from));
-    Ok(values.par_chunks(TOGETHER).map(encode).collect::<Vec<_>>().concat())
-}
-
 impl fmt::Display for DequantizeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layout, dtype, weights, saved, .. } = self;
@@ -283,6 +266,9 @@ impl fmt::Display for DequantizeReport {
             writeln!(f, "{count} layers in FP8, e2m1 or packed integers dequantised to {dtype}")?;
         }
         writeln!(f, "{}: {} bytes of tensors", saved.path.display(), saved.bytes)?;
+        for note in &saved.notes {
+            writeln!(f, "note: {note}")?;
+        }
         saved.replaced.fmt(f)
     }
 }

@@ -114,6 +114,7 @@ pub(super) fn check(
             OtherFormat::Packed
             | OtherFormat::FloatScales
             | OtherFormat::E5m3
+            | OtherFormat::FpQuant
             | OtherFormat::E2m1
             | OtherFormat::GptOss
             | OtherFormat::MlxIntegers

@@ -16,7 +16,7 @@
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
 //! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
-//! | `dequantize`, `matrix` | [`dequantize_model`]; [`matrix`], one weight as that of a product |
+//! | `dequantize`, `encode`, `matrix` | [`dequantize_model`]; floats of a type; [`matrix`], one weight as that of a product |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect` | [`inspect`]: what there is |
@@ -86,6 +86,7 @@ mod decide;
 mod decode;
 mod deepseek;
 mod dequantize;
+mod encode;
 mod error;
 mod exact;
 mod experts;

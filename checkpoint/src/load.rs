@@ -270,6 +270,7 @@ pub(super) fn implausible(
         required: match layout.convention() {
             Convention::Multiplier => "a multiplier; this looks like a divisor",
             Convention::Divisor => "a divisor; this looks like a multiplier",
+            Convention::Largest => "the largest magnitude; this looks like a divisor",
         },
     })
 }

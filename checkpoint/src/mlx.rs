@@ -1,9 +1,10 @@
-//! MLX's quantised layers (0.32, mlx-lm): `nvfp4` and `mxfp4`, without a tensor-level scale.
+//! MLX's quantised layers (0.32, mlx-lm 0.32): `nvfp4` and `mxfp4`.
 //!
 //! | tensor | type | shape |
 //! | --- | --- | --- |
 //! | `m.weight` | U32, eight codes each, the first in the lowest bits | `[.., N, K/8]` |
 //! | `m.scales` | U8: nvfp4 e4m3, mxfp4 ue8m0 | `[.., N, K/16]`, `[.., N, K/32]` |
+//! | `m.global_scale` | F32 | `[E]`: the largest magnitude of each expert; stacked experts in nvfp4 only, and not written |
 //!
 //! `quantization` in `config.json` has the mode, for all layers or for each. A layer is quantised if it has
 //! `scales`; one in MLX's affine format has `biases`, too, and `mxfp8` has eight words for each scale. Neither is read.
@@ -15,8 +16,8 @@ use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
 use super::model::Model;
-use super::parts::{Content, Parts, Piece};
-use super::weight::{Order, WeightSpec, module};
+use super::parts::{Content, Parts, Piece, present};
+use super::weight::{WeightSpec, module};
 
 /// Codes in a word.
 const CODES: usize = 8;
@@ -67,19 +68,10 @@ pub(super) fn find(model: &Model) -> Vec<Parts> {
             return None;
         }
         let [words, bytes] = [words, bytes].map(|raw| raw.map(|raw| raw.shape).unwrap_or_default());
-        Some(Parts {
-            format: format_of(mode(model, of), &words, &bytes)?,
-            codes: name.clone(),
-            name,
-            scales,
-            global: None,
-            input: None,
-            codes_in_blocks: false,
-            swizzled: Some(false),
-            original: None,
-            order: Order::OutputFirst,
-            transposed: false,
-        })
+        let format = format_of(mode(model, of), &words, &bytes)?;
+        let global = present(model, format!("{of}.global_scale"));
+        let global = global.filter(|_| format == Format::Nvfp4);
+        Some(Parts { global, ..Parts::matrix(name.clone(), format, name, scales) })
     };
     model.names().filter_map(part).collect()
 }

@@ -6,7 +6,6 @@ use nvfp4::quantize::TensorScale;
 
 use super::calibration::QuantizedInputs;
 use super::parts::Layout;
-#[cfg(doc)]
 use super::pattern;
 
 /// Size of a shard, the same as in Hugging Face's tools.
@@ -50,6 +49,13 @@ pub const DEFAULT_EXCLUDES: [(&str, &str); 33] = [
     ("*vision_adapter*", "the projector of other inputs"),
     ("*relative_attention_bias*", "a bias of positions"),
 ];
+
+/// Whether a tensor is an embedding, by its name.
+pub(super) fn is_embedding(name: &str) -> bool {
+    let mut excludes = DEFAULT_EXCLUDES.iter();
+    excludes
+        .any(|(pattern, why)| why.starts_with("an embedding") && pattern::matches(pattern, name))
+}
 
 /// Options of quantising a model.
 #[derive(Clone, Debug)]

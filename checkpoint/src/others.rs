@@ -35,6 +35,8 @@ pub enum OtherFormat {
     FloatScales,
     /// 4-bit codes with scales in e5m3: Quark's and AutoRound's.
     E5m3,
+    /// FP-Quant's 4-bit codes of weights that were multiplied by a matrix, which the inputs are, too.
+    FpQuant,
     /// Two e2m1 codes in an I8, with E8M0 scales: DeepSeek V4's experts.
     E2m1,
     /// gpt-oss's blocks beside weights of another layout.
@@ -59,6 +61,7 @@ impl OtherFormat {
             Self::Packed => "packed integers",
             Self::FloatScales => "packed 4-bit codes with float scales of blocks",
             Self::E5m3 => "4-bit codes with e5m3 scales",
+            Self::FpQuant => "FP-Quant's codes of rotated weights",
             Self::E2m1 => "e2m1 in I8 with E8M0 scales (DeepSeek V4)",
             Self::GptOss => "MXFP4 in gpt-oss's blocks",
             Self::MlxIntegers => "MLX's integers with scales and biases",
@@ -67,21 +70,35 @@ impl OtherFormat {
     }
 }
 
+/// A format of other layers that a configuration written here describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Described {
+    /// FP8 with one scale for the weight and one for the input.
+    Fp8,
+    /// FP8 with a scale for each 128 x 128 elements.
+    Fp8Blocks,
+    /// MXFP8.
+    Mxfp8,
+}
+
 impl OtherFormat {
-    /// Whether a configuration that is written here can describe layers in it.
-    pub(super) const fn is_described(self) -> bool {
+    /// The description of layers in it; `None` if no configuration that is written here has one.
+    pub(super) const fn described(self) -> Option<Described> {
         match self {
-            Self::Fp8 | Self::Fp8Blocks | Self::Mxfp8 => true,
+            Self::Fp8 => Some(Described::Fp8),
+            Self::Fp8Blocks => Some(Described::Fp8Blocks),
+            Self::Mxfp8 => Some(Described::Mxfp8),
             Self::Fp8Weight
             | Self::Fp8Rows
             | Self::Int8
             | Self::Packed
             | Self::FloatScales
             | Self::E5m3
+            | Self::FpQuant
             | Self::E2m1
             | Self::GptOss
             | Self::MlxIntegers
-            | Self::MlxOther => false,
+            | Self::MlxOther => None,
         }
     }
 }
@@ -156,6 +173,9 @@ pub(super) fn find(model: &Model, parts: &[Parts]) -> Vec<OtherLayer> {
                 }
             }
             Dtype::U8 if said.has_e5m3(of) => OtherFormat::E5m3,
+            Dtype::U8 if model.contains(&format!("{of}.forward_hadamard_matrix")) => {
+                OtherFormat::FpQuant
+            }
             Dtype::U8 => match kind_of_scales {
                 Some(Dtype::F32 | Dtype::F16 | Dtype::BF16) if scales > raw.shape[0] => {
                     OtherFormat::FloatScales

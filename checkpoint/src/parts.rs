@@ -111,16 +111,31 @@ impl Layout {
         }
     }
 
+    /// Whether its readers take embeddings in blocks. The others look them up in floats.
+    #[must_use]
+    pub const fn quantizes_embeddings(self) -> bool {
+        match self {
+            Self::Gguf | Self::Mlx => true,
+            Self::ModelOpt
+            | Self::CompressedTensors
+            | Self::TorchAo
+            | Self::GptOss
+            | Self::DeepSeek
+            | Self::Quark
+            | Self::AutoRound => false,
+        }
+    }
+
     /// The convention of its tensor-level scales.
     #[must_use]
     pub const fn convention(self) -> Convention {
         match self {
             Self::CompressedTensors | Self::AutoRound => Convention::Divisor,
+            Self::Mlx => Convention::Largest,
             Self::ModelOpt
             | Self::TorchAo
             | Self::GptOss
             | Self::Gguf
-            | Self::Mlx
             | Self::DeepSeek
             | Self::Quark => Convention::Multiplier,
         }
@@ -172,6 +187,28 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// A matrix `[N, K]` whose codes and scales are linear and that has no other tensors.
+    pub(super) const fn matrix(
+        name: String,
+        format: Format,
+        codes: String,
+        scales: String,
+    ) -> Self {
+        Self {
+            name,
+            format,
+            codes,
+            scales,
+            global: None,
+            input: None,
+            codes_in_blocks: false,
+            swizzled: Some(false),
+            original: None,
+            order: Order::OutputFirst,
+            transposed: false,
+        }
+    }
+
     /// Names of the tensors that hold it, missing ones included.
     pub fn tensors(&self) -> impl Iterator<Item = &str> {
         let scales = Some(&self.scales).filter(|&scales| *scales != self.codes);

@@ -14,7 +14,7 @@ use super::contents::Extras;
 use super::decide::{Decision, Decisions, Source, architecture, check, sources};
 use super::decode::Encoded;
 use super::deepseek;
-use super::dequantize::encoded as encode;
+use super::encode::encoded as encode;
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::inputs::Inputs;
@@ -406,6 +406,9 @@ impl fmt::Display for QuantizeReport {
             saved.bytes,
             self.bytes_before
         )?;
+        for note in &saved.notes {
+            writeln!(f, "note: {note}")?;
+        }
         saved.replaced.fmt(f)
     }
 }

@@ -46,16 +46,16 @@ pub(super) fn is_spoilt(model: &Model, layout: Layout, part: &Parts) -> bool {
         None => None,
     };
     let is_zero = stored.is_some_and(|scale| match layout.convention() {
-        Convention::Multiplier => scale == 0.0,
+        Convention::Multiplier | Convention::Largest => scale == 0.0,
         Convention::Divisor => scale == f32::INFINITY,
     });
     let is_number = stored.is_none_or(|scale| scale > 0.0 && scale.is_finite());
     let Ok(scales) = model.raw(&part.scales) else { return false };
     let valid = |byte: &u8| Nvfp4::scale_is_valid(*byte);
-    // Padding of tiles is not looked at: it is zeros.
-    let none_is_positive = !scales.data.iter().any(|byte| valid(byte) && *byte != 0);
-    let damaged = !is_number || !scales.data.iter().all(valid);
-    !found.spec.expert_scales && damaged && (is_zero || none_is_positive)
+    // Padding of tiles is zeros. A sound weight has a positive scale among its first, and the others are not read.
+    let none_is_positive = || !scales.data.iter().any(|byte| valid(byte) && *byte != 0);
+    let is_damaged = || !is_number || !scales.data.iter().all(valid);
+    !found.spec.expert_scales && (is_zero || none_is_positive()) && is_damaged()
 }
 
 impl Repairs {
@@ -99,9 +99,9 @@ impl Repairs {
     /// The errors of [`load`].
     pub fn load(&self, model: &Model, from: Layout, at: usize, part: &Parts) -> Result<Weight> {
         let input = self.inputs.get(&at).copied();
-        let part = &match input {
-            Some(_) => Parts { input: None, ..part.clone() },
-            None => part.clone(),
+        let part = match input {
+            Some(_) => &Parts { input: None, ..part.clone() },
+            None => part,
         };
         let mut weight = match self.zeros.get(&at) {
             Some(&scale) => zeros(model, from, part, scale)?,

@@ -62,6 +62,8 @@ pub struct Saved {
     pub shards: Vec<String>,
     /// Bytes of tensors.
     pub bytes: u64,
+    /// The facts that readers of the output should know, in words.
+    pub notes: Vec<String>,
     /// The fate of a checkpoint that was there before.
     pub replaced: Replaced,
 }
@@ -79,6 +81,8 @@ pub(super) struct Save {
     biases: BTreeMap<String, Bias>,
     /// Tensors that the output has no place for because every reader computes them.
     dropped: BTreeSet<String>,
+    /// The facts that readers of the output should know.
+    notes: Vec<String>,
     bytes: u64,
 }
 
@@ -105,6 +109,7 @@ impl Save {
             splits: plan.splits,
             biases: plan.biases,
             dropped: BTreeSet::new(),
+            notes: Vec::new(),
         };
         if save.options.layout == Layout::Gguf && !save.pieces.is_empty() {
             save.ggufs(plan.shards, source)?;
@@ -120,7 +125,8 @@ impl Save {
         let specs: Vec<TensorSpec> = shards.into_iter().flat_map(|shard| shard.specs).collect();
         let config = source.config();
         let bytes = self.options.shard_bytes;
-        let outputs = gguf::files(source, config, &specs, &self.pieces, bytes)?;
+        let files = gguf::files(source, config, &specs, &self.pieces, bytes)?;
+        let gguf::Files { outputs, computed, notes } = files;
         for (at, output) in outputs.into_iter().enumerate() {
             self.places.extend(output.places.keys().map(|name| (name.clone(), at)));
             let path = self.staging.path().join(&output.name);
@@ -133,6 +139,11 @@ impl Save {
                 self.dropped.insert(spec.name);
             }
         }
+        for (name, data) in computed {
+            self.bytes += data.len() as u64;
+            self.put(&name, &data)?;
+        }
+        self.notes = notes;
         Ok(())
     }
 
@@ -338,7 +349,7 @@ impl Save {
         }
         let path = self.staging.target().to_path_buf();
         let replaced = self.staging.commit()?;
-        Ok(Saved { path, shards: names, bytes: self.bytes, replaced })
+        Ok(Saved { path, shards: names, bytes: self.bytes, notes: self.notes, replaced })
     }
 }
 

@@ -12,9 +12,14 @@ use super::pattern::Patterns;
 use super::quark_config as quark;
 use super::weight::module;
 
+/// The format of codes with scales in e5m3 in AutoRound's configuration of compressed-tensors' kind.
+const E5M3: &str = "nvfp4-e5m3-pack-quantized";
+
 /// Statements of the configuration about layers, read once for all of them.
 pub(super) struct Said<'a> {
     groups: Vec<Group<'a>>,
+    /// The format of groups that state none.
+    format: Option<&'a str>,
     quark: Option<quark::Stated<'a>>,
     auto_round: Option<auto_round::Stated<'a>>,
 }
@@ -24,6 +29,7 @@ impl<'a> Said<'a> {
     pub fn of(model: &'a Model) -> Self {
         Self {
             groups: Group::all(model),
+            format: model.quantization_config().and_then(|config| config["format"].as_str()),
             quark: quark::Stated::of(model),
             auto_round: auto_round::Stated::of(model),
         }
@@ -39,6 +45,13 @@ impl<'a> Said<'a> {
     pub fn has_e5m3(&self, module: &str) -> bool {
         self.quark.as_ref().is_some_and(|stated| stated.has_e5m3(module))
             || self.auto_round.as_ref().is_some_and(|stated| stated.has_e5m3(module))
+            || self.groups.iter().any(|group| self.is_e5m3(group))
+                && Group::of(&self.groups, module).is_some_and(|group| self.is_e5m3(group))
+    }
+
+    /// Whether a group of compressed-tensors' configuration has scales in e5m3.
+    fn is_e5m3(&self, group: &Group<'_>) -> bool {
+        group.stated["format"].as_str().or(self.format) == Some(E5M3)
     }
 }
 

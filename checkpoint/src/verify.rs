@@ -474,6 +474,7 @@ impl Check<'_> {
         let (is, belongs) = match global {
             GlobalScale::Multiplier(_) => ("divisor", "multiplier"),
             GlobalScale::Divisor(_) => ("multiplier", "divisor"),
+            GlobalScale::Largest(_) => ("divisor", "largest magnitude"),
         };
         let name = part.global.as_deref().unwrap_or(&part.name);
         let message = format!(

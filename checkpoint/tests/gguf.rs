@@ -170,6 +170,15 @@ fn every_architecture_goes_to_ggml_and_comes_back() {
             let layout = Layout::CompressedTensors;
             let first = quantized(&source, &folder.file("first"), layout, format);
             let out = folder.file("gguf");
+            // llama.cpp applies no tensor-level scale to gpt-oss's experts and Gemma's feed-forward layers.
+            if format == Format::Nvfp4 && (kind == "gpt_oss" || kind.starts_with("gemma")) {
+                let options = SaveOptions::new(Layout::Gguf);
+                let error = checkpoint::convert_model(&first, None, &options, &out, &mut ());
+                let error = error.expect_err("refused").to_string();
+                assert!(error.contains("does not apply tensor-level scales"), "{kind}: {error}");
+                assert!(!out.exists());
+                continue;
+            }
             let there = converted(&first, &out, SaveOptions::new(Layout::Gguf));
             assert_eq!(Layout::detect(&there), Some(Layout::Gguf));
             assert_same(kind, &first, &there);
@@ -351,6 +360,64 @@ fn floats_come_back() {
     }
 }
 
+/// Llama 3's scaling is a tensor of factors there, YaRN keys of the metadata; a scaling without a form is refused.
+#[test]
+fn scaled_positions_are_carried() {
+    let folder = Folder::new("gguf-scaled_positions_are_carried");
+    let source = folder.file("source");
+    let with = |kind: &str, scaling: serde_json::Value| {
+        let _ = std::fs::remove_dir_all(&source);
+        write_model(&source, kind);
+        let path = source.join("config.json");
+        let mut config: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&path).expect("read")).expect("JSON");
+        config["rope_scaling"] = scaling;
+        std::fs::write(&path, config.to_string()).expect("written");
+    };
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    });
+    with("llama", llama3.clone());
+    let model = quantized(&source, &folder.file("llama3"), Layout::Gguf, Format::Nvfp4);
+    let bytes = gguf(model.path());
+    let file = Gguf::parse(&bytes).expect("a file");
+    let factors = file.tensors.iter().find(|tensor| tensor.name == "rope_freqs.weight");
+    assert_eq!(factors.expect("there").shape, [HEAD as u64 / 2]);
+    assert_eq!(file.metadata["tokenizer.ggml.model"], Value::String("no_vocab".into()));
+    assert!(!model.contains("rope_freqs.weight"));
+    let own = converted(&model, &folder.file("back"), SaveOptions::new(Layout::TorchAo));
+    assert_eq!(own.config().expect("there")["rope_scaling"], llama3);
+    assert!(own.names().all(|name| !name.contains("rope")));
+    // A copy has them again.
+    let copy = converted(&model, &folder.file("copy"), SaveOptions::new(Layout::Gguf));
+    let bytes = gguf(copy.path());
+    let copied = Gguf::parse(&bytes).expect("a file");
+    let copied = copied.tensors.iter().find(|tensor| tensor.name == "rope_freqs.weight");
+    assert!(copied.expect("there").data == factors.expect("there").data);
+
+    let yarn = json!({
+        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "original_max_position_embeddings": 4096,
+    });
+    with("gpt_oss", yarn.clone());
+    let model = quantized(&source, &folder.file("yarn"), Layout::Gguf, Format::Mxfp4);
+    let bytes = gguf(model.path());
+    let file = Gguf::parse(&bytes).expect("a file");
+    assert_eq!(file.metadata["gpt-oss.rope.scaling.type"], Value::String("yarn".into()));
+    assert_eq!(model.config().expect("there")["rope_scaling"], yarn);
+
+    with("llama", json!({"type": "dynamic", "factor": 2.0}));
+    let out = folder.file("refused");
+    let options =
+        ModelOptions::new(recipe_by_name(Format::Nvfp4, "modelopt").expect("known"), Layout::Gguf);
+    let source = Model::open(&source).expect("a model");
+    let error = checkpoint::quantize_model(&source, &options, &out, None, &mut ());
+    let error = error.expect_err("refused").to_string();
+    assert!(error.contains("scaling of rotary positions, dynamic"), "{error}");
+    assert!(!out.exists());
+}
+
 #[test]
 fn what_ggml_has_no_name_for_is_refused() {
     let folder = Folder::new("gguf-what_ggml_has_no_name_for_is_refused");
@@ -419,7 +486,7 @@ fn damaged_files_are_refused_by_name() {
         ("bytes at byte", put(at(key) - 8, &huge)),
         ("type of a value", put(value, &[13, 0, 0, 0])),
         ("type of a value", put(value, &[255, 255, 255, 255])),
-        ("needs", put(value, &[9, 0, 0, 0])),
+        ("type of a value", put(value, &[9, 0, 0, 0, 13, 0, 0, 0])),
         ("needs", put(value + 4, &huge)),
         ("number of dimensions", put(dimensions, &[5, 0, 0, 0])),
         ("number of dimensions", put(dimensions, &[255, 255, 255, 255])),

@@ -238,10 +238,12 @@ fn conversions_keep_everything_or_name_it() {
             });
             assert_eq!(errors.count(), 0, "{what}: {report}");
 
-            // Experts are taken apart or remain together, so only sums over all are the same.
+            // Experts are taken apart or remain together, so only sums over all are the same. Embeddings in 4 bits,
+            // as MLX has them, become floats.
             let all = |model: &Model| {
                 weights(model)
                     .iter()
+                    .filter(|(weight, _)| !weight.spec.name.contains("embed_tokens"))
                     .fold(Sums::default(), |sums, (_, values)| sums.and(Sums::of(values)))
             };
             let (before, after) = (all(&model), all(&written));

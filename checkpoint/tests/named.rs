@@ -122,7 +122,7 @@ fn formats_that_are_not_read_have_names() {
         tensor(Dtype::U32, shape, vec![0x11; 4 * shape.iter().product::<usize>()])
     };
     let integers = |shape: &[usize]| tensor(Dtype::I8, shape, vec![1; shape.iter().product()]);
-    let cases: [(&str, Vec<(String, NewTensor)>); 5] = [
+    let cases: [(&str, Vec<(String, NewTensor)>); 6] = [
         (
             "packed 4-bit codes with float scales of blocks",
             vec![
@@ -142,6 +142,14 @@ fn formats_that_are_not_read_have_names() {
         (
             "another format of MLX's",
             vec![(format!("{M}.weight"), words(&[4, 16])), (format!("{M}.scales"), bytes(&[4, 2]))],
+        ),
+        (
+            "FP-Quant's codes of rotated weights",
+            vec![
+                (format!("{M}.qweight"), bytes(&[4, 32])),
+                (format!("{M}.scales"), bytes(&[4, 2])),
+                (format!("{M}.forward_hadamard_matrix"), floats(&[32, 32])),
+            ],
         ),
         (
             "MXFP4 in gpt-oss's blocks",
@@ -185,7 +193,8 @@ fn formats_that_are_not_read_have_names() {
             continue;
         }
         let error = verify(&alone, None, &mut ()).expect_err("nothing to verify").to_string();
-        assert!(error.contains(&format!("`{M}.weight` is in {name}")), "{name}: {error}");
+        let weight = &contents.others[0].weight;
+        assert!(error.contains(&format!("`{weight}` is in {name}")), "{name}: {error}");
     }
 }
 

@@ -156,7 +156,16 @@ fn e5m3_is_named_and_not_read() {
     let auto_round = changed(&folder, "auto-round-nvfp4", |config| {
         config["data_type"] = "nvfp4_v2".into();
     });
-    for model in [quark, auto_round] {
+    // AutoRound's other export, in compressed-tensors' terms.
+    let compressed_tensors = changed(&folder, "auto-round-mxfp4", |config| {
+        *config = json!({
+            "quant_method": "compressed-tensors",
+            "format": "nvfp4-e5m3-pack-quantized",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
+            "ignore": ["lm_head"],
+        });
+    });
+    for model in [quark, auto_round, compressed_tensors] {
         assert_eq!(Layout::detect(&model), None);
         let out = folder.file("out");
         let options = DequantizeOptions::new();

@@ -51,6 +51,8 @@ impl<'a> Gguf<'a> {
         }
         let tensors = u64::from_le_bytes(reader.array("the number of tensors")?);
         let pairs = u64::from_le_bytes(reader.array("the number of metadata pairs")?);
+        reader.holds("the metadata", pairs, LEAST_PAIR)?;
+        reader.holds("the list of tensors", tensors, LEAST_TENSOR)?;
         let mut metadata = BTreeMap::new();
         for _ in 0..pairs {
             let at = reader.at;
@@ -115,6 +117,11 @@ impl<'a> Gguf<'a> {
     }
 }
 
+/// The fewest bytes of a pair of the metadata: an empty key, a type and a value of a byte.
+const LEAST_PAIR: u64 = 8 + 4 + 1;
+/// The fewest bytes of a tensor's description: an empty name, no dimension, a type and an offset.
+const LEAST_TENSOR: u64 = 8 + 4 + 4 + 8;
+
 type Outline = (String, Kind, Vec<u64>, u64);
 
 struct Reader<'a> {
@@ -131,6 +138,16 @@ impl<'a> Reader<'a> {
         actual: String,
     ) -> Error {
         Error::Field { field, at: at as u64, required, actual }
+    }
+
+    /// Refuses a number of items that the rest of the file cannot hold.
+    fn holds(&self, what: &'static str, count: u64, least: u64) -> Result<()> {
+        let (at, actual) = (self.at as u64, self.bytes.len() as u64);
+        let required = count.saturating_mul(least);
+        match required <= actual - at {
+            true => Ok(()),
+            false => Err(Error::Truncated { what, at, required, actual }),
+        }
     }
 
     fn take(&mut self, what: &'static str, count: u64) -> Result<&'a [u8]> {

@@ -89,7 +89,8 @@ def decode_modelopt(tensors: Tensors, found: Found) -> None:
         own = stem if fused else f"{stem}.weight"
         packed, scales = take(tensors, own, scale)
         second = tensors.pop(f"{scale}_2", torch.ones(()))
-        tensors.pop(scale.removesuffix("weight_scale") + "input_scale", None)
+        for part in ("input_scale", "input_scale_2"):
+            tensors.pop(scale.removesuffix("weight_scale") + part, None)
         if packed.dtype == torch.float8_e4m3fn:
             tensors[own] = packed.float() * scales.float()
             continue
@@ -153,6 +154,19 @@ def decode_gpt_oss(tensors: Tensors, found: Found) -> None:
         tensors[stem] = decoded if joint == "." else decoded.mT
 
 
+def decode_mlx(tensors: Tensors, found: Found) -> None:
+    for name in [name for name in tensors if name.endswith(".scales")]:
+        own = f"{name.removesuffix('.scales')}.weight"
+        if own not in tensors or tensors[own].dtype != torch.uint32:
+            continue
+        words, stored = take(tensors, own, name)
+        packed = words.view(torch.uint8)
+        # Blocks of 16 have scales in e4m3, those of 32 powers of two.
+        blocks_of_16 = packed.shape[-1] * 2 == stored.shape[-1] * 16
+        scales = stored.view(torch.float8_e4m3fn) if blocks_of_16 else stored
+        tensors[own] = note(found, own, scales, product(packed, scales, torch.ones(())))
+
+
 def join_experts(tensors: Tensors, kind: str) -> Tensors:
     """The experts of a model as transformers reads them."""
     joined, split = {}, {}
@@ -183,6 +197,7 @@ def decode_all(tensors: Tensors, metadata: dict[str, str]) -> Found:
     if any(name.endswith("_qdata") for name in tensors):
         decode_torchao(tensors, metadata, found)
     decode_gpt_oss(tensors, found)
+    decode_mlx(tensors, found)
     if any(name.endswith(("weight_packed", "global_scale")) for name in tensors):
         decode_compressed_tensors(tensors, found)
     decode_modelopt(tensors, found)
@@ -193,7 +208,8 @@ def decode(folder: Path) -> tuple[Tensors, dict]:
     """All tensors without quantisation, by the names that transformers reads, and the model's configuration."""
     tensors, metadata = read(folder)
     config = json.loads((folder / "config.json").read_text())
-    config.pop("quantization_config", None)
+    for key in ("quantization_config", "quantization"):
+        config.pop(key, None)
     decode_all(tensors, metadata)
     kv = re.compile(r".*\.[kv]_scale")
     kept = {name: tensor for name, tensor in tensors.items() if not kv.fullmatch(name)}

@@ -6,7 +6,6 @@ import dataclasses
 import sys
 from pathlib import Path
 
-import tokenizers
 import torch
 import transformers
 from compressed_tensors.quantization import QuantizationArgs
@@ -43,6 +42,7 @@ FORMS = [
     Form("nvfp4", {"NVFP4": LINEAR}),
     Form("nvfp4", {"NVFP4": LINEAR}, "mixtral"),
     Form("nvfp4", {"NVFP4": LINEAR}, "qwen3-moe"),
+    Form("nvfp4a16", {"NVFP4A16": LINEAR}, "llama-tied"),
     Form("nvfp4-f32", {"NVFP4": LINEAR}, dtype=torch.float32),
     Form("nvfp4a16-shards", {"NVFP4A16": LINEAR}, shards=True),
     Form("nvfp4a16", {"NVFP4A16": LINEAR}, "mixtral"),
@@ -77,13 +77,6 @@ def recipe(form: Form) -> list:
     raise ValueError(f"no transform is called {form.transform}")
 
 
-def processor(size: models.Size) -> transformers.PreTrainedTokenizerFast:
-    """A tokenizer, which calibration asks for and does not use."""
-    words = {f"<{word}>": word for word in range(size.vocabulary)}
-    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<0>"))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<0>")
-
-
 def export(form: Form, size: models.Size, folder: Path) -> Path:
     """Exports one form."""
     source = models.original(form.model, size, form.dtype, folder)
@@ -93,7 +86,7 @@ def export(form: Form, size: models.Size, folder: Path) -> Path:
         [{"input_ids": row, "attention_mask": torch.ones_like(row)} for batch in models.batches(size) for row in batch],
         batch_size=2,
     )
-    oneshot(model=model, processor=processor(size), dataset=data, recipe=recipe(form), pipeline="basic")
+    oneshot(model=model, processor=models.tokenizer(size), dataset=data, recipe=recipe(form), pipeline="basic")
     path = folder / f"llmcompressor-{form.name}-{form.model}"
     limit = {"max_shard_size": size.hidden * size.intermediate * 3} if form.shards else {}
     model.save_pretrained(path, save_compressed=True, **limit)

@@ -31,6 +31,12 @@ LEFT_OUT = [
     "llmcompressor-nvfp4-f32-llama",
     "modelopt-nvfp4-experts-only-qwen3-moe",
     "torchao-nvfp4-weight-only-qwen3-moe",
+    "quark-nvfp4-weight-only-llama",
+    "quark-mxfp4-llama",
+    "auto-round-nvfp4-llama-tied",
+    "llmcompressor-by-auto-round-nvfp4-llama",
+    "llmcompressor-by-auto-round-mxfp4-llama",
+    "mlx-nvfp4-llama-tied",
 ]
 COPIED = ["model*.safetensors", "model.safetensors.index.json", "config.json", "hf_quant_config.json"]
 # Their weights are those of the original only together with other layers.
@@ -44,6 +50,7 @@ INPUTS = [
     ("modelopt-w4a8*", "fp8"),
     ("modelopt-nvfp4-mlp-weight-only*", "float"),
     ("modelopt-*", "calibrated"),
+    ("llmcompressor-by-auto-round-mxfp4*", "dynamic"),
     ("llmcompressor-*a16*", "float"),
     ("llmcompressor-nvfp4-mxfp4-mixed*", "float"),
     ("llmcompressor-mxfp4*", "dynamic"),
@@ -53,10 +60,17 @@ INPUTS = [
     ("torchao-nvfp4-static*", "calibrated"),
     ("torchao-*", "dynamic"),
     ("gpt-oss-*", "float"),
+    ("quark-nvfp4-weight-only*", "float"),
+    ("quark-nvfp4*", "calibrated"),
+    ("quark-mxfp4*", "dynamic"),
+    ("auto-round-nvfp4*", "calibrated"),
+    ("auto-round-mxfp4*", "dynamic"),
+    ("mlx-*", "float"),
 ]
 # The element type of layers that are quantised otherwise, by pattern of the export and of the module.
 OTHERS = [
     ("modelopt-nvfp4-fp8-mixed*", "*.self_attn.*_proj", "fp8"),
+    ("quark-mxfp4-fp8-mixed*", "*.self_attn.*_proj", "fp8"),
     ("llmcompressor-nvfp4-fp8-mixed*", "*.self_attn.*_proj", "fp8-rows"),
     ("llmcompressor-nvfp4-w4a16-mixed*", "*.o_proj", "packed"),
 ]

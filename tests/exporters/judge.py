@@ -23,6 +23,9 @@ from safetensors.torch import save_file
 
 import decode
 
+# Models whose experts `judge_experts` makes layers of their own.
+EXPERTS = ["mixtral", "qwen3_moe", "gpt_oss"]
+
 Loaded = tuple[torch.nn.Module, dict]
 
 
@@ -47,9 +50,9 @@ def plain(checkpoint: Path) -> Loaded:
 
 def compressed_tensors(checkpoint: Path) -> Loaded:
     """transformers with compressed-tensors, which decodes everything as soon as it is loaded."""
-    import judge_experts
+    if transformers.AutoConfig.from_pretrained(checkpoint).model_type in EXPERTS:
+        import judge_experts
 
-    if transformers.AutoConfig.from_pretrained(checkpoint).model_type in judge_experts.KINDS:
         return judge_experts.load(checkpoint)
     return transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint,
@@ -81,8 +84,11 @@ def torchao_alone(checkpoint: Path, tensors: dict, metadata: dict) -> Loaded:
     del config.quantization_config
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
+    # A tied head is the embedding, which is assigned.
+    model.tie_weights()
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     return model, {
-        "missing_keys": missing,
+        "missing_keys": sorted({*missing} - tied),
         "unexpected_keys": [*unexpected, *left],
         "mismatched_keys": [],
     }
@@ -121,6 +127,60 @@ def gguf(checkpoint: Path) -> Loaded:
         return plain(Path(folder))
 
 
+def in_floats(model: torch.nn.Module, decoded: Callable[[torch.nn.Module], torch.Tensor | None]) -> torch.nn.Module:
+    """The model with linear layers of floats in the place of those that `decoded` gives a weight of."""
+    for name, module in list(model.named_modules()):
+        weight = decoded(module)
+        if weight is None:
+            continue
+        linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=module.bias is not None)
+        linear.weight = torch.nn.Parameter(weight.float(), requires_grad=False)
+        if module.bias is not None:
+            linear.bias = torch.nn.Parameter(module.bias.float(), requires_grad=False)
+        model.set_submodule(name, linear)
+    return model
+
+
+def auto_round(checkpoint: Path) -> Loaded:
+    """transformers with AutoRound, whose layers decode."""
+    model, info = plain(checkpoint)
+
+    def decoded(module: torch.nn.Module) -> torch.Tensor | None:
+        return module.dequant_weight_online() if hasattr(module, "dequant_weight_online") else None
+
+    return in_floats(model, decoded), info
+
+
+def quark(checkpoint: Path) -> Loaded:
+    """Quark's own loader; transformers' use of Quark finds no scale of NVFP4."""
+    from quark.torch import import_model_from_safetensors
+    from quark.torch.export.nn.modules.qparamslinear import QParamsLinear
+
+    stored = decode.read(checkpoint)[0]
+    model = import_model_from_safetensors(None, str(checkpoint), device="cpu")
+    layers = {name for name, module in model.named_modules() if isinstance(module, QParamsLinear)}
+    quantised = {name.rpartition(".")[0] for name in stored if name.endswith(".weight_scale")}
+
+    def decoded(module: torch.nn.Module) -> torch.Tensor | None:
+        return module._get_qweight(module.weight) if isinstance(module, QParamsLinear) else None
+
+    info = {
+        "missing_keys": sorted(f"{name}.weight_scale" for name in layers - quantised),
+        "unexpected_keys": sorted(f"{name}.weight_scale" for name in quantised - layers),
+        "mismatched_keys": [],
+    }
+    return in_floats(model.float(), decoded), info
+
+
+def mlx(checkpoint: Path) -> Loaded:
+    """mlx-lm, which refuses missing and unexpected tensors itself."""
+    import judge_mlx
+
+    with tempfile.TemporaryDirectory() as folder:
+        judge_mlx.write(checkpoint, Path(folder))
+        return plain(Path(folder))
+
+
 LOADERS: dict[str, Callable[[Path], Loaded]] = {
     "plain": plain,
     "oracle": oracle,
@@ -129,6 +189,9 @@ LOADERS: dict[str, Callable[[Path], Loaded]] = {
     "gpt-oss": gpt_oss,
     "modelopt": modelopt,
     "gguf": gguf,
+    "mlx": mlx,
+    "quark": quark,
+    "auto-round": auto_round,
 }
 
 

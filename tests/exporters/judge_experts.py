@@ -20,7 +20,6 @@ from safetensors.torch import save_file
 
 import decode
 
-KINDS = ["mixtral", "qwen3_moe", "gpt_oss"]
 # Names in checkpoints, and in the model with linear experts.
 NAMES = [
     (".block_sparse_moe.", ".mlp."),

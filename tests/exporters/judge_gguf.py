@@ -58,7 +58,8 @@ def decoded(reader: gguf.GGUFReader) -> dict[str, np.ndarray]:
     stored = {tensor.name: tensor for tensor in reader.tensors}
     values = {}
     for name, tensor in stored.items():
-        if name.endswith((".scale", ".input_scale")):
+        # Factors of frequencies follow from the configuration in transformers.
+        if name.endswith((".scale", ".input_scale")) or name == "rope_freqs.weight":
             continue
         own = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         shape = [int(size) for size in reversed(tensor.shape)]

@@ -84,9 +84,10 @@ def unpacked(packed: torch.Tensor, scale: torch.Tensor, second: torch.Tensor | N
 
 def joined(module: str, tensors: decode.Tensors, name: str) -> torch.Tensor:
     """The largest of a scale over the layers that engines join with this one."""
-    stem, last = module.rsplit(".", 1) if "." in module else ("", module)
+    stem, dot, last = module.rpartition(".")
     group = next((group for group in JOINED if last in group), (last,))
-    values = [tensors[f"{stem}.{other}.{name}"] for other in group if f"{stem}.{other}.{name}" in tensors]
+    names = [f"{stem}{dot}{other}.{name}" for other in group]
+    values = [tensors[stored] for stored in names if stored in tensors]
     return torch.stack([value.float().reshape(()) for value in values]).max()
 
 

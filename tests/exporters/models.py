@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import tokenizers
 import torch
 import transformers
 
@@ -50,6 +51,8 @@ def config(model: str, size: Size) -> transformers.PretrainedConfig:
     match model:
         case "llama":
             return transformers.LlamaConfig(**common)
+        case "llama-tied":
+            return transformers.LlamaConfig(**common | {"tie_word_embeddings": True})
         case "mixtral":
             return transformers.MixtralConfig(
                 **common, num_local_experts=size.experts, num_experts_per_tok=2
@@ -102,6 +105,21 @@ def original(model: str, size: Size, dtype: torch.dtype, folder: Path) -> Path:
 def load(path: Path) -> transformers.PreTrainedModel:
     """The model of a folder, as users open it."""
     return transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto").eval()
+
+
+def published(config: dict) -> dict:
+    """The keys that published models have, and mlx-lm reads, where transformers writes others today."""
+    keys = {"rope_theta": config["rope_parameters"]["rope_theta"]}
+    if "num_local_experts" in config:
+        keys["num_experts"] = config["num_local_experts"]
+    return keys
+
+
+def tokenizer(size: Size) -> transformers.PreTrainedTokenizerFast:
+    """A tokenizer of words, for exporters that ask for one."""
+    words = {f"<{word}>": word for word in range(size.vocabulary)}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<0>"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<0>")
 
 
 def batches(size: Size, count: int = 4) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MODELS = ["llama", "mixtral", "qwen3-moe", "gpt-oss"]
+MODELS = ["llama", "llama-tied", "mixtral", "qwen3-moe", "gpt-oss"]
 # Each exporter's script and environment.
 EXPORTERS = [
     ("export_modelopt.py", "modelopt"),
     ("export_gpt_oss.py", "modelopt"),
     ("export_llmcompressor.py", "llmcompressor"),
     ("export_torchao.py", "current"),
+    ("export_quark.py", "current"),
+    ("export_auto_round.py", "current"),
+    ("export_mlx.py", "current"),
 ]
 # The environment of each layout's reader.
 READERS = {
@@ -33,14 +37,30 @@ READERS = {
     "torchao": "current",
     "gpt-oss": "current",
 }
-# The environments of readers of layouts that only originals are quantised into.
-FURTHER = {"gguf": "current"}
+# The environments of further readers: of layouts that only some exports and the originals go to, and of those that
+# are not written.
+FURTHER = {"gguf": "current", "mlx": "current", "quark": "current", "auto-round": "current"}
+# The layouts that exports of these names go to besides those of READERS.
+TARGETS = {
+    "gguf": ["*-llama", "*-llama-tied", "modelopt-nvfp4-qwen3-moe", "llmcompressor-nvfp4-mixtral"],
+    "mlx": ["mlx-*", "*-mxfp4-llama"],
+}
+# What the newest compressed-tensors reads in the newest transformers. With several schemes, transformers decodes all
+# layers by one of them there, and experts are made layers of their own by llmcompressor.
+NEWEST = [
+    "quark-*", "auto-round-*", "mlx-*", "llmcompressor-by-*", "original-llama-*", "*-llama-tied*", "*-nvfp4-llama*",
+    "*-mxfp4-llama*",
+]
+SEVERAL = "*-mixed-*"
 # What a folder of each exporter is in.
 LAYOUTS = {
     "modelopt-": "modelopt",
     "llmcompressor-": "compressed-tensors",
     "torchao-": "torchao",
     "gpt-oss-": "gpt-oss",
+    "quark-": "quark",
+    "auto-round-": "auto-round",
+    "mlx-": "mlx",
 }
 # How originals are quantised.
 RECIPES = [
@@ -53,9 +73,12 @@ RECIPES = [
     ("mxfp4", "torchao", "gpt-oss"),
     ("nvfp4", "modelopt", "gguf"),
     ("mxfp4", "torchao", "gguf"),
+    ("nvfp4", "torchao", "mlx"),
+    ("mxfp4", "torchao", "mlx"),
 ]
-# Keys that transformers says it did not expect although it writes them: rotations of inputs.
-UNEXPECTED = "*_input.weight"
+# Keys that transformers says it did not expect although it writes them: rotations of inputs, and scales of inputs where
+# it decodes weights while it loads.
+UNEXPECTED = ["*_input.weight", "*.input_global_scale"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +138,11 @@ class Suite:
         log = self.work / "logs" / f"{Path(arguments[0]).stem}-{environment}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as sink:
-            command = [self.envs / environment / "bin/python", HERE / arguments[0], *arguments[1:]]
-            done = subprocess.run(command, stdout=sink, stderr=subprocess.STDOUT)
+            programs = self.envs / environment / "bin"
+            command = [programs / "python", HERE / arguments[0], *arguments[1:]]
+            # Quark compiles code by the environment's ninja; nothing is asked of Hugging Face.
+            settings = {"PATH": f"{programs}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+            done = subprocess.run(command, stdout=sink, stderr=subprocess.STDOUT, env=os.environ | settings)
         if done.returncode:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
             raise SystemExit(f"{arguments[0]} failed, {log}:\n{tail}")
@@ -215,11 +241,11 @@ class Suite:
     def read(self, tasks: dict[tuple[str, str], list[tuple[Path, Path]]]) -> None:
         """Has loaders read folders: (loader, environment) to (checkpoint, where the report goes)."""
         for (loader, environment), folders in tasks.items():
-            path = self.work / f"tasks-{loader}.json"
+            path = self.work / f"tasks-{loader}-{environment}.json"
             described = [{"checkpoint": str(checkpoint), "out": str(out)} for checkpoint, out in folders]
             path.write_text(json.dumps(described))
             if described:
-                print(f"{loader}'s loader reads {len(described)} checkpoints", flush=True)
+                print(f"{loader}'s loader reads {len(described)} checkpoints in {environment}", flush=True)
                 self.python(environment, "judge.py", loader, str(path))
 
     def run(self) -> int:
@@ -235,7 +261,8 @@ class Suite:
         for export in exports:
             self.examine(export, originals[export])
             self.dequantise(export)
-            for layout in READERS:
+            further = [layout for layout, names in TARGETS.items() if any(fnmatchcase(export.name, x) for x in names)]
+            for layout in [*READERS, *further]:
                 self.convert(export, layout)
         for model in MODELS:
             original = self.work / "exports" / f"original-{model}-bfloat16"
@@ -266,12 +293,13 @@ class Suite:
             for written in self.written if written.layout == "dequantize"
         ]
         for layout, environment in {**READERS, **FURTHER}.items():
-            tasks[layout, environment] = [
-                (export, judged / export.name) for export in exports if layout_of(export) == layout
-            ] + [
-                (written.folder, judged / written.folder.name)
-                for written in self.written if written.layout == layout
+            read = [export for export in exports if layout_of(export) == layout] + [
+                written.folder for written in self.written if written.layout == layout
             ]
+            for folder in read:
+                newest = layout == "compressed-tensors" and is_for_newest(folder.name)
+                where = "current" if newest else environment
+                tasks.setdefault((layout, where), []).append((folder, judged / folder.name))
         self.read(tasks)
 
     def compare(self, exports: list[Path]) -> None:
@@ -285,7 +313,7 @@ class Suite:
         ] + [
             {"row": written.row, "column": written.column, "read": str(judged / written.read),
              "reference": str(written.reference), "exact": written.exact, "layout": written.layout,
-             "allowed": UNEXPECTED if written.layout in ("compressed-tensors", "dequantize") else ""}
+             "allowed": UNEXPECTED if written.layout in ("compressed-tensors", "dequantize") else []}
             for written in self.written
         ]
         path, results = self.work / "tasks-compare.json", self.work / "compared.json"
@@ -298,7 +326,7 @@ class Suite:
         """Prints the outcomes."""
         print("\nversions: " + (self.envs / "versions.txt").read_text().strip().replace("\n", "; "))
         for title, columns, rows in [
-            ("export", ["inspect", "verify", "dequantize", "loader", *READERS], False),
+            ("export", ["inspect", "verify", "dequantize", "loader", *READERS, *TARGETS], False),
             ("original", [f"{form} {layout}" for form, _, layout in RECIPES], True),
         ]:
             print(f"\n| {title} | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}")
@@ -316,6 +344,11 @@ class Suite:
             print(f"  {check.row}, {check.column}: {check.problem}")
         print(f"\nexporters: {len(self.checks) - len(failed)} passed, {len(failed)} failed")
         return int(bool(failed))
+
+
+def is_for_newest(name: str) -> bool:
+    """Whether the newest compressed-tensors reads a folder."""
+    return not fnmatchcase(name, SEVERAL) and any(fnmatchcase(name, pattern) for pattern in NEWEST)
 
 
 def layout_of(export: Path) -> str:
@@ -340,7 +373,7 @@ def main() -> None:
     arguments.add_argument("--envs", type=Path, required=True)
     arguments.add_argument("--only", default="", help="exports whose name contains this")
     chosen = arguments.parse_args()
-    sys.exit(Suite(chosen.nvfp4, chosen.work, chosen.envs, chosen.only).run())
+    sys.exit(Suite(chosen.nvfp4.resolve(), chosen.work.resolve(), chosen.envs.resolve(), chosen.only).run())
 
 
 if __name__ == "__main__":

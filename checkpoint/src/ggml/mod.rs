@@ -5,11 +5,13 @@
 //! | --- | --- |
 //! | `names` | architectures that both have, as data |
 //! | `read` | the tensors of a file under transformers' names, and the configuration |
+//! | `rope` | the scaling of rotary positions in both forms |
 //! | `place` | where a tensor is in a file, and how its bytes differ |
 
 pub(crate) mod names;
 mod place;
 mod read;
+pub(crate) mod rope;
 
 pub(crate) use place::{Change, Output, Place, shape};
 pub(crate) use read::{Stated, places};

@@ -24,6 +24,10 @@ pub(crate) struct Names {
     pub one_more: bool,
     /// The key of `config.json` for the number of experts.
     pub expert_count: &'static str,
+    /// The key for the inner size of one.
+    pub expert_inner: &'static str,
+    /// Modules whose tensor-level scale llama.cpp (ggml 0.26) does not apply, ggml's names.
+    pub unscaled: &'static [&'static str],
     /// `tokenizer.ggml.pre`, where tokenizers of the family agree.
     pub pre: Option<&'static str>,
 }
@@ -63,6 +67,8 @@ const LLAMA: Names = Names {
     turns: true,
     one_more: false,
     expert_count: "num_local_experts",
+    expert_inner: EXPERT_INNER,
+    unscaled: &[],
     pre: Some("llama-bpe"),
 };
 
@@ -89,6 +95,8 @@ const QWEN3: Names = Names {
     turns: false,
     one_more: false,
     expert_count: "num_experts",
+    expert_inner: EXPERT_INNER,
+    unscaled: &[],
     pre: Some("qwen2"),
 };
 
@@ -114,6 +122,8 @@ const GPT_OSS: Names = Names {
     turns: false,
     one_more: false,
     expert_count: "num_local_experts",
+    expert_inner: "intermediate_size",
+    unscaled: &["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"],
     pre: Some("gpt-4o"),
 };
 
@@ -126,6 +136,8 @@ const GEMMA: Names = Names {
     turns: false,
     one_more: true,
     expert_count: "num_experts",
+    expert_inner: EXPERT_INNER,
+    unscaled: &["ffn_gate", "ffn_up", "ffn_down"],
     pre: None,
 };
 
@@ -180,13 +192,17 @@ pub(crate) const SIZES: [(&str, &str, As); 15] = [
     ("attention.sliding_window", "sliding_window", As::U32),
     ("rope.freq_base", "rope_theta", As::F32),
     ("vocab_size", "vocab_size", As::U32),
-    ("expert_count", "num_local_experts", As::U32),
+    ("expert_count", EXPERT_COUNT, As::U32),
     ("expert_used_count", "num_experts_per_tok", As::U32),
-    ("expert_feed_forward_length", "moe_intermediate_size", As::U32),
+    ("expert_feed_forward_length", EXPERT_INNER, As::U32),
 ];
 
 /// The key in [`SIZES`] for the number of experts, whose name depends on the architecture.
 const EXPERT_COUNT: &str = "num_local_experts";
+/// The key in [`SIZES`] for their inner size.
+const EXPERT_INNER: &str = "moe_intermediate_size";
+/// All keys for the number of experts: transformers 5 has another one than published files.
+const EXPERT_COUNTS: [&str; 2] = [EXPERT_COUNT, "num_experts"];
 
 impl Names {
     /// The architecture of a GGUF file; with experts where it has any.
@@ -250,7 +266,17 @@ impl Names {
 
     /// The key of `config.json` for one in [`SIZES`].
     pub fn size_key(&self, key: &'static str) -> &'static str {
-        if key == EXPERT_COUNT { self.expert_count } else { key }
+        match key {
+            EXPERT_COUNT => self.expert_count,
+            EXPERT_INNER => self.expert_inner,
+            key => key,
+        }
+    }
+
+    /// The value of a configuration for a key in [`SIZES`].
+    pub fn size(&self, config: &Json, key: &'static str) -> Option<Json> {
+        let others = EXPERT_COUNTS.iter().filter(|_| key == EXPERT_COUNT).copied();
+        std::iter::once(self.size_key(key)).chain(others).find_map(|key| size(config, key))
     }
 
     /// Whether ggml's values of a tensor are larger by one.
@@ -262,7 +288,10 @@ impl Names {
 /// A size of `config.json`, also where it belongs to the text or to the positions.
 pub(crate) fn size(config: &Json, key: &str) -> Option<Json> {
     let texts = [config, &config["text_config"]];
-    let places = texts.into_iter().flat_map(|text| [&text[key], &text["rope_parameters"][key]]);
+    let places = texts.into_iter().flat_map(|text| {
+        let positions = &text["rope_parameters"];
+        [&text[key], &positions[key], &positions["full_attention"][key]]
+    });
     places.into_iter().find(|value| value.is_number()).cloned()
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::names::{self, Names, SIZES};
 use super::place::Place;
+use super::rope::{self, FREQUENCIES};
 use crate::data::Edit;
 use crate::error::CheckpointError;
 
@@ -31,17 +32,34 @@ pub(crate) struct Stated {
     pub metadata: BTreeMap<String, Value>,
     /// Whether the file has an output head.
     pub has_head: bool,
+    /// The scaling of rotary positions in the terms of `config.json`.
+    scaling: Option<Json>,
+    /// Whether it has all that the tensor [`FREQUENCIES`] says.
+    has_factors: bool,
 }
 
 impl Stated {
     fn of(file: &Gguf<'_>) -> Self {
         let architecture = file.metadata.get("general.architecture").and_then(Value::as_str);
         let experts = file.tensors.iter().any(|tensor| tensor.name.contains("_exps."));
-        Self {
+        let factors = file.tensors.iter().find(|tensor| tensor.name == FREQUENCIES);
+        let factors = factors.filter(|tensor| tensor.kind == Kind::F32).map(|tensor| {
+            let chunks = tensor.data.as_chunks().0.iter();
+            chunks.map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<f32>>()
+        });
+        let mut stated = Self {
             names: architecture.and_then(|name| Names::of_ggml(name, experts)),
             metadata: file.metadata.clone(),
             has_head: file.tensors.iter().any(|tensor| tensor.name == "output.weight"),
+            scaling: None,
+            has_factors: false,
+        };
+        if let Some(config) = stated.config(true) {
+            let (scaling, whole) =
+                rope::to_config(&config, |key| stated.size(key), factors.as_deref());
+            (stated.scaling, stated.has_factors) = (scaling, whole);
         }
+        stated
     }
 
     /// `general.architecture`.
@@ -74,6 +92,9 @@ impl Stated {
             config.entry("vocab_size").or_insert(tokens.len().into());
         }
         config.insert("tie_word_embeddings".into(), (!has_head).into());
+        if let Some(scaling) = &self.scaling {
+            config.insert("rope_scaling".into(), scaling.clone());
+        }
         Some(config.into())
     }
 
@@ -105,6 +126,10 @@ pub(crate) fn places(
     let stated = first.unwrap_or(&own);
     let mut places = HashMap::with_capacity(file.tensors.len());
     for tensor in &file.tensors {
+        // Every reader of the configuration computes them.
+        if stated.has_factors && tensor.name == FREQUENCIES {
+            continue;
+        }
         let found = translate(bytes, tensor, stated);
         for (name, place) in found.map_err(malformed)? {
             if places.contains_key(&name) {

@@ -7,7 +7,7 @@ use safetensors::tensor::Dtype;
 use crate::error::{CheckpointError, Result};
 use crate::model::Model;
 use crate::parts::{Content, Layout, Parts, Piece, present};
-use crate::weight::{Order, WeightSpec, module};
+use crate::weight::{WeightSpec, module};
 
 /// The type of blocks of a format.
 pub(super) const fn kind_of(format: Format) -> Kind {
@@ -43,17 +43,9 @@ pub(crate) fn find(model: &Model) -> Vec<Parts> {
         let format = format_of(model.kind(name)?)?;
         let of = module(name);
         Some(Parts {
-            name: name.into(),
-            format,
-            codes: name.into(),
-            scales: name.into(),
             global: present(model, format!("{of}.scale")).filter(|_| format == Format::Nvfp4),
             input: present(model, format!("{of}.input_scale")),
-            codes_in_blocks: false,
-            swizzled: Some(false),
-            original: None,
-            order: Order::OutputFirst,
-            transposed: false,
+            ..Parts::matrix(name.into(), format, name.into(), name.into())
         })
     };
     model.names().filter_map(part).collect()

@@ -11,4 +11,4 @@ mod tokenizer;
 mod write;
 
 pub(crate) use layout::{blocks, bytes, find, pieces};
-pub(crate) use write::files;
+pub(crate) use write::{Files, files};

@@ -10,6 +10,7 @@ use super::{layout, tokenizer};
 use crate::data::Edit;
 use crate::error::{CheckpointError, Result};
 use crate::ggml::names::{self, Names, SIZES};
+use crate::ggml::rope::{FREQUENCIES, Rope};
 use crate::ggml::{self, Change, Output};
 use crate::model::Model;
 use crate::parts::{Content, Layout, Piece};
@@ -18,6 +19,9 @@ use crate::write::TensorSpec;
 /// `general.file_type`: most weights are in this format.
 const MOSTLY_MXFP4: u32 = 38;
 const MOSTLY_NVFP4: u32 = 39;
+/// The kind of tokenizer, without which readers refuse a file, and the one of files that have none.
+const TOKENIZER: &str = "tokenizer.ggml.model";
+const NO_TOKENIZER: &str = "no_vocab";
 
 /// A tensor of ggml.
 struct Whole {
@@ -28,18 +32,27 @@ struct Whole {
     members: BTreeMap<Option<usize>, (String, Change)>,
 }
 
+/// The files of a checkpoint, and what its reader should know.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub outputs: Vec<Output>,
+    /// Tensors that the checkpoint has none of: name and bytes.
+    pub computed: Vec<(String, Vec<u8>)>,
+    pub notes: Vec<String>,
+}
+
 /// Lays out the files that hold `specs`, of which `pieces` are those of quantised weights.
 ///
 /// # Errors
-/// [`CheckpointError::Unsupported`] for an architecture or a tensor that ggml has no name for, and for experts
-/// of one layer that are stored differently.
+/// [`CheckpointError::Unsupported`] for an architecture or a tensor that ggml has no name for, for experts of one
+/// layer that are stored differently, and for a scaling of rotary positions that ggml has no form of.
 pub(crate) fn files(
     source: &Model,
     config: Option<&Json>,
     specs: &[TensorSpec],
     pieces: &BTreeMap<String, Vec<Piece>>,
     shard_bytes: u64,
-) -> Result<Vec<Output>> {
+) -> Result<Files> {
     let refuse = |tensor: &str, reason: String| CheckpointError::Unsupported {
         layout: Layout::Gguf.name(),
         tensor: tensor.into(),
@@ -71,6 +84,15 @@ pub(crate) fn files(
             return Err(refuse(&spec.name, reason));
         };
         let piece = contents.get(spec.name.as_str()).copied();
+        let is_scale = piece.is_some_and(|piece| piece.content == Content::Global);
+        let ignored = names.unscaled.iter().any(|own| name.split('.').any(|part| part == *own));
+        if is_scale && ignored && stated.is_none() {
+            let reason = format!(
+                "llama.cpp does not apply tensor-level scales to `{name}` of architecture {}; MXFP4 has none",
+                names.ggml
+            );
+            return Err(refuse(&spec.name, reason));
+        }
         let (kind, change) = stored(names, config, spec, piece, module)
             .map_err(|reason| refuse(&spec.name, reason))?;
         let shape = match piece.map(|piece| piece.content) {
@@ -107,8 +129,30 @@ pub(crate) fn files(
             return Err(refuse(name, reason));
         }
     }
-    let metadata = metadata(source, names, config, &wholes)?;
-    place(&order, &wholes, metadata, shard_bytes)
+    let rope = config.map(Rope::of_config).transpose();
+    let rope = rope.map_err(|reason| refuse("config.json", reason))?.unwrap_or_default();
+    let mut computed = Vec::new();
+    if let Some(factors) = &rope.factors {
+        let members =
+            [(None, (FREQUENCIES.into(), Change { from: None, edit: None }))].into_iter().collect();
+        let whole = Whole { kind: Kind::F32, shape: vec![factors.len()], members };
+        order.insert(0, FREQUENCIES.into());
+        wholes.insert(FREQUENCIES.into(), whole);
+        computed.push((FREQUENCIES.into(), factors.iter().flat_map(|x| x.to_le_bytes()).collect()));
+    }
+    let mut metadata = metadata(source, names, config, &wholes)?;
+    metadata.extend(rope.keys.into_iter().map(|(key, x)| (format!("{}.{key}", names.ggml), x)));
+    let mut notes = Vec::new();
+    metadata.entry(TOKENIZER.into()).or_insert_with(|| {
+        notes.push(
+            "the file has no tokenizer, and its readers take and give token ids only: a tokenizer is written from a \
+             tokenizer.json of byte pairs whose splitting ggml knows for the architecture"
+                .into(),
+        );
+        Value::String(NO_TOKENIZER.into())
+    });
+    let outputs = place(&order, &wholes, metadata, shard_bytes)?;
+    Ok(Files { outputs, computed, notes })
 }
 
 /// ggml's name of a tensor, the expert, and the module in the checkpoint.
@@ -195,7 +239,7 @@ fn metadata(
             metadata.insert("general.name".into(), text(&name.to_string_lossy()));
         }
         for (own, key, kind) in SIZES {
-            let value = config.and_then(|config| names::size(config, names.size_key(key)));
+            let value = config.and_then(|config| names.size(config, key));
             if let Some(value) = value.and_then(|value| names::to_ggml(&value, kind)) {
                 metadata.insert(format!("{}.{own}", names.ggml), value);
             }

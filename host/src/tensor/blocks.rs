@@ -13,6 +13,8 @@ pub enum GlobalScale {
     Multiplier(f32),
     /// Dequantised values are divided by it (`2688 / amax`).
     Divisor(f32),
+    /// The largest magnitude (`amax`), 2688 times the multiplier.
+    Largest(f32),
 }
 
 /// The convention of a layout.
@@ -22,7 +24,12 @@ pub enum Convention {
     Multiplier,
     /// [`GlobalScale::Divisor`].
     Divisor,
+    /// [`GlobalScale::Largest`].
+    Largest,
 }
+
+/// The largest code times the largest block scale of NVFP4.
+const RANGE: f32 = 6.0 * 448.0;
 
 impl GlobalScale {
     /// A stored number in its convention.
@@ -31,18 +38,24 @@ impl GlobalScale {
         match convention {
             Convention::Multiplier => Self::Multiplier(value),
             Convention::Divisor => Self::Divisor(value),
+            Convention::Largest => Self::Largest(value),
         }
     }
 
-    /// The number to store. If the convention changes, it is the reciprocal, rounded to f32. A
-    /// number that has been inverted once is unchanged by two more inversions.
+    /// The number to store. If the convention changes, it is the reciprocal or 2688 times as large or small, rounded to
+    /// f32. A number that has been inverted once is unchanged by two more inversions.
     #[must_use]
     pub fn stored(self, convention: Convention) -> f32 {
         match (self, convention) {
             (Self::Multiplier(value), Convention::Multiplier)
-            | (Self::Divisor(value), Convention::Divisor) => value,
+            | (Self::Divisor(value), Convention::Divisor)
+            | (Self::Largest(value), Convention::Largest) => value,
             (Self::Multiplier(value), Convention::Divisor)
             | (Self::Divisor(value), Convention::Multiplier) => 1.0 / value,
+            (Self::Multiplier(value), Convention::Largest) => value * RANGE,
+            (Self::Largest(value), Convention::Multiplier) => value / RANGE,
+            (Self::Divisor(value), Convention::Largest)
+            | (Self::Largest(value), Convention::Divisor) => RANGE / value,
         }
     }
 

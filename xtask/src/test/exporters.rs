@@ -1,5 +1,5 @@
-//! `test --exporters`: what ModelOpt, llmcompressor and TorchAO write is converted, and what is
-//! written here is read by their loaders. `tests/exporters` has the suite, in Python.
+//! `test --exporters`: what ModelOpt, llmcompressor, TorchAO, Quark, AutoRound and mlx-lm write is converted, and what
+//! is written here is read by their loaders. `tests/exporters` has the suite, in Python.
 
 use super::Tally;
 use crate::run::{self, Profile, Program};
@@ -16,11 +16,15 @@ const COMMON: &str = "common";
 /// The beginning of the suite's last line.
 const TOTALS: &str = "exporters:";
 /// Packages whose versions the table names.
-const NAMED: [&str; 7] = [
+const NAMED: [&str; 11] = [
     "nvidia-modelopt",
     "llmcompressor",
     "compressed-tensors",
     "torchao",
+    "amd-quark",
+    "auto-round",
+    "mlx",
+    "mlx-lm",
     "gguf",
     "transformers",
     "torch",

@@ -1,5 +1,6 @@
-"""Writes nvfp4.safetensors and mxfp4.safetensors with mlx 0.32.4: a quantised layer, the values that MLX reads,
-and the values before.
+"""Writes nvfp4.safetensors, mxfp4.safetensors and nvfp4-experts.safetensors with mlx 0.32.4: a quantised layer, the
+values that MLX reads, and the values before. The last has experts with a tensor-level scale each, as mlx-lm 0.32.2
+stores them.
 
 python make.py
 """
@@ -17,3 +18,17 @@ for mode, size in (("nvfp4", 16), ("mxfp4", 32)):
     back = mx.dequantize(codes, scales, group_size=size, bits=4, mode=mode).astype(mx.float32)
     tensors = {"layer.weight": codes, "layer.scales": scales, "layer.values": back, "layer.original": values}
     mx.save_safetensors(f"{mode}.safetensors", tensors, metadata={"format": "mlx"})
+
+values = mx.array(rng.standard_normal((3, 8, 64)).astype(np.float32) * np.array([1, 0.02, 30], np.float32)[:, None, None])
+largest = mx.max(mx.abs(values), axis=(-2, -1))
+how = {"group_size": 16, "bits": 4, "mode": "nvfp4"}
+experts = [mx.quantize(own, **how, global_scale=scale) for own, scale in zip(values, largest)]
+codes, scales = (mx.stack(parts) for parts in zip(*experts))
+back = mx.stack([
+    mx.dequantize(*own, **how, global_scale=scale).astype(mx.float32) for own, scale in zip(experts, largest)
+])
+tensors = {
+    "layer.weight": codes, "layer.scales": scales, "layer.global_scale": largest, "layer.values": back,
+    "layer.original": values,
+}
+mx.save_safetensors("nvfp4-experts.safetensors", tensors, metadata={"format": "mlx"})
