@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
 //! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
+//! | [`rows`] | norm, gated activation, rotation and quantisation in one kernel |
 //! | [`device`], [`buffer`] | what runs kernels, and its memory |
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`plan`] | cost models, and choices of kernels by them |
@@ -147,6 +148,7 @@ pub mod observe;
 pub mod parallel;
 pub mod plan;
 pub mod quantize;
+pub mod rows;
 mod setters;
 pub mod shape;
 mod stream;
@@ -200,6 +202,8 @@ const _: () = {
     sync::<gemv::DeviceWeights>();
     send::<quantize::device::Quantizer>();
     sync::<quantize::device::Quantizer>();
+    send::<rows::Rows>();
+    sync::<rows::Rows>();
     send::<dequantize::Dequantizer>();
     sync::<dequantize::Dequantizer>();
     send::<gemm::Workspace>();
