@@ -281,8 +281,8 @@ pub struct Bench {
     /// Shape, such as gemv:7168x16384x1 (MxKxL), gemm:128x7168x16384 (MxNxK),
     /// dual:256x4096x7168 (MxNxK or MxNxKxL, N of the result), grouped:80,64*2x4096x7168
     /// (M1,G*M,..xNxK: a group of 80 tokens, 64 groups of 2), grouped-dual, moe:16x256x8x7168x2048
-    /// (tokens x experts x experts of a token x hidden x intermediate) or quantize:4096x8192 (MxK); can
-    /// be repeated.
+    /// (tokens x experts x experts of a token x hidden x intermediate) quantize:4096x8192,
+    /// norm:4096x7168 (a norm) or act:4096x18432 (a gated activation) (MxK); can be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
     /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or `all`,
@@ -310,6 +310,8 @@ pub struct Bench {
     pub dtype: Option<ResultType>,
     #[command(flatten)]
     pub quantize: BenchQuantize,
+    #[command(flatten)]
+    pub rows: BenchRows,
     #[command(flatten)]
     pub gemm: BenchGemm,
     #[command(flatten)]
@@ -396,19 +398,36 @@ pub struct BenchTune {
 /// Options of quantize shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchQuantize {
-    /// quantize, gemm: nvfp4 or mxfp4.
+    /// quantize, norm, act, gemm: nvfp4 or mxfp4.
     #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
     pub format: Format,
-    /// quantize: recipe; see `nvfp4 quantize --help`.
+    /// quantize, norm, act: recipe; see `nvfp4 quantize --help`.
     #[arg(long, default_value = "torchao")]
     pub recipe: String,
     /// quantize: direction, quantize or dequantize.
     #[arg(long, default_value = "quantize", value_parser = parse_direction)]
     pub direction: Direction,
-    /// quantize: the tensor-level scale of nvfp4. given: known before, one pass over the input;
-    /// amax: from the largest magnitude, two passes; row: one per row; one: none.
+    /// quantize, norm, act: the tensor-level scale of nvfp4. given: known before, one pass over the input;
+    /// amax: from the largest magnitude, two passes (quantize); row: one per row; one: none.
     #[arg(long, default_value = "given", value_parser = ["given", "amax", "row", "one"])]
     pub scale: String,
+}
+
+/// Options of norm and act shapes.
+#[derive(Debug, ClapArgs)]
+pub struct BenchRows {
+    /// norm: rms, layer, or none.
+    #[arg(long, default_value = "rms", value_parser = ["rms", "layer", "none"])]
+    pub norm: String,
+    /// norm: a residual is added before, and updated.
+    #[arg(long)]
+    pub residual: bool,
+    /// norm, act: results, instead of those that --format names: e4m3 with a scale for each row, or the input's type (half).
+    #[arg(long, value_parser = ["e4m3", "half"])]
+    pub to: Option<String>,
+    /// norm, act: each 16 elements are rotated by a Hadamard matrix, behind signs.
+    #[arg(long)]
+    pub rotate: bool,
 }
 
 /// The format of inputs with scales from calibration.
