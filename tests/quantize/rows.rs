@@ -2,7 +2,7 @@
 //! by contract, and against f64.
 
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use fp4_formats::{HalfType, ScaleLayout, e4m3};
+use fp4_formats::{Arch, HalfType, ScaleLayout, e4m3};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::floats;
@@ -15,7 +15,11 @@ use nvfp4::rows::{
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_lab::rows::{exact, first_wrong};
 use nvfp4_tests::quantize::recipes;
-use nvfp4_tests::{MACHINES, SCHEDULES, emulated};
+use nvfp4_tests::{MACHINES, SCHEDULES, emulated, emulated_for};
+use ptx_emu::Gpu;
+
+/// The portable code, on a machine that has no other.
+const PORTABLE: &str = "sm_80";
 
 /// The schedules, in turn.
 struct Turns(usize);
@@ -129,9 +133,12 @@ impl Case {
         let want = reference(self.rows, self.cols, self.element, &self.options, &operands)
             .unwrap_or_else(|error| panic!("{self:?}: {error}"));
         let is_gated = self.options.source.is_gated();
-        for (at, machine) in MACHINES.into_iter().enumerate() {
+        for (at, machine) in MACHINES.into_iter().chain([PORTABLE]).enumerate() {
             let schedule = SCHEDULES[(turn + at) % SCHEDULES.len()];
-            let kernels = emulated(machine, schedule);
+            let kernels = match machine {
+                PORTABLE => emulated_for(Arch::Sm80, Gpu::rtx4090(), schedule),
+                machine => emulated(machine, schedule),
+            };
             let got = self
                 .run(&kernels, &inputs, turn.is_multiple_of(2))
                 .unwrap_or_else(|error| panic!("{machine} {schedule:?} {self:?}: {error}"));

@@ -48,6 +48,7 @@ mod device;
 mod operands;
 mod reference;
 
+use fp4_formats::gemm::Activation;
 use fp4_formats::rows::{MAX_COLUMNS, Norm, RowsSink};
 pub use fp4_formats::rows::{Rotation, RowsConfig};
 use fp4_formats::{Divisor, HalfType, ScaleLayout};
@@ -56,7 +57,6 @@ pub use self::device::Rows;
 pub use self::operands::{Operands, Outputs};
 pub use self::reference::{Reference, reference, values};
 use crate::error::{Error, Result};
-use crate::gemm::Activation;
 use crate::quantize::{Difference, QuantizeOptions, QuantizedMatrix, Recipe, TensorScale};
 use crate::setters::setters;
 use crate::shape::MAX_DIM;
