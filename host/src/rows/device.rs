@@ -58,7 +58,9 @@ impl Rows {
         let (results, source) = (&options.results, &options.source);
         let config = rows_config(results.sink(), source.is_gated(), element);
         let sms = device.properties().sms.max(1);
-        let (ctas, threads) = config.launch(checked.m, checked.k, results.layout(), sms);
+        let arch = device.choice().arch;
+        let shape = [checked.m, checked.k];
+        let (ctas, threads) = config.launch(arch, shape, results.layout(), sms);
         let mut why =
             vec![format!("{} of {} to {}", source.name(), element.name(), results.name())];
         if let Results::Blocks(options) = results {
@@ -76,7 +78,7 @@ impl Rows {
         }
         let step = PlannedKernel { kernel: config.name, ctas, threads };
         let found = kernels.find_all([config.name])?.remove(0);
-        let plan = Plan { op: "rows", arch: device.choice().arch, steps: vec![step], why };
+        let plan = Plan { op: "rows", arch, steps: vec![step], why };
 
         let sized = |name, bytes| DeviceBuffer::poisoned(device, name, bytes);
         let elements = match results {

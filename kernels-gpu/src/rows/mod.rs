@@ -42,6 +42,7 @@ mod source;
 use cuda_std::ptx::{float, marker};
 use cuda_std::{kernel, thread, warp};
 use fp4_formats::HalfType;
+use fp4_formats::arch::Conversion;
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::moe::NOWHERE;
 use fp4_formats::quantize::QuantizeParams;
@@ -310,6 +311,10 @@ unsafe fn pad_blocks(p: &QuantizeParams, blocks: u32, row: u32, thread: u32) {
     }
 }
 
+/// Conversions to e2m1 on this target.
+const E2M1: Conversion =
+    if cfg!(gpu_e2m1 = "hardware") { Conversion::Hardware } else { Conversion::Emulated };
+
 /// Entry points: name, index in [`ROWS`], source, type, sink.
 macro_rules! entries {
     ($($name:ident = $index:literal, $source:ident<$input:ident>, $sink:ty, $kind:ident;)*) => {
@@ -318,7 +323,7 @@ macro_rules! entries {
             ///
             /// # Safety
             /// The launch satisfies the module's contract.
-            #[kernel(max_threads = ROWS[$index].max_threads())]
+            #[kernel(max_threads = ROWS[$index].max_threads(E2M1))]
             pub unsafe fn $name(params: RowsParams) {
                 const { assert!(ROWS[$index].input as u32 == HalfType::$input as u32) };
                 const { assert!(ROWS[$index].gated != <$source<$input> as Source>::NORMS) };

@@ -61,6 +61,7 @@ pub enum Run {
     Dual(Gemm),
     Grouped(Grouped),
     Moe(Moe),
+    Rows(Rows),
 }
 
 /// One vector of activations times weights, both in NVFP4.
@@ -234,6 +235,50 @@ pub struct Grouped {
     pub inputs: PathBuf,
     #[command(flatten)]
     pub product: Product,
+}
+
+/// A norm, or a gated activation, a rotation, and the quantisation of rows.
+///
+/// Operands come from a file with the tensors input (F16 or BF16 [M, K]; with up the gate), and, of the same type, up ([M,
+/// K]: the operation is act(input) * up), weight ([K]: a norm), bias ([K], of --norm layer) and residual ([M, K], added
+/// before the norm); index (I32 [M]: rows of the input, -1 for zeros); tensor_scale (one value, the recipe's parameter of
+/// nvfp4; without it each row has its own, from its largest magnitude).
+///
+/// --out writes codes and scales (and parameters) of a block format, codes and scales of e4m3, or c of 16 bits, and residual,
+/// the sums, but only once they are verified.
+#[derive(Debug, ClapArgs)]
+pub struct Rows {
+    /// Operands.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// The norm, where there are weights: rms or layer.
+    #[arg(long, default_value = "rms", value_parser = ["rms", "layer"])]
+    pub norm: String,
+    /// The addend of the mean of squares.
+    #[arg(long, default_value_t = 1e-6)]
+    pub epsilon: f32,
+    /// Activation of the gate: identity, silu, gelu-tanh, gelu, relu2 or clamped-swiglu (gpt-oss's) [default: silu].
+    #[arg(long, value_name = "NAME", value_parser = parse_activation)]
+    pub activation: Option<Activation>,
+    /// Each 16 elements are rotated by a Hadamard matrix, behind these signs: bit i negates element i.
+    #[arg(long, value_name = "SIGNS")]
+    pub rotate: Option<u16>,
+    /// Format of the results: nvfp4 or mxfp4.
+    #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
+    pub format: Format,
+    /// Recipe; see `nvfp4 quantize --help`.
+    #[arg(long, default_value = "torchao")]
+    pub recipe: String,
+    /// Layout of the block scales: linear or 128x4.
+    #[arg(long, default_value = "linear", value_parser = parse_layout)]
+    pub layout: ScaleLayout,
+    /// Other results: e4m3 with a scale for each row, or the input's type (half).
+    #[arg(long, value_parser = ["e4m3", "half"], conflicts_with_all = ["format", "recipe", "layout"])]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub results: Results,
+    #[command(flatten)]
+    pub target: Target,
 }
 
 /// A mixture of experts, from tokens and the experts that they chose to the layer's result.

@@ -30,6 +30,7 @@ use crate::gemm;
 use crate::moe;
 use crate::progress::Progress;
 use crate::report;
+use crate::rows;
 use crate::selftest;
 use crate::tune;
 
@@ -49,6 +50,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Command::Run(Run::Dual(args)) => gemm::run(&args, true),
         Command::Run(Run::Grouped(args)) => gemm::run_grouped(&args),
         Command::Run(Run::Moe(args)) => moe::run(&args),
+        Command::Run(Run::Rows(args)) => rows::run(&args),
         Command::Bench(args) => run_bench(&args),
         Command::Quantize(args) => checkpoints::quantize(&args),
         Command::Dequantize(args) => checkpoints::dequantize(&args),
