@@ -16,7 +16,7 @@ const ROTATED: f64 = 1.0 / (1 << 18) as f64;
 /// of the definition.
 ///
 /// # Errors
-/// Those of [`nvfp4::rows::reference()`].
+/// The errors of [`nvfp4::rows::reference()`].
 pub fn exact(
     rows: usize,
     cols: usize,

@@ -371,7 +371,7 @@ fn values_are_near_exact_ones() {
     }
 }
 
-/// What is refused before any launch, by name.
+/// Bad input is refused before any launch, by name.
 #[test]
 fn refusals() {
     let kernels = emulated("emu:h200", SCHEDULES[0]);

@@ -12,7 +12,7 @@
 //!
 //! # Arithmetic
 //! f32, in the order of [`arithmetic`], which CPU and kernels share; no result depends on the number of rows, on the
-//! other rows or on the launch. What is quantised is an f32 value: it is not rounded to 16 bits before.
+//! other rows or on the launch. An f32 value is quantised: it is not rounded to 16 bits before.
 //!
 //! *Residual.* `x + residual` is rounded to the type of both before the norm, and the rounded sum is both the updated
 //! residual and the input of the norm, as in vLLM's `fused_add_rms_norm` (`csrc/layernorm_kernels.cu`: the sum is a

@@ -64,14 +64,14 @@ pub struct RowsParams {
     pub quantize: QuantizeParams,
     /// Sums of input and residual. It may be the residual's place. 0 where there is none.
     pub residual_out: u64,
-    /// For each row the number, times the [divisor](Self::index_divisor), of the input's row that it is made of;
+    /// Numbers of the input's rows that the rows are made of, each times the [divisor](Self::index_divisor);
     /// [`NOWHERE`] makes a row of zeros. 0 for none: the input's rows in order. Not with a residual.
     pub index: u64,
     /// Weights of the norm; 0 without one.
     pub weight: u64,
     /// Addends behind the weights of [`Norm::Layer`]; 0 for none.
     pub bias: u64,
-    /// For each row the factor by which its products are multiplied: the recipe's multiplier of the row's parameter, or
+    /// Factors by which the rows' products are multiplied: the recipe's multiplier of the row's parameter, or
     /// the scale of a row of e4m3, which is always written; 0 if it is not.
     pub multipliers: u64,
     /// The divisor of [`index`](Self::index).

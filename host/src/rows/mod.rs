@@ -1,4 +1,4 @@
-//! What an engine puts before the products of a layer, in one kernel: the norm, with the residual before it, or the
+//! Operations that an engine puts before the products of a layer, in one kernel: the norm, with the residual before it, or the
 //! gated activation; a rotation; and the quantisation.
 //!
 //! [`fp4_formats::rows`] defines the arithmetic and names the sources. The input is read once, and each result is

@@ -260,7 +260,7 @@ pub fn rows(kernels: &Kernels, shape: RowsShape, bench: &RowsBench) -> Result<Ro
     })
 }
 
-/// How results are quantised, if they are block-scaled.
+/// Returns how results are quantised, if they are block-scaled.
 fn blocks(bench: &RowsBench) -> Option<&QuantizeOptions> {
     match &bench.options.results {
         Results::Blocks(options) => Some(options),
