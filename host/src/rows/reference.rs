@@ -6,7 +6,7 @@ use fp4_formats::gemm::combine::Machine;
 use fp4_formats::quantize::tokens;
 use fp4_formats::rows::Norm;
 use fp4_formats::rows::arithmetic::{
-    CHUNK, Chunk, Statistics, factor, normalised, rotated, row_sum, squares, sum,
+    CHUNK, Chunk, Statistics, centred, factor, normalised, rotated, row_sum, squares, sum,
 };
 use fp4_formats::{HalfType, e4m3, moe};
 use half::{bf16, f16};
@@ -206,8 +206,13 @@ impl<'a> Vectors<'a> {
             Norm::Rms => 0.0,
             Norm::Layer => row_sum(chunks, |at| sum(&chunk(at))) / self.k as f32,
         };
-        let total = row_sum(chunks, |at| squares(&chunk(at), mean, f32::mul_add));
-        let statistics = Statistics { mean, factor: factor(total, self.k, epsilon, f32::sqrt) };
+        let mut statistics = Statistics { mean, factor: 1.0 };
+        for x in elements.iter_mut() {
+            *x = centred(*x, &statistics);
+        }
+        let chunk = |at: usize| chunk_of(&elements[at * CHUNK..(at + 1) * CHUNK]);
+        let total = row_sum(chunks, |at| squares(&chunk(at), f32::mul_add));
+        statistics.factor = factor(total, self.k, epsilon, f32::sqrt);
         for (x, &weight) in elements.iter_mut().zip(&self.weight) {
             *x = normalised(*x, &statistics, weight);
         }

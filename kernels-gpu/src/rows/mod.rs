@@ -260,9 +260,9 @@ unsafe fn statistics<S: Source>(
             statistics.mean = meeting.sum(place.groups) / k as f32;
             *again = true;
         }
-        let mean = statistics.mean;
         each::<S>(p, place, kept, *again, |chunk, group, now| {
-            let squares = arithmetic::squares(&S::elements(now), mean, float::fma_rn_f32);
+            let centred = centred(p, &statistics, S::elements(now));
+            let squares = arithmetic::squares(&centred, float::fma_rn_f32);
             meeting.add(group, if chunk < place.chunks { squares } else { 0.0 });
         });
         let squares = meeting.sum(place.groups);
@@ -270,6 +270,20 @@ unsafe fn statistics<S: Source>(
         *again = true;
     }
     statistics
+}
+
+/// The chunk's distances from the mean, if it is not 0 by definition.
+#[inline(always)]
+fn centred(p: &RowsParams, statistics: &Statistics, mut values: Chunk) -> Chunk {
+    // A branch, because most norms have no mean.
+    if p.norm == Norm::Layer as u32 {
+        for half in 0..2 {
+            for i in 0..8 {
+                values[half][i] = arithmetic::centred(values[half][i], statistics);
+            }
+        }
+    }
+    values
 }
 
 /// The chunk, rotated if the parameters say so.

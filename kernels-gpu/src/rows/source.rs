@@ -1,6 +1,6 @@
 //! The values of a row before they are rotated: of one matrix, normalised or not, or the gated product of two.
 
-use super::Place;
+use super::{Place, centred};
 use crate::floats::Instructions;
 use crate::quantize::input::{Input, Word};
 use core::marker::PhantomData;
@@ -218,7 +218,7 @@ impl<I: Narrow> Source for One<I> {
 
     #[inline(always)]
     unsafe fn values(p: &RowsParams, statistics: &Statistics, kept: &Words, chunk: u32) -> Chunk {
-        let mut values = Self::elements(kept);
+        let mut values = centred(p, statistics, Self::elements(kept));
         if p.norm == Norm::None as u32 {
             return values;
         }
