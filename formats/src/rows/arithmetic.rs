@@ -31,8 +31,8 @@ pub struct Statistics {
 pub fn sum(chunk: &Chunk) -> f32 {
     let mut sums = [0.0; 2];
     for half in 0..2 {
-        for i in 0..8 {
-            sums[half] += chunk[half][i];
+        for x in &chunk[half] {
+            sums[half] += x;
         }
     }
     sums[0] + sums[1]
@@ -44,8 +44,7 @@ pub fn sum(chunk: &Chunk) -> f32 {
 pub fn squares(chunk: &Chunk, fma: impl Fn(f32, f32, f32) -> f32) -> f32 {
     let mut sums = [0.0; 2];
     for half in 0..2 {
-        for i in 0..8 {
-            let x = chunk[half][i];
+        for &x in &chunk[half] {
             sums[half] = fma(x, x, sums[half]);
         }
     }

@@ -18,7 +18,7 @@ use crate::floats;
 use crate::quantize::quantize_matrix;
 use crate::tensor::Dims;
 
-/// The results of [`reference`].
+/// The results of [`reference()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reference {
     /// The results.
@@ -70,7 +70,7 @@ pub fn reference(
     Ok(Reference { made, residual })
 }
 
-/// The values that [`reference`] quantises, `[rows, cols]`, and the updated residual.
+/// The values that [`reference()`] quantises, `[rows, cols]`, and the updated residual.
 ///
 /// # Errors
 /// The same, but for values that are not finite.
