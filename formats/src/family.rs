@@ -8,6 +8,7 @@ use crate::arch::{Arch, TensorFamily};
 use crate::gemm::{self, Operands, Problems, sm100};
 use crate::quantize::tokens;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
+use crate::rows::{ROWS, RowsSink};
 use crate::{ceiling, gemv, moe};
 
 /// A family of kernels.
@@ -23,6 +24,8 @@ pub enum Family {
     QuantizeMxfp4,
     /// Quantising tokens to e4m3.
     QuantizeTokens,
+    /// Norm, activation and rotation of rows, to results of this kind.
+    Rows(RowsSink),
     /// Dequantising.
     Dequantize,
     /// Launches that lay out the block-scaled activations of a GEMM.
@@ -71,6 +74,8 @@ pub enum Operation {
     Gemm,
     /// `moe`.
     Moe,
+    /// `rows`.
+    Rows,
 }
 
 impl Operation {
@@ -84,6 +89,7 @@ impl Operation {
             Self::Dequantize => "dequantize",
             Self::Gemm => "gemm",
             Self::Moe => "moe",
+            Self::Rows => "rows",
         }
     }
 }
@@ -110,7 +116,7 @@ macro_rules! names {
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 42] = {
+    pub const ALL: [Self; 47] = {
         use TileWidth::{Narrow, Wide};
         [
             Self::Ceiling,
@@ -118,6 +124,11 @@ impl Family {
             Self::QuantizeNvfp4,
             Self::QuantizeMxfp4,
             Self::QuantizeTokens,
+            Self::Rows(RowsSink::Nvfp4),
+            Self::Rows(RowsSink::Adaptive),
+            Self::Rows(RowsSink::Mxfp4),
+            Self::Rows(RowsSink::E4m3),
+            Self::Rows(RowsSink::Half),
             Self::Dequantize,
             Self::GemmPrepare,
             Self::Moe,
@@ -167,6 +178,11 @@ impl Family {
             Self::QuantizeNvfp4 => "quantize_nvfp4",
             Self::QuantizeMxfp4 => "quantize_mxfp4",
             Self::QuantizeTokens => "quantize_tokens",
+            Self::Rows(RowsSink::Nvfp4) => "rows_nvfp4",
+            Self::Rows(RowsSink::Adaptive) => "rows_adaptive",
+            Self::Rows(RowsSink::Mxfp4) => "rows_mxfp4",
+            Self::Rows(RowsSink::E4m3) => "rows_e4m3",
+            Self::Rows(RowsSink::Half) => "rows_half",
             Self::Dequantize => "dequantize",
             Self::GemmPrepare => "gemm_prepare",
             Self::Moe => "moe",
@@ -187,6 +203,7 @@ impl Family {
             Self::QuantizeNvfp4 | Self::QuantizeMxfp4 | Self::QuantizeTokens => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
             Self::Moe => Operation::Moe,
+            Self::Rows(_) => Operation::Rows,
             Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) | Self::Mixed(..) => {
                 Operation::Gemm
             }
@@ -219,6 +236,7 @@ impl Family {
         let amax = AMAX.iter().map(|config| (Self::QuantizeNvfp4, config.name));
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
         let tokens = tokens::names().map(|name| (Self::QuantizeTokens, name));
+        let rows = ROWS.iter().map(|config| (Self::Rows(config.sink), config.name));
         let tensor = arch.tensor();
         let gemm = gemm::table::kernels(tensor).iter().map(|kernel| {
             let gemm::table::Kernel { name, operands, problems, tile: [_, extent] } = *kernel;
@@ -234,6 +252,7 @@ impl Family {
             .chain(quantize)
             .chain(amax)
             .chain(tokens)
+            .chain(rows)
             .chain(dequantize)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
@@ -301,6 +320,7 @@ mod tests {
                 + QUANTIZE.len()
                 + AMAX.len()
                 + tokens::names().count()
+                + ROWS.len()
                 + DEQUANTIZE.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {

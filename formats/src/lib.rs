@@ -25,6 +25,7 @@
 //! | [`gemm`] | tile configurations, parameter blocks and weight layouts of the GEMM kernels | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
 //! | [`quantize`] | the same for the quantise, dequantise and amax kernels | this project |
+//! | [`rows`] | the same for the kernels of norm, activation and rotation before a quantiser | this project |
 //! | [`stamp`] | which version of this crate a module was compiled with | this project |
 //! | [`recipe`] | how other projects quantise, bit for bit | those projects |
 #![no_std]
@@ -45,6 +46,7 @@ pub mod pack;
 pub mod params;
 pub mod quantize;
 pub mod recipe;
+pub mod rows;
 #[cfg(feature = "serde")]
 mod serialised;
 pub mod stamp;

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
 //! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
+//! | [`rows`] | norm, gated activation, rotation and quantisation in one kernel |
 //! | [`device`], [`buffer`] | what runs kernels, and its memory |
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`plan`] | cost models, and choices of kernels by them |
@@ -122,6 +123,76 @@
 //! }
 //! ```
 //!
+//! # A block of an engine
+//! Between two products stands one launch of [`rows`]. Before the first it adds the residual, normalises and quantises; the
+//! product's epilogue may activate, and then it only quantises. The scales of rows, found in the same pass, are row factors
+//! of the product behind it.
+//! ```no_run
+//! use nvfp4::buffer::DeviceBuffer;
+//! use nvfp4::device::Kernels;
+//! use nvfp4::gemm::{
+//!     ActivationBuffers, DeviceWeights, Gemm, ResultBuffers, Vectors, Workspace,
+//! };
+//! use nvfp4::quantize::{QuantizeOptions, Recipe, TensorScale};
+//! use nvfp4::rows::{Operands, Results, Rows, RowsOptions, Source};
+//! use nvfp4::{Activation, HalfType, Nvfp4Recipe, Result, ScaleLayout};
+//!
+//! /// A product, planned for block-scaled activations with 128x4 scales.
+//! struct Linear {
+//!     weights: DeviceWeights,
+//!     plan: Gemm,
+//!     workspace: Workspace,
+//! }
+//!
+//! impl Linear {
+//!     fn forward(&self, made: &Rows, y: &DeviceBuffer) -> Result<()> {
+//!         let made = made.outputs();
+//!         let scales = made.scales.expect("block formats have scales");
+//!         let x = ActivationBuffers::Blocks { codes: made.elements, scales };
+//!         let vectors = Vectors { row_factors: made.multipliers, ..Vectors::default() };
+//!         let y = ResultBuffers::Floats(y);
+//!         self.plan.launch(x, &self.weights, y, Some(&self.workspace), vectors)?;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! struct FeedForward {
+//!     norm: Rows,
+//!     activation: Rows,
+//!     linears: [Linear; 3],
+//! }
+//!
+//! impl FeedForward {
+//!     fn new(kernels: &Kernels, tokens: usize, sizes: [usize; 2], linears: [Linear; 3]) -> Result<Self> {
+//!         let recipe = Recipe::Nvfp4(Nvfp4Recipe::TorchAo);
+//!         let blocks = QuantizeOptions::new(recipe).layout(ScaleLayout::Blocked128x4);
+//!         let results = Results::Blocks(blocks.scale(TensorScale::PerRow));
+//!         let rows = |source: Source, columns: usize| {
+//!             let options = RowsOptions::new(source, results);
+//!             Rows::new(kernels, tokens, columns, HalfType::Bf16, &options)
+//!         };
+//!         let norm = rows(Source::RmsNorm { epsilon: 1e-6, residual: true }, sizes[0])?;
+//!         let activation = rows(Source::Gated(Activation::Silu), sizes[1])?;
+//!         Ok(Self { norm, activation, linears })
+//!     }
+//!
+//!     /// Adds `x` to the residual `stream` in its place; `y` is added to it by the next block. `inner` are the gate and what
+//!     /// it multiplies.
+//!     fn forward(
+//!         &self,
+//!         [x, stream, weight]: [&DeviceBuffer; 3],
+//!         inner: [&DeviceBuffer; 2],
+//!         y: &DeviceBuffer,
+//!     ) -> Result<()> {
+//!         self.norm.launch(&Operands::normed(x, weight).residual(stream))?;
+//!         self.linears[0].forward(&self.norm, inner[0])?;
+//!         self.linears[1].forward(&self.norm, inner[1])?;
+//!         self.activation.launch(&Operands::gated(inner[0], inner[1]))?;
+//!         self.linears[2].forward(&self.activation, y)
+//!     }
+//! }
+//! ```
+//!
 //! # Checkpoints, and the laboratory
 //! The crate `nvfp4-checkpoint` reads safetensors files and whole models, in four projects' layouts of
 //! quantised weights, and quantises, converts and verifies them. The crate `nvfp4-lab` has the f64 oracle, test
@@ -147,6 +218,7 @@ pub mod observe;
 pub mod parallel;
 pub mod plan;
 pub mod quantize;
+pub mod rows;
 mod setters;
 pub mod shape;
 mod stream;
@@ -200,6 +272,8 @@ const _: () = {
     sync::<gemv::DeviceWeights>();
     send::<quantize::device::Quantizer>();
     sync::<quantize::device::Quantizer>();
+    send::<rows::Rows>();
+    sync::<rows::Rows>();
     send::<dequantize::Dequantizer>();
     sync::<dequantize::Dequantizer>();
     send::<gemm::Workspace>();

@@ -4,8 +4,10 @@
 #[cfg(gpu_e4m3 = "hardware")]
 use cuda_std::ptx::convert;
 use cuda_std::ptx::half;
+use cuda_std::ptx::{float, marker};
 #[cfg(gpu_e4m3 = "emulated")]
 use fp4_formats::e4m3;
+use fp4_formats::gemm::combine::Machine;
 
 /// 2^8 as f16, in both halves.
 #[cfg(gpu_e4m3 = "emulated")]
@@ -86,4 +88,44 @@ pub fn mul_bf16x2(a: u32, b: u32) -> u32 {
     /// -0 in both halves, which leaves a product as it is.
     const NOTHING: u32 = 0x8000_8000;
     half::fma_rn_bf16x2(a, b, NOTHING)
+}
+
+/// The GPU's instructions for activations; approximations are within 2^-22 of the result.
+pub struct Instructions;
+
+impl Machine for Instructions {
+    #[inline(always)]
+    fn exp2(x: f32) -> f32 {
+        float::ex2_approx_ftz_f32(x)
+    }
+
+    #[inline(always)]
+    fn reciprocal(x: f32) -> f32 {
+        float::rcp_approx_ftz_f32(x)
+    }
+
+    #[inline(always)]
+    fn minimum(x: f32, y: f32) -> f32 {
+        float::min_nan_f32(x, y)
+    }
+
+    #[inline(always)]
+    fn maximum(x: f32, y: f32) -> f32 {
+        float::max_nan_f32(x, y)
+    }
+
+    /// One copy of the function's code: values move through the first place.
+    #[inline(always)]
+    fn each<const N: usize>(mut values: [f32; N], function: impl Fn(f32) -> f32) -> [f32; N] {
+        let mut i = 0;
+        while i < N as u32 {
+            let result = function(values[0]);
+            for j in 1..N {
+                values[j - 1] = values[j];
+            }
+            values[N - 1] = result;
+            i = marker::pin(i + 1);
+        }
+        values
+    }
 }

@@ -40,9 +40,16 @@ pub mod gemv;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "moe"))]
 pub mod moe;
 pub mod pipeline;
-// GEMMs convert as quantisers do.
-#[cfg(any(not(cuda_builder_module), gpu_operation = "quantize", gpu_operation = "gemm"))]
+// GEMMs and rows convert as quantisers do.
+#[cfg(any(
+    not(cuda_builder_module),
+    gpu_operation = "quantize",
+    gpu_operation = "gemm",
+    gpu_operation = "rows"
+))]
 pub mod quantize;
+#[cfg(any(not(cuda_builder_module), gpu_operation = "rows"))]
+pub mod rows;
 
 /// The stamp of the contract that this module was compiled with: the host compares it before it
 /// loads a module. The name is [`fp4_formats::stamp::SYMBOL`].

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`oracle`] | the f64 reference of a GEMV, and the tolerance of every result |
 //! | [`gemm`] | the f64 reference of a GEMM, and the comparison of its results |
+//! | [`rows`] | the f64 reference of operations on rows, and the comparison of their results |
 //! | [`moe`] | a mixture of experts with operands on the host, compared step by step |
 //! | [`shape`], [`generate`], [`rng`] | shape strings and sets of shapes, test inputs from a seed |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
@@ -20,6 +21,7 @@ pub mod layer;
 pub mod moe;
 pub mod operands;
 pub mod oracle;
+pub mod rows;
 pub mod shape;
 
 pub use nvfp4_checkpoint::rng;

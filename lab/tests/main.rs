@@ -8,6 +8,7 @@ mod cli_experts;
 mod cli_gemm;
 mod cli_layers;
 mod cli_messages;
+mod cli_rows;
 mod examples;
 mod gemv;
 mod oracle;

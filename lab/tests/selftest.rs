@@ -40,6 +40,7 @@ fn a_quick_selftest_passes_and_reports_every_step() {
             "first",
             "gemv, ragged",
             "quantise",
+            "rows",
             "gemm, exact",
             "gemm, residual",
             "gated, residual",

@@ -27,11 +27,11 @@ fn good_shapes_print_as_they_were_read() {
 fn bad_shapes_say_what_is_wrong() {
     check(
         "conv:1x2",
-        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize",
+        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize, norm, act",
     );
     check(
         "",
-        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize",
+        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize, norm, act",
     );
     for text in [
         "gemv",
@@ -64,6 +64,11 @@ fn bad_shapes_say_what_is_wrong() {
         "number of elements of shape `dual:2147483647x16x2147483632x16` is too large: \
          at most 9223372036854775807",
     );
+    for text in ["norm:3x7168", "act:3x16"] {
+        check(text, &format!("ok {text}"));
+    }
+    check("act:3x24", "K of shape `act:3x24` is 24; it must be a multiple of 16");
+    check("norm:3", "shape `norm:3` does not have the form norm:MxK");
     check("quantize:1x16x1", "shape `quantize:1x16x1` does not have the form quantize:MxK");
     check(
         "gemv:2147483648x16x1",

@@ -3,13 +3,15 @@
 //! no faults.
 
 use fp4_formats::ScaleLayout::{self, Blocked128x4, Linear};
+use fp4_formats::gemm::Activation;
 use fp4_formats::gemv::{self, GemvParams};
 use fp4_formats::params;
 use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use fp4_formats::{Arch, FloatType};
+use fp4_formats::rows::{Norm, RowsParams, RowsSink, rows_config};
+use fp4_formats::{Arch, Divisor, FloatType, HalfType};
 use nvfp4::plan::gemv::Geometry;
 use nvfp4_tests::mutation::{self, Effort};
 use ptx_emu::GlobalMemory;
@@ -201,6 +203,80 @@ fn quantize(
         element: ty as u32,
     };
     memory.launch(arch, config.name, [grid, 1, 1], config.threads(), params::bytes(&params))
+}
+
+/// Five rows of two CTAs of three warps, of which one keeps more chunks than registers hold.
+fn rows(arch: Arch, sink: RowsSink, norm: Norm) -> Experiment {
+    let (m, k) = (5u32, 16 * (32 * 6 + 7));
+    let gated = norm == Norm::None;
+    let config = rows_config(sink, gated, HalfType::Bf16);
+    let mut memory = Memory::new();
+    let bytes = values(FloatType::Bf16, (m * k) as usize, 5);
+    let input = memory.made("input", &bytes);
+    let other = memory.input("other", &values(FloatType::Bf16, (m * k) as usize, 6));
+    let codes = match sink {
+        RowsSink::E4m3 => memory.output("codes", u64::from(m * k)),
+        RowsSink::Half => memory.output("elements", u64::from(m * k * 2)),
+        RowsSink::Nvfp4 | RowsSink::Adaptive | RowsSink::Mxfp4 => {
+            memory.output("codes", u64::from(m * k / 2))
+        }
+    };
+    let scale_bytes = Blocked128x4.bytes(m as usize, (k / 16) as usize).expect("small");
+    let has_scales = !matches!(sink, RowsSink::E4m3 | RowsSink::Half);
+    let scales = if has_scales { memory.output("scales", scale_bytes as u64) } else { 0 };
+    let has_levels = sink != RowsSink::Half;
+    let multipliers = if has_levels { memory.output("multipliers", u64::from(4 * m)) } else { 0 };
+    let residual_out = if gated { 0 } else { memory.output("residual", u64::from(m * k * 2)) };
+    let errors = memory.input("errors", &NO_ERROR.to_le_bytes());
+    memory.watch("errors", errors, 8);
+    let weights = values(FloatType::Bf16, k as usize, 7);
+    let weight = if gated { 0 } else { memory.input("weight", &weights) };
+    let params = RowsParams {
+        quantize: QuantizeParams {
+            input,
+            up: other,
+            codes,
+            scales,
+            tensor: 0,
+            tensor_out: 0,
+            errors,
+            m,
+            k,
+            given: 1.0,
+            source: ScaleSource::RowAmax as u32,
+            blocked: has_scales.into(),
+            recipe: 0,
+            depth: 0,
+            element: FloatType::Bf16 as u32,
+        },
+        residual_out,
+        index: 0,
+        weight,
+        bias: 0,
+        multipliers,
+        index_divisor: Divisor::ONE,
+        norm: norm as u32,
+        epsilon: 1e-5,
+        rotation: 0,
+        combine: Activation::Silu.combine(true),
+    };
+    memory.launch(arch, config.name, [2, 1, 1], 96, params::bytes(&params))
+}
+
+/// Reductions of rows that follow one another in one CTA: of a norm's sums and of maxima, alone and both.
+#[test]
+fn rows_kernels() {
+    for arch in Arch::compiled() {
+        for (sink, norm) in [
+            (RowsSink::Nvfp4, Norm::Rms),
+            (RowsSink::Nvfp4, Norm::None),
+            (RowsSink::E4m3, Norm::Layer),
+            (RowsSink::Half, Norm::Layer),
+        ] {
+            let least = usize::from(norm != Norm::None) + usize::from(sink != RowsSink::Half);
+            check(&rows(arch, sink, norm), least);
+        }
+    }
 }
 
 #[test]

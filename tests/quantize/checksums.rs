@@ -2,14 +2,15 @@
 //! `tests/data/checksums`, whose README says when a change is legitimate.
 
 use fp4_formats::quantize::{Format, Recipe};
-use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use fp4_formats::{FloatType, ScaleLayout};
+use fp4_formats::recipe::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
+use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::dequantize::{Dequantizer, Multiplier};
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
+use nvfp4::rows::{Made, Operands, Results, Rotation, Rows, RowsOptions, Source};
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated;
@@ -124,4 +125,59 @@ fn dequantize() {
         }
     }
     sums.compare("dequantize");
+}
+
+/// Operations on rows to every kind of results: their codes, scales, and the sums with the residual.
+#[test]
+fn rows() {
+    let mut sums = Checksums::default();
+    for device in DEVICES {
+        let kernels = emulated(device, checksums::schedule());
+        let arch = &kernels.device().choice().arch;
+        let blocks = |recipe: Recipe, scale: TensorScale| {
+            Results::Blocks(QuantizeOptions::new(recipe).scale(scale))
+        };
+        let adaptive = Recipe::Adaptive(AdaptiveRecipe::TransformerEngine);
+        let made = recipes().map(|recipe| blocks(recipe, TensorScale::OneLevel));
+        let others = [blocks(adaptive, TensorScale::PerRow), Results::E4m3, Results::Half];
+        for (i, results) in made.chain(others).enumerate() {
+            let element = [HalfType::F16, HalfType::Bf16][i % 2];
+            let (rows, cols) = (3, 32 * 37);
+            let epsilon = 1e-6;
+            let source = [
+                Source::RmsNorm { epsilon, residual: true },
+                Source::LayerNorm { epsilon, residual: true, bias: false },
+            ][i / 2 % 2];
+            let rotation = (i % 3 == 0).then_some(Rotation { signs: 0x8d21 });
+            let options = RowsOptions::new(source, results).rotation(rotation);
+            let operation = Rows::new(&kernels, rows, cols, element, &options).expect("planned");
+            let matrix =
+                |count: usize, seed: u64| input(&kernels, element.float(), count, seed + i as u64);
+            let (x, residual) = (matrix(rows * cols, 0), matrix(rows * cols, 100));
+            let weight = matrix(cols, 200);
+            let operands = Operands::normed(&x, &weight).residual(&residual);
+            operation.launch(&operands).expect("launches");
+            let residual = residual.read().expect("written");
+            let recipe = match &results {
+                Results::Blocks(options) => options.recipe.name(),
+                Results::E4m3 | Results::Half => "none",
+            };
+            let key = format!(
+                "{arch} {rows}x{cols} {} of {} to {} by {recipe}, rotated: {}",
+                source.name(),
+                element.name(),
+                results.name(),
+                rotation.is_some()
+            );
+            match operation.result("x").expect("finite") {
+                Made::Blocks(made) => sums.add(key, &[&made.codes, &made.scales, &residual]),
+                Made::E4m3 { codes, scales } => {
+                    let scales: Vec<u8> = scales.iter().flat_map(|x| x.to_le_bytes()).collect();
+                    sums.add(key, &[&codes, &scales, &residual]);
+                }
+                Made::Half(elements) => sums.add(key, &[&elements, &residual]),
+            }
+        }
+    }
+    sums.compare("rows");
 }

@@ -5,3 +5,4 @@ mod checksums;
 mod dequantize;
 mod golden;
 mod results;
+mod rows;

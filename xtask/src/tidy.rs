@@ -288,6 +288,7 @@ const LIBRARY: Layers<'_> = Layers {
         "buffer",
         "quantize",
         "dequantize",
+        "rows",
         "gemm",
         "gemv",
         "moe",

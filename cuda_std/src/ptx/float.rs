@@ -128,6 +128,21 @@ pub fn ex2_approx_ftz_f32(a: f32) -> f32 {
     result
 }
 
+/// `sqrt.rn.f32 d, a;` ISA 9.7.3.15. All targets. Any thread.
+#[inline(always)]
+pub fn sqrt_rn_f32(a: f32) -> f32 {
+    let result;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "sqrt.rn.f32 {}, {};",
+            out(reg32) result, in(reg32) a,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    result
+}
+
 /// `rcp.approx.ftz.f32 d, a;` ISA 9.7.3.14. All targets. Any thread. The error is
 /// at most one unit in the last place; subnormal results are 0.
 #[inline(always)]

@@ -22,6 +22,7 @@ pub const fn parts(family: Family) -> &'static [Part] {
         | Family::QuantizeNvfp4
         | Family::QuantizeMxfp4
         | Family::QuantizeTokens
+        | Family::Rows(_)
         | Family::Dequantize => &[Part::Vectors],
         Family::GemmPrepare => &[Part::Gemm, Part::Moe],
         Family::Gemm(..) => &[Part::Gemm],

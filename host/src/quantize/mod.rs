@@ -99,7 +99,7 @@ impl QuantizeOptions {
     }
 
     /// Checks a given parameter. Errors name the tensor `name`.
-    fn check(&self, name: &str) -> Result<()> {
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
         let (Some(project), TensorScale::Given(given)) = (self.recipe.parameter_of(), self.scale)
         else {
             return Ok(());

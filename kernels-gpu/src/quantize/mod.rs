@@ -42,12 +42,12 @@
 
 mod adaptive;
 pub mod amax;
-mod convert;
-mod input;
+pub(crate) mod convert;
+pub(crate) mod input;
 mod place;
-mod recipe;
+pub(crate) mod recipe;
 mod source;
-mod store;
+pub(crate) mod store;
 mod tokens;
 
 #[cfg(gpu_e2m1 = "hardware")]

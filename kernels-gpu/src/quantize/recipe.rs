@@ -23,6 +23,15 @@ pub trait Recipe {
     /// `p` keeps its contract, and row `row` exists.
     unsafe fn tensor(p: &QuantizeParams, row: u32) -> (Self::Tensor, f32);
 
+    /// The values of a tensor or row with this parameter.
+    fn of_parameter(p: &QuantizeParams, parameter: f32) -> Self::Tensor;
+
+    /// The parameter for a largest magnitude; 1 if the format has none.
+    fn parameter(p: &QuantizeParams, amax: f32) -> f32;
+
+    /// The factor of dequantised elements, of the parameter; 1 if the format has none.
+    fn multiplier(p: &QuantizeParams, parameter: f32) -> f32;
+
     /// Reads as [`tensor`](Self::tensor) does, for rows with their own parameters; `tensor` is
     /// that of another row.
     ///
@@ -93,12 +102,27 @@ impl<const RECIPE: u32> Recipe for Nv<RECIPE> {
             let amax = unsafe { memory::ld_global_nc_b32(p.tensor + u64::from(index) * 4) };
             recipe.tensor_parameter(f32::from_bits(amax))
         };
+        (Self::of_parameter(p, parameter), parameter)
+    }
+
+    #[inline(always)]
+    fn of_parameter(p: &QuantizeParams, parameter: f32) -> NvTensor {
         // The pins keep the compiler from merging this computation with the one for rows,
         // which would repeat it for each block.
         let keep = |x: f32| f32::from_bits(marker::pin(x.to_bits()));
-        let numbers = Nvfp4Tensor::new(recipe, parameter).numbers().map(keep);
+        let numbers = Nvfp4Tensor::new(Self::recipe(p), parameter).numbers().map(keep);
         let largest = if is_moderate(parameter) { LARGEST_MODERATE } else { -1.0 };
-        (NvTensor { numbers, largest: keep(largest) }, parameter)
+        NvTensor { numbers, largest: keep(largest) }
+    }
+
+    #[inline(always)]
+    fn parameter(p: &QuantizeParams, amax: f32) -> f32 {
+        Self::recipe(p).tensor_parameter(amax)
+    }
+
+    #[inline(always)]
+    fn multiplier(p: &QuantizeParams, parameter: f32) -> f32 {
+        Self::recipe(p).multiplier(parameter)
     }
 
     #[inline(always)]
@@ -162,10 +186,25 @@ impl Recipe for Mx {
     /// blocks of small magnitudes are moderate too. The blocks of the two recipes that do more
     /// to an element than multiply it are not.
     #[inline(always)]
-    unsafe fn tensor(p: &QuantizeParams, _row: u32) -> (MxTensor, f32) {
+    fn of_parameter(p: &QuantizeParams, _parameter: f32) -> MxTensor {
         let steps = Mxfp4Recipe::from_code(p.recipe).steps();
         let large = if steps.scales_only() { Mxfp4Steps::LARGE } else { 0.0 };
-        (MxTensor { steps, large }, 1.0)
+        MxTensor { steps, large }
+    }
+
+    #[inline(always)]
+    unsafe fn tensor(p: &QuantizeParams, _row: u32) -> (MxTensor, f32) {
+        (Self::of_parameter(p, 1.0), 1.0)
+    }
+
+    #[inline(always)]
+    fn parameter(_p: &QuantizeParams, _amax: f32) -> f32 {
+        1.0
+    }
+
+    #[inline(always)]
+    fn multiplier(_p: &QuantizeParams, _parameter: f32) -> f32 {
+        1.0
     }
 
     #[inline(always)]

@@ -12,6 +12,7 @@ mod host;
 mod mixed;
 mod moe;
 mod quantize;
+mod rows;
 mod timing;
 mod tune;
 
@@ -29,6 +30,7 @@ pub use mixed::{MixedReport, mixed};
 pub use moe::{MoeReport, MoeTiming, StepTime, moe};
 pub use nvfp4::gemm::ActivationInput;
 pub use quantize::{CopyTiming, Direction, QuantizeBench, QuantizeBenchReport, quantize};
+pub use rows::{RowsBench, RowsReport, RowsTiming, rows};
 pub use timing::{Peer, Peers, ReadCeiling, SetTimes};
 pub use tune::{TuneReport, TuneSummary, TuneTarget, fastest, tune};
 

@@ -140,6 +140,12 @@ fn combine(activation: Activation, gate: Bounded, up: Option<Bounded>, slack: f6
     Bounded { value, magnitude }
 }
 
+/// A gated product of exact values.
+pub(crate) fn exactly_gated(activation: Activation, gate: f64, up: f64) -> f64 {
+    let exactly = |value: f64| Bounded { value, magnitude: 0.0 };
+    combine(activation, exactly(gate), Some(exactly(up)), 0.0).value
+}
+
 /// The activation of a value.
 fn activate(activation: Activation, x: Bounded, slack: f64) -> Bounded {
     let finite = x.between([-MOST, MOST], slack);

@@ -4,5 +4,6 @@ mod exact;
 mod reference;
 mod verify;
 
+pub(crate) use exact::exactly_gated;
 pub use reference::{reference, reference_for, reference_grouped, reference_grouped_for};
 pub use verify::Verify;

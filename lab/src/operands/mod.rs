@@ -1,5 +1,5 @@
 //! Operands in a safetensors file, and the result in another: a GEMV's here, a GEMM's in [`gemm`], a
-//! grouped GEMM's in [`grouped`], a mixture of experts' in [`moe`].
+//! grouped GEMM's in [`grouped`], a mixture of experts' in [`moe`], those of an operation on rows in [`rows`].
 //!
 //! `a` are the activations, one vector per batch entry, and `b` the weights.
 //!
@@ -23,6 +23,7 @@ pub mod gemm;
 pub mod grouped;
 pub mod layer;
 pub mod moe;
+pub mod rows;
 mod stack;
 mod written;
 

@@ -23,7 +23,7 @@ pub enum ShapeError {
     /// The part before the colon is not an operation of this project.
     #[error(
         "unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, \
-         grouped-dual, moe, quantize"
+         grouped-dual, moe, quantize, norm, act"
     )]
     UnknownOp {
         /// The whole string.
@@ -95,6 +95,31 @@ impl fmt::Display for QuantizeShape {
     }
 }
 
+/// Sizes of a matrix whose rows are normalised, or of the product of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct RowsShape {
+    /// Rows.
+    pub m: usize,
+    /// Columns, a multiple of 16, of mxfp4 results 32.
+    pub k: usize,
+    /// Whether the input is two matrices, a gate and what it is multiplied by.
+    pub gated: bool,
+}
+
+impl RowsShape {
+    /// The operation's name.
+    #[must_use]
+    pub const fn op(&self) -> &'static str {
+        if self.gated { "act" } else { "norm" }
+    }
+}
+
+impl fmt::Display for RowsShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}x{}", self.op(), self.m, self.k)
+    }
+}
+
 /// A shape whose operation this version can run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
@@ -112,6 +137,8 @@ pub enum Shape {
     Moe(MixtureShape),
     /// Quantisation or dequantisation of a matrix.
     Quantize(QuantizeShape),
+    /// Norm or gated activation of rows, and their quantisation.
+    Rows(RowsShape),
 }
 
 impl Shape {
@@ -126,7 +153,7 @@ impl Shape {
             Self::Grouped(shape) => Some(shape.flops(shape.n)),
             Self::GroupedDual(shape) => Some(shape.flops(2 * shape.n)),
             Self::Moe(shape) => Some(shape.flops()),
-            Self::Quantize(_) => None,
+            Self::Quantize(_) | Self::Rows(_) => None,
         }
     }
 
@@ -147,6 +174,7 @@ impl Shape {
             Self::GroupedDual(_) => "grouped-dual",
             Self::Moe(_) => "moe",
             Self::Quantize(_) => "quantize",
+            Self::Rows(shape) => shape.op(),
         }
     }
 }
@@ -161,12 +189,13 @@ impl fmt::Display for Shape {
             Self::GroupedDual(shape) => f.write_str(&shape.text(true)),
             Self::Moe(shape) => shape.fmt(f),
             Self::Quantize(shape) => shape.fmt(f),
+            Self::Rows(shape) => shape.fmt(f),
         }
     }
 }
 
 /// Operations by name, each with the form of its shape string.
-const FORMS: [(&str, &str); 7] = [
+const FORMS: [(&str, &str); 9] = [
     ("gemv", "gemv:MxKxL"),
     ("gemm", "gemm:MxNxK"),
     ("dual", "dual:MxNxK[xL]"),
@@ -174,6 +203,8 @@ const FORMS: [(&str, &str); 7] = [
     ("grouped-dual", "grouped-dual:M1,G*M,..xNxK"),
     ("moe", "moe:TxExKxHxI"),
     ("quantize", "quantize:MxK"),
+    ("norm", "norm:MxK"),
+    ("act", "act:MxK"),
 ];
 
 impl FromStr for Shape {
@@ -197,6 +228,8 @@ impl FromStr for Shape {
             ("dual", &[m, n, k, l]) => dual_shape(text, [m, n, k, l]),
             ("moe", &[t, e, k, h, i]) => groups::mixture(text, [t, e, k, h, i]).map(Self::Moe),
             ("quantize", &[m, k]) => quantize_shape(text, m, k),
+            ("norm", &[m, k]) => rows_shape(text, m, k, false),
+            ("act", &[m, k]) => rows_shape(text, m, k, true),
             // A form has as many letters as one of these takes.
             _ => Err(ShapeError::Form { text: text.into(), expected: form }),
         }
@@ -272,6 +305,11 @@ fn dual_shape(text: &str, [m, n, k, l]: [u64; 4]) -> Result<Shape, ShapeError> {
 /// Checks that the sizes are below 2^31, so that their product times the size of any element fits.
 fn quantize_shape(text: &str, m: u64, k: u64) -> Result<Shape, ShapeError> {
     Ok(Shape::Quantize(QuantizeShape { m: m as usize, k: whole_blocks(text, k)? }))
+}
+
+/// The same for operations on rows.
+fn rows_shape(text: &str, m: u64, k: u64, gated: bool) -> Result<Shape, ShapeError> {
+    Ok(Shape::Rows(RowsShape { m: m as usize, k: whole_blocks(text, k)?, gated }))
 }
 
 /// Checks that K is a multiple of the smaller block.

@@ -61,6 +61,7 @@ pub enum Run {
     Dual(Gemm),
     Grouped(Grouped),
     Moe(Moe),
+    Rows(Rows),
 }
 
 /// One vector of activations times weights, both in NVFP4.
@@ -236,6 +237,50 @@ pub struct Grouped {
     pub product: Product,
 }
 
+/// A norm, or a gated activation, a rotation, and the quantisation of rows.
+///
+/// Operands come from a file with the tensors input (F16 or BF16 [M, K]; with up the gate), and, of the same type, up ([M,
+/// K]: the operation is act(input) * up), weight ([K]: a norm), bias ([K], of --norm layer) and residual ([M, K], added
+/// before the norm); index (I32 [M]: rows of the input, -1 for zeros); tensor_scale (one value, the recipe's parameter of
+/// nvfp4; without it each row has its own, from its largest magnitude).
+///
+/// --out writes codes and scales (and parameters) of a block format, codes and scales of e4m3, or c of 16 bits, and residual,
+/// the sums, but only once they are verified.
+#[derive(Debug, ClapArgs)]
+pub struct Rows {
+    /// Operands.
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// The norm, where there are weights: rms or layer.
+    #[arg(long, default_value = "rms", value_parser = ["rms", "layer"])]
+    pub norm: String,
+    /// The addend of the mean of squares.
+    #[arg(long, default_value_t = 1e-6)]
+    pub epsilon: f32,
+    /// Activation of the gate: identity, silu, gelu-tanh, gelu, relu2 or clamped-swiglu (gpt-oss's) [default: silu].
+    #[arg(long, value_name = "NAME", value_parser = parse_activation)]
+    pub activation: Option<Activation>,
+    /// Each 16 elements are rotated by a Hadamard matrix, behind these signs: bit i negates element i.
+    #[arg(long, value_name = "SIGNS")]
+    pub rotate: Option<u16>,
+    /// Format of the results: nvfp4 or mxfp4.
+    #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
+    pub format: Format,
+    /// Recipe; see `nvfp4 quantize --help`.
+    #[arg(long, default_value = "torchao")]
+    pub recipe: String,
+    /// Layout of the block scales: linear or 128x4.
+    #[arg(long, default_value = "linear", value_parser = parse_layout)]
+    pub layout: ScaleLayout,
+    /// Other results: e4m3 with a scale for each row, or the input's type (half).
+    #[arg(long, value_parser = ["e4m3", "half"], conflicts_with_all = ["format", "recipe", "layout"])]
+    pub to: Option<String>,
+    #[command(flatten)]
+    pub results: Results,
+    #[command(flatten)]
+    pub target: Target,
+}
+
 /// A mixture of experts, from tokens and the experts that they chose to the layer's result.
 ///
 /// Operands come from a file with the tensors x (activations, F16 or BF16 [T, H]), ids (I32 [T, k]:
@@ -281,8 +326,8 @@ pub struct Bench {
     /// Shape, such as gemv:7168x16384x1 (MxKxL), gemm:128x7168x16384 (MxNxK),
     /// dual:256x4096x7168 (MxNxK or MxNxKxL, N of the result), grouped:80,64*2x4096x7168
     /// (M1,G*M,..xNxK: a group of 80 tokens, 64 groups of 2), grouped-dual, moe:16x256x8x7168x2048
-    /// (tokens x experts x experts of a token x hidden x intermediate) or quantize:4096x8192 (MxK); can
-    /// be repeated.
+    /// (tokens x experts x experts of a token x hidden x intermediate) quantize:4096x8192,
+    /// norm:4096x7168 (a norm) or act:4096x18432 (a gated activation) (MxK); can be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
     /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or `all`,
@@ -310,6 +355,8 @@ pub struct Bench {
     pub dtype: Option<ResultType>,
     #[command(flatten)]
     pub quantize: BenchQuantize,
+    #[command(flatten)]
+    pub rows: BenchRows,
     #[command(flatten)]
     pub gemm: BenchGemm,
     #[command(flatten)]
@@ -396,19 +443,36 @@ pub struct BenchTune {
 /// Options of quantize shapes.
 #[derive(Debug, ClapArgs)]
 pub struct BenchQuantize {
-    /// quantize, gemm: nvfp4 or mxfp4.
+    /// quantize, norm, act, gemm: nvfp4 or mxfp4.
     #[arg(long, default_value = "nvfp4", value_parser = parse_format)]
     pub format: Format,
-    /// quantize: recipe; see `nvfp4 quantize --help`.
+    /// quantize, norm, act: recipe; see `nvfp4 quantize --help`.
     #[arg(long, default_value = "torchao")]
     pub recipe: String,
     /// quantize: direction, quantize or dequantize.
     #[arg(long, default_value = "quantize", value_parser = parse_direction)]
     pub direction: Direction,
-    /// quantize: the tensor-level scale of nvfp4. given: known before, one pass over the input;
-    /// amax: from the largest magnitude, two passes; row: one per row; one: none.
+    /// quantize, norm, act: the tensor-level scale of nvfp4. given: known before, one pass over the input;
+    /// amax: from the largest magnitude, two passes (quantize); row: one per row; one: none.
     #[arg(long, default_value = "given", value_parser = ["given", "amax", "row", "one"])]
     pub scale: String,
+}
+
+/// Options of norm and act shapes.
+#[derive(Debug, ClapArgs)]
+pub struct BenchRows {
+    /// norm: rms, layer, or none.
+    #[arg(long, default_value = "rms", value_parser = ["rms", "layer", "none"])]
+    pub norm: String,
+    /// norm: a residual is added before, and updated.
+    #[arg(long)]
+    pub residual: bool,
+    /// norm, act: results, instead of those that --format names: e4m3 with a scale for each row, or the input's type (half).
+    #[arg(long, value_parser = ["e4m3", "half"])]
+    pub to: Option<String>,
+    /// norm, act: each 16 elements are rotated by a Hadamard matrix, behind signs.
+    #[arg(long)]
+    pub rotate: bool,
 }
 
 /// The format of inputs with scales from calibration.

@@ -7,28 +7,30 @@ use std::process::ExitCode;
 
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use nvfp4::device::Choice;
-use nvfp4::error::{ErrorKind, Result as LibraryResult};
-use nvfp4::gemm::{GemmOptions, GemmOverrides, Output};
+use nvfp4::error::{Error, ErrorKind, Result as LibraryResult};
+use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, Output};
 use nvfp4::gemv::{self, GemvOptions, GemvOverrides, GemvPlan};
 use nvfp4::quantize::{self, Format, QuantizeOptions, TensorScale};
+use nvfp4::rows::{Results, Rotation, RowsOptions, Source};
 use nvfp4_checkpoint::{Checkpoint, Model};
 use nvfp4_lab::bench::{
-    self, ActivationInput, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench,
+    self, ActivationInput, Emulated, GemmBench, GemvBench, Protocol, QuantizeBench, RowsBench,
 };
 use nvfp4_lab::layer::{self, ActivationSource, Weight};
 use nvfp4_lab::oracle::{self, Verification};
-use nvfp4_lab::shape::{self, Shape};
+use nvfp4_lab::shape::{self, RowsShape, Shape};
 use nvfp4_lab::{doctor, operands};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Args, Bench, Command, Doctor, Gemv, ResultType, Run};
+use crate::args::{Args, Bench, BenchRows, Command, Doctor, Gemv, ResultType, Run};
 use crate::checkpoints;
 use crate::common::{exit, gated, open, print};
 use crate::gemm;
 use crate::moe;
 use crate::progress::Progress;
 use crate::report;
+use crate::rows;
 use crate::selftest;
 use crate::tune;
 
@@ -48,6 +50,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Command::Run(Run::Dual(args)) => gemm::run(&args, true),
         Command::Run(Run::Grouped(args)) => gemm::run_grouped(&args),
         Command::Run(Run::Moe(args)) => moe::run(&args),
+        Command::Run(Run::Rows(args)) => rows::run(&args),
         Command::Bench(args) => run_bench(&args),
         Command::Quantize(args) => checkpoints::quantize(&args),
         Command::Dequantize(args) => checkpoints::dequantize(&args),
@@ -148,9 +151,9 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
         args.shape.iter().map(|text| text.parse()).collect::<Result<Vec<Shape>, _>>()?;
     shapes.extend(sets.concat());
     if let Some(ResultType::Blocks(format)) = args.dtype
-        && let Some(shape) = shapes
-            .iter()
-            .find(|shape| matches!(shape, Shape::Gemv(_) | Shape::Moe(_) | Shape::Quantize(_)))
+        && let Some(shape) = shapes.iter().find(|shape| {
+            matches!(shape, Shape::Gemv(_) | Shape::Moe(_) | Shape::Quantize(_) | Shape::Rows(_))
+        })
     {
         anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is {}", format.name());
     }
@@ -195,6 +198,10 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
             }
             Shape::Quantize(shape) => {
                 BenchReport::Quantize(Box::new(bench::quantize(&kernels, *shape, &quantize)?))
+            }
+            Shape::Rows(shape) => {
+                let bench = rows_bench(args, *shape, &quantize.options)?;
+                BenchReport::Rows(Box::new(bench::rows(&kernels, *shape, &bench)?))
             }
         })
     };
@@ -311,6 +318,42 @@ fn quantize_bench(args: &Bench) -> LibraryResult<QuantizeBench> {
     })
 }
 
+fn rows_bench(
+    args: &Bench,
+    shape: RowsShape,
+    blocks: &QuantizeOptions,
+) -> LibraryResult<RowsBench> {
+    let BenchRows { norm, residual, to, rotate } = &args.rows;
+    let (epsilon, residual) = (1e-6, *residual);
+    let source = match (shape.gated, norm.as_str()) {
+        (true, _) => Source::Gated(args.gemm.activation.unwrap_or(Activation::Silu)),
+        (false, "layer") => Source::LayerNorm { epsilon, residual, bias: true },
+        (false, "none") => Source::Plain,
+        (false, _) => Source::RmsNorm { epsilon, residual },
+    };
+    if residual && !source.has_residual() {
+        let required = "absent where nothing is normalised";
+        return Err(Error::shape("residual", required, "there"));
+    }
+    let results = match to.as_deref() {
+        Some("e4m3") => Results::E4m3,
+        Some(_) => Results::Half,
+        None => Results::Blocks(*blocks),
+    };
+    let element = match ResultType::floats(args.dtype, FloatType::Bf16) {
+        FloatType::F16 => HalfType::F16,
+        FloatType::Bf16 => HalfType::Bf16,
+        FloatType::F32 => return Err(Error::shape("--dtype", "f16 or bf16", "f32")),
+    };
+    let rotation = rotate.then_some(Rotation { signs: 0x6b2d });
+    Ok(RowsBench {
+        element,
+        options: RowsOptions::new(source, results).rotation(rotation),
+        seed: args.seed,
+        protocol: protocol(args),
+    })
+}
+
 /// A report of `bench`.
 #[derive(Serialize)]
 struct Benched {
@@ -334,6 +377,7 @@ enum BenchReport {
     Gemm(Box<bench::GemmReport>),
     Moe(Box<bench::MoeReport>),
     Quantize(Box<bench::QuantizeBenchReport>),
+    Rows(Box<bench::RowsReport>),
 }
 
 impl BenchReport {
@@ -343,6 +387,7 @@ impl BenchReport {
             Self::Gemm(report) => report.head.verified,
             Self::Moe(report) => report.head.verified,
             Self::Quantize(report) => report.verified,
+            Self::Rows(report) => report.verified,
         }
     }
 }
@@ -354,6 +399,7 @@ impl Display for BenchReport {
             Self::Gemm(report) => report.fmt(f),
             Self::Moe(report) => report.fmt(f),
             Self::Quantize(report) => report.fmt(f),
+            Self::Rows(report) => report.fmt(f),
         }
     }
 }

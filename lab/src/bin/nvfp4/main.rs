@@ -14,6 +14,7 @@ mod gemm;
 mod moe;
 mod progress;
 mod report;
+mod rows;
 mod selftest;
 mod tune;
 

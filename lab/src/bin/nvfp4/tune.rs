@@ -62,8 +62,10 @@ fn targets(shape: &Shape, args: &Bench, bench: &GemmBench) -> Result<Vec<TuneTar
         Shape::Dual(_) | Shape::GroupedDual(_) | Shape::Moe(_) => {
             TuneTarget::of(shape, &gated(bench, args.gemm.activation))
         }
-        Shape::Gemm(_) | Shape::Grouped(_) | Shape::Gemv(_) | Shape::Quantize(_) => {
-            TuneTarget::of(shape, bench)
-        }
+        Shape::Gemm(_)
+        | Shape::Grouped(_)
+        | Shape::Gemv(_)
+        | Shape::Quantize(_)
+        | Shape::Rows(_) => TuneTarget::of(shape, bench),
     }
 }

@@ -10,10 +10,15 @@ use fp4_formats::{
 use nvfp4::gemm::{Activation, GemmOptions, GemmOverrides, ResidualValues, UpOptions};
 use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4::quantize::{QuantizeOptions, Recipe, TensorScale};
+use nvfp4::rows::{Results, Rotation, RowsOptions, Source};
 use nvfp4::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
-use nvfp4_lab::bench::{ActivationInput, Direction, GemmBench, GemvBench, Protocol, QuantizeBench};
+use nvfp4_lab::bench::{
+    ActivationInput, Direction, GemmBench, GemvBench, Protocol, QuantizeBench, RowsBench,
+};
 use nvfp4_lab::generate::Generator;
-use nvfp4_lab::shape::{GemmShape, GemvShape, GroupedShape, MixtureShape, QuantizeShape, Shape};
+use nvfp4_lab::shape::{
+    GemmShape, GemvShape, GroupedShape, MixtureShape, QuantizeShape, RowsShape, Shape,
+};
 use ptx_emu_conformance::Family;
 
 /// No times.
@@ -49,6 +54,7 @@ pub enum Subject {
     Mixed(Vec<GemmShape>, &'static str, Box<GemmBench>),
     Moe(MixtureShape, Box<GemmBench>),
     Quantize(QuantizeShape, QuantizeBench),
+    Rows(RowsShape, Box<RowsBench>),
     /// Nanoseconds of a launch on the host.
     LaunchCost(GemmShape, GemvShape),
 }
@@ -211,6 +217,7 @@ pub fn steps(arch: Arch, quick: bool, on_gpu: bool) -> Vec<Check> {
     }
     steps.extend(gemvs());
     steps.extend(quantisers());
+    steps.extend(rows());
     steps.extend(products(&configs));
     steps.extend(mixtures());
     if on_gpu {
@@ -300,6 +307,52 @@ fn gemvs() -> Vec<Check> {
         }
     }
     by_stage(steps)
+}
+
+/// Norms, activations and rotations, to each kind of results from both types.
+fn rows() -> Vec<Check> {
+    let blocks = |recipe: Recipe, layout: ScaleLayout| {
+        let scale =
+            if layout == ScaleLayout::Linear { TensorScale::PerRow } else { TensorScale::OneLevel };
+        Results::Blocks(QuantizeOptions::new(recipe).scale(scale).layout(layout))
+    };
+    let epsilon = 1e-6;
+    let sources = [
+        Source::Plain,
+        Source::RmsNorm { epsilon, residual: true },
+        Source::LayerNorm { epsilon, residual: false, bias: true },
+        Source::Gated(Activation::Silu),
+    ];
+    let nvfp4 = Nvfp4Recipe::ALL.iter().copied().map(Recipe::Nvfp4);
+    let adaptive = AdaptiveRecipe::ALL.iter().copied().map(Recipe::Adaptive);
+    let recipes = nvfp4.chain(adaptive).chain([Recipe::Mxfp4(Mxfp4Recipe::Rceil)]);
+    let made: Vec<Results> = recipes
+        .flat_map(|recipe| ScaleLayout::ALL.map(|layout| blocks(recipe, layout)))
+        .chain([Results::E4m3, Results::Half])
+        .collect();
+    let mut steps = Vec::new();
+    for (turn, results) in made.into_iter().enumerate() {
+        for source in sources {
+            let element = [HalfType::F16, HalfType::Bf16][turn / 2 % 2];
+            let shape = RowsShape { m: 131, k: 32 * 21, gated: source.is_gated() };
+            let rotation = (turn % 3 == 1).then_some(Rotation { signs: 0x39c5 });
+            let options = RowsOptions::new(source, results).rotation(rotation);
+            let of = match &results {
+                Results::Blocks(options) => {
+                    format!("{} {} {}", results.name(), options.recipe.name(), options.layout)
+                }
+                Results::E4m3 | Results::Half => results.name().to_owned(),
+            };
+            let name = format!("{} {} to {of} {shape}", source.name(), element.name());
+            let bench = RowsBench { element, options, seed: SEED, protocol: UNTIMED };
+            steps.push(Check {
+                stage: "rows",
+                name,
+                subject: Subject::Rows(shape, Box::new(bench)),
+            });
+        }
+    }
+    steps
 }
 
 /// Every recipe from every type of floats, and back.
@@ -494,6 +547,18 @@ fn timed() -> Vec<Check> {
             Direction::Dequantize => format!("{shape} dequantise"),
         };
         steps.push(Check { stage, name, subject: Subject::Quantize(shape, bench) });
+    }
+    for (source, gated) in [
+        (Source::RmsNorm { epsilon: 1e-6, residual: true }, false),
+        (Source::Gated(Activation::Silu), true),
+    ] {
+        let shape = RowsShape { m: 16384, k: 8192, gated };
+        let blocks = QuantizeOptions::new(Recipe::Nvfp4(Nvfp4Recipe::TorchAo));
+        let results = Results::Blocks(blocks.scale(TensorScale::OneLevel));
+        let options = RowsOptions::new(source, results);
+        let bench = RowsBench { element: HalfType::Bf16, options, seed: SEED, protocol: TIMED };
+        let name = format!("{shape} {}", source.name());
+        steps.push(Check { stage, name, subject: Subject::Rows(shape, Box::new(bench)) });
     }
     steps
 }

@@ -199,6 +199,16 @@ fn perform(kernels: &Kernels, arch: Arch, subject: Subject, report: &mut StepRep
                 result.times.as_ref().and_then(|t| micros(t.measured.times.median));
             (result.times.is_some(), serde_json::to_value(&result))
         }
+        Subject::Rows(shape, bench) => {
+            let result = bench::rows(kernels, shape, &bench)?;
+            report.kernel = result.plan.steps.last().map(|step| step.kernel.to_owned());
+            verdict(report, result.verified, || result.difference.clone().unwrap_or_default());
+            if let Some(times) = &result.times {
+                report.microseconds = micros(times.copied.measured.times.median);
+                report.ratio_to_ceiling = times.copied.ratio_to_copy;
+            }
+            (result.times.is_some(), serde_json::to_value(&result))
+        }
         Subject::Quantize(shape, bench) => {
             let result = bench::quantize(kernels, shape, &bench)?;
             report.kernel = result.plan.steps.last().map(|step| step.kernel.to_owned());

@@ -1,0 +1,102 @@
+//! Sums and maxima over a row, which the threads of a CTA find together.
+
+use cuda_std::ptx::memory;
+use cuda_std::{shared, thread, warp};
+use fp4_formats::rows::RowsConfig;
+use fp4_formats::rows::arithmetic::MAX_GROUPS;
+
+/// Bytes of the sums of a row's groups.
+const SUM_BYTES: u32 = MAX_GROUPS as u32 * 4;
+/// Bytes of the warps' maxima.
+const MAXIMA_BYTES: u32 = RowsConfig::MOST_THREADS / warp::LANES * 4;
+
+/// The buffers through which the threads of a CTA reduce, and which of each is next.
+pub struct Meeting {
+    sums: u32,
+    maxima: u32,
+}
+
+impl Meeting {
+    /// Before the first reduction.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self { sums: 0, maxima: 0 }
+    }
+
+    #[inline(always)]
+    fn sums(&self) -> u32 {
+        shared::fixed::<0, { 2 * SUM_BYTES }, 16>() + self.sums
+    }
+
+    /// Adds the lanes' numbers: the sum is that of a group, for the next [`sum`](Self::sum).
+    ///
+    /// # Safety
+    /// All lanes of the warp are here; no other warp has the group.
+    #[inline(always)]
+    pub unsafe fn add(&self, group: u32, of_lane: f32) {
+        // SAFETY: the same as the caller's; the group has its own place.
+        unsafe {
+            let sum = in_pairs(of_lane);
+            if warp::lane_id() == 0 {
+                memory::st_shared_b32(self.sums() + group * 4, sum.to_bits());
+            }
+        }
+    }
+
+    /// The sum of all groups.
+    ///
+    /// # Safety
+    /// All threads of the CTA are here, and each of the `groups` groups has been added since the last sum.
+    #[inline(always)]
+    pub unsafe fn sum(&mut self, groups: u32) -> f32 {
+        // SAFETY: the same as the caller's.
+        unsafe {
+            thread::sync_threads();
+            let mut sum = 0.0;
+            let mut group = warp::lane_id();
+            while group < groups {
+                sum += f32::from_bits(memory::ld_shared_b32(self.sums() + group * 4));
+                group += warp::LANES;
+            }
+            self.sums ^= SUM_BYTES;
+            in_pairs(sum)
+        }
+    }
+
+    /// The largest of all threads' magnitudes; NaN if one is.
+    ///
+    /// # Safety
+    /// All threads of the CTA, `warps` warps, are here.
+    #[inline(always)]
+    pub unsafe fn largest(&mut self, amax: f32, warps: u32) -> f32 {
+        let maxima = shared::fixed::<1, { 2 * MAXIMA_BYTES }, 16>() + self.maxima;
+        // SAFETY: all threads are here, and every warp has its own element of the buffer.
+        unsafe {
+            // Bits of magnitudes are ordered as they are, and those of NaN are the largest.
+            let found = warp::max_u32(amax.to_bits());
+            let lane = warp::lane_id();
+            if lane == 0 {
+                memory::st_shared_b32(maxima + thread::thread_idx_x() / warp::LANES * 4, found);
+            }
+            thread::sync_threads();
+            let of_lane = if lane < warps { memory::ld_shared_b32(maxima + lane * 4) } else { 0 };
+            self.maxima ^= MAXIMA_BYTES;
+            f32::from_bits(warp::max_u32(of_lane))
+        }
+    }
+}
+
+/// The sum of the lanes' numbers, in pairs of distance 16, 8, 4, 2 and 1: the same in all lanes.
+///
+/// # Safety
+/// All lanes of the warp are here.
+#[inline(always)]
+unsafe fn in_pairs(mut sum: f32) -> f32 {
+    let mut distance = warp::LANES / 2;
+    while distance > 0 {
+        // SAFETY: the same as the caller's.
+        sum += unsafe { warp::shuffle_xor_f32(sum, distance) };
+        distance /= 2;
+    }
+    sum
+}
