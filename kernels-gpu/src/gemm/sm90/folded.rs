@@ -132,12 +132,7 @@ impl Steps {
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     #[inline(always)]
-    unsafe fn sum_steps<
-        W: Folded,
-        const SUMS: usize,
-        const BLOCKS: usize,
-        const N: usize,
-    >(
+    unsafe fn sum_steps<W: Folded, const SUMS: usize, const BLOCKS: usize, const N: usize>(
         self,
         consumer: &mut Consumer<W, SUMS, BLOCKS>,
         count: u32,
