@@ -52,7 +52,7 @@ pub fn all(config: &Sm90Config) -> u16 {
 #[inline(always)]
 pub unsafe fn release(config: &Sm90Config, empty: u32, reads: bool) {
     // SAFETY: the caller's.
-    unsafe { release_led(config, empty, reads, config.multicast > 1 && warp::lane_id() == 0) }
+    unsafe { release_as(config, empty, reads, || warp::lane_id() == 0) }
 }
 
 /// Whether this thread arrives at the peer's barriers, in a register from before the main loop.
@@ -61,18 +61,28 @@ pub fn leads(config: &Sm90Config) -> bool {
     config.multicast > 1 && marker::pin(warp::lane_id()) == 0
 }
 
-/// Arrives as [`release`] does; the caller says whether this thread [leads](leads).
+/// Arrives as [`release`] does; the caller knows whether this thread [leads](leads).
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
 pub unsafe fn release_led(config: &Sm90Config, empty: u32, reads: bool, leads: bool) {
+    // SAFETY: the caller's.
+    unsafe { release_as(config, empty, reads, || leads) }
+}
+
+/// Arrives as [`release`] does, at the peer's barrier where `leads` says so.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn release_as(config: &Sm90Config, empty: u32, reads: bool, leads: impl FnOnce() -> bool) {
     // SAFETY: the barrier is initialised and expects the arrivals; the peer has not ended.
     unsafe {
         mbarrier::mbarrier_arrive_shared_cta_b64_if(empty, reads);
         if config.multicast > 1 {
             warp::sync();
-            let arrives = reads && leads;
+            let arrives = reads && leads();
             mbarrier::mbarrier_arrive_release_cta_shared_cluster_b64_if(
                 peer_barrier(config, empty),
                 arrives,
