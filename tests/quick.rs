@@ -42,7 +42,7 @@ fn first_of_each<T, K: PartialEq>(all: &[T], kind: impl Fn(&T) -> K) -> Vec<&T> 
 #[test]
 fn gemm_of_sm_90a() {
     let kinds = first_of_each(&sm90::CONFIGS, |c| (c.scheme, c.uses_mma_sync(), c.multicast));
-    assert_eq!(kinds.len(), 11);
+    assert_eq!(kinds.len(), 13);
     for schedule in schedules() {
         let kernels = emulated(DEVICES[0], schedule);
         for (i, config) in kinds.iter().enumerate() {

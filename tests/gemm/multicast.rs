@@ -12,7 +12,8 @@ use ptx_emu::Gpu;
 #[test]
 fn shared_activations() {
     let sharing: Vec<_> = CONFIGS.iter().filter(|config| config.multicast > 1).collect();
-    assert_eq!(sharing.len(), 6);
+    let count = sharing.len();
+    assert_eq!(count, 8);
     // On few SMs a CTA has several tiles.
     let machine = |sms, schedule| emulated_on(Gpu { sms, ..Gpu::h200() }, schedule);
     let machines = SCHEDULES.map(|schedule| [132, 2, 14].map(|sms| machine(sms, schedule)));
@@ -20,12 +21,12 @@ fn shared_activations() {
     for m in [1, 33, 64, 129, 260] {
         for n in [8, 129, 300, 640, 900] {
             for k in [16, 160, 1168, 1424] {
-                let config = sharing[index % 6];
+                let config = sharing[index % count];
                 let scheme = config.scheme;
-                let mut case = Case::new([m, n, k, [1, 1, 1, 2][index % 4]])
+                let mut case = Case::new([m, n, k, [1, 1, 1, 2][index / 3 % 4]])
                     .decoded_to(scheme.format, scheme.operand, index)
-                    .kernel(config.name, [Split::StreamK, Split::None][index / 6 % 2]);
-                case.shared_weights = index % 8 == 3;
+                    .kernel(config.name, [Split::StreamK, Split::None][index / count % 2]);
+                case.shared_weights = index % 7 == 3;
                 case.generator = Generator::ALL[index % 3];
                 case.seed = index as u64;
                 let result = case.check(&machines[index % 5][index / 5 % 3]);
