@@ -23,7 +23,7 @@ use nvfp4_tests::gemm::mixed::check_mixed;
 use nvfp4_tests::gemm::{
     ActivationType, BF16, BLOCKED, Case, DEPTHS, F16, LINEAR, RESULTS, ROWS, TOKENS,
 };
-use nvfp4_tests::mixture::{self, Mixture, MixtureCase};
+use nvfp4_tests::mixture::{self, Mixture, MixtureCase, Quantized};
 use nvfp4_tests::{devices, gpu};
 
 /// Products of a case that the emulators run too.
@@ -370,5 +370,5 @@ fn large_groups_on_a_gpu() {
     }
     let large = MixtureCase::new([64, 32, 4], [2048, 1024], HalfType::Bf16);
     check_mixture(&kernels, large);
-    check_mixture(&kernels, MixtureCase { quantized: true, ..large });
+    check_mixture(&kernels, MixtureCase { quantized: Quantized::Blocks, ..large });
 }

@@ -7,7 +7,9 @@ use fp4_formats::{HalfType, Mxfp4, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, ErrorKind, Result};
 use nvfp4::gemm::{ActivationKind, DeviceWeights, GatedWeights, HalfMatrix};
-use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeShape, TokenScales};
+use nvfp4::moe::{
+    MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeShape, TokenFormat, TokenScales,
+};
 use nvfp4::tensor::Dims;
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::moe::{MoeOperands, MoeRun};
@@ -97,7 +99,7 @@ fn quantised_layers() {
         let (first, second) = ([GOOD.count, BETWEEN, HIDDEN], [GOOD.count, HIDDEN, BETWEEN]);
         let nvfp4 = |sizes, gated| machine.weights::<Nvfp4>(sizes, gated, kind(Format::Nvfp4));
         let mxfp4 = |sizes, gated| machine.weights::<Mxfp4>(sizes, gated, kind(Format::Mxfp4));
-        let quantised = MoeOptions::new().quantized(TokenScales::ONE);
+        let quantised = MoeOptions::new().quantized(TokenFormat::Blocks(TokenScales::ONE));
         let of_first = nvfp4(first, true);
         let operands = Operands { first: of_first, second: mxfp4(second, false) };
         let error = ["format of activations", "mxfp4, as the weights", "nvfp4"];
@@ -108,7 +110,11 @@ fn quantised_layers() {
             ("tokens", TokenScales { tokens: 0.5, ..TokenScales::ONE }),
             ("between", TokenScales { between: 0.5, ..TokenScales::ONE }),
         ] {
-            let layer = operands.layer(&machine, GOOD, &MoeOptions::new().quantized(scales));
+            let layer = operands.layer(
+                &machine,
+                GOOD,
+                &MoeOptions::new().quantized(TokenFormat::Blocks(scales)),
+            );
             let error = layer.expect_err("a scale that MXFP4 has not");
             assert_eq!((error.kind(), error.exit_code()), (ErrorKind::InvalidArgument, 2));
             let Error::Scalar { field, required, actual } = error else { panic!("{error}") };
@@ -186,11 +192,13 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Layers that route, that quantise, and that do neither.
-fn layers() -> [(MoeShape, MoeOptions); 3] {
+/// Layers that route, that quantise, that do neither, and that quantise as they gather.
+fn layers() -> [(MoeShape, MoeOptions); 4] {
     let plain = MoeOptions::new();
-    let quantised = plain.clone().quantized(TokenScales::ONE);
-    [(GOOD, plain.clone()), (GOOD, quantised), (MoeShape { tokens: 1, ..GOOD }, plain)]
+    let quantised = plain.clone().quantized(TokenFormat::Blocks(TokenScales::ONE));
+    let fp8 = plain.clone().quantized(TokenFormat::Fp8);
+    let one = MoeShape { tokens: 1, ..GOOD };
+    [(GOOD, plain.clone()), (GOOD, quantised), (one, plain), (GOOD, fp8)]
 }
 
 /// A whole launch with one buffer of another size or device: no step is queued, whichever takes the buffer.

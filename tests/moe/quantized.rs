@@ -4,7 +4,9 @@ use fp4_formats::quantize::Format;
 use fp4_formats::{HalfType, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::gemm::{Activation, ActivationKind, GatedWeights, GemmOptions, Repacked, UpOptions};
-use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, TokenScales};
+use nvfp4::moe::{
+    MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, TokenFormat, TokenScales,
+};
 use nvfp4_lab::bench::{self, ActivationInput, GemmBench, Protocol};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::rng::SplitMix64;
@@ -31,6 +33,8 @@ fn steps_of_layers() {
         (shape([9, 12, 4, 160, 64]), ActivationInput::Halves(HalfType::Bf16), Format::Mxfp4),
         (shape([5, 6, 2, 64, 96]), ActivationInput::Fp4, Format::Mxfp4),
         (shape([70, 3, 2, 288, 160]), ActivationInput::Fp4, Format::Mxfp4),
+        (shape([1, 40, 3, 96, 64]), ActivationInput::Fp8(Some(HalfType::F16)), Format::Mxfp4),
+        (shape([40, 5, 2, 272, 144]), ActivationInput::Fp8(Some(HalfType::Bf16)), Format::Nvfp4),
     ];
     for (at, (shape, activations, format)) in cases.into_iter().enumerate() {
         for (device, schedule) in MACHINES
@@ -78,7 +82,7 @@ fn activations_that_are_not_finite() {
     let [first, second] = [first, second]
         .map(|parts| Repacked::stack(&parts).expect("one").upload(device).expect("memory"));
     let scales = TokenScales { tokens: 1.0, between: 1.0 };
-    let options = MoeOptions::new().quantized(scales);
+    let options = MoeOptions::new().quantized(TokenFormat::Blocks(scales));
     let layer = MoeLayer::new(&kernels, shape, &first, &second, HalfType::Bf16, &options);
     let layer = layer.expect("a layer");
     let memory = layer.memory().expect("memory");

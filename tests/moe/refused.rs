@@ -4,7 +4,7 @@
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, Nvfp4};
 use nvfp4::buffer::DeviceBuffer;
-use nvfp4::moe::{CombineTypes, MoeShape, Routes, Routing, TokenScales};
+use nvfp4::moe::{CombineTypes, MoeShape, Routes, Routing, TokenFormat, TokenScales};
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
 use nvfp4_tests::refusals::Watched;
@@ -251,7 +251,7 @@ fn runs_keep_their_sizes() {
             let error = ["type of the rows", "f32, as planned", "f16"];
             machine.refused(run.write(&typed), error, &[]);
             let mut quantised = mixture.operands(&step);
-            quantised.options.quantized = Some(TokenScales::ONE);
+            quantised.options.quantized = Some(TokenFormat::Blocks(TokenScales::ONE));
             let error = ["activations", "as they are, as planned", "quantised"];
             machine.refused(run.write(&quantised), error, &[]);
             machine.launched(run.launch());

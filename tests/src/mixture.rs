@@ -2,13 +2,24 @@
 
 use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
 use nvfp4::gemm::{Activation, GatedWeights, HalfMatrix};
-use nvfp4::moe::{MoeOptions, MoeShape};
+use nvfp4::moe::{MoeOptions, MoeShape, TokenFormat};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::moe::{HostBiases, MoeOperands};
 use nvfp4_lab::rng::SplitMix64;
 
 use crate::gemm::blocks;
+
+/// What a layer's activations are quantised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantized {
+    /// Nothing: they stay in 16 bits.
+    No,
+    /// The weights' format, with the scales of the largest magnitudes.
+    Blocks,
+    /// e4m3.
+    Fp8,
+}
 
 /// The sizes and types of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +30,8 @@ pub struct MixtureCase {
     pub sizes: [usize; 2],
     /// Type of the tokens.
     pub half: HalfType,
-    /// Whether activations are quantised before each product.
-    pub quantized: bool,
+    /// What activations are quantised to before each product.
+    pub quantized: Quantized,
     /// The activation function of the gate.
     pub activation: Activation,
     /// Whether there are biases and a shared expert's result.
@@ -33,7 +44,7 @@ impl MixtureCase {
     pub fn new([tokens, experts, top_k]: [usize; 3], sizes: [usize; 2], half: HalfType) -> Self {
         let shape = MoeShape { tokens, top_k, experts, first: 0, count: experts };
         let activation = Activation::Silu;
-        Self { shape, sizes, half, quantized: false, activation, extras: false }
+        Self { shape, sizes, half, quantized: Quantized::No, activation, extras: false }
     }
 }
 
@@ -123,10 +134,13 @@ impl<F: BlockFormat> Mixture<F> {
             shared: extras.then_some(step.shared.as_slice()),
             options: MoeOptions::new().activation(activation),
         };
-        if quantized {
-            let scales = operands.token_scales().expect("the oracle");
-            operands.options.quantized = Some(scales);
-        }
+        operands.options.quantized = match quantized {
+            Quantized::No => None,
+            Quantized::Blocks => {
+                Some(TokenFormat::Blocks(operands.token_scales().expect("the oracle")))
+            }
+            Quantized::Fp8 => Some(TokenFormat::Fp8),
+        };
         operands
     }
 
@@ -146,7 +160,7 @@ impl<F: BlockFormat> Mixture<F> {
     }
 }
 
-/// Returns small layers of every kind: 16-bit and FP4 activations, experts elsewhere, biases and a
+/// Returns small layers of every kind: 16-bit, FP4 and e4m3 activations, experts elsewhere, biases and a
 /// shared expert; weights are NVFP4.
 #[must_use]
 pub fn small() -> Vec<MixtureCase> {
@@ -155,10 +169,18 @@ pub fn small() -> Vec<MixtureCase> {
     vec![
         MixtureCase { extras: true, ..bf16 },
         MixtureCase { shape: elsewhere, half: HalfType::F16, extras: true, ..bf16 },
-        MixtureCase { quantized: true, activation: Activation::GPT_OSS, ..bf16 },
+        MixtureCase { quantized: Quantized::Blocks, activation: Activation::GPT_OSS, ..bf16 },
         MixtureCase::new([40, 5, 3], [160, 80], HalfType::F16),
         MixtureCase { shape: MoeShape { tokens: 1, top_k: 3, ..elsewhere }, extras: true, ..bf16 },
-        MixtureCase { quantized: true, ..MixtureCase::new([1, 7, 4], [96, 64], HalfType::F16) },
-        MixtureCase { shape: elsewhere, quantized: true, extras: true, ..bf16 },
+        MixtureCase {
+            quantized: Quantized::Blocks,
+            ..MixtureCase::new([1, 7, 4], [96, 64], HalfType::F16)
+        },
+        MixtureCase { shape: elsewhere, quantized: Quantized::Blocks, extras: true, ..bf16 },
+        MixtureCase { shape: elsewhere, quantized: Quantized::Fp8, extras: true, ..bf16 },
+        MixtureCase {
+            quantized: Quantized::Fp8,
+            ..MixtureCase::new([1, 7, 4], [96, 64], HalfType::F16)
+        },
     ]
 }

@@ -16,6 +16,7 @@ use crate::gemm::{
 };
 use crate::quantize::device::{Input, Quantizer};
 use crate::quantize::{QuantizeOptions, QuantizedMatrix, TensorScale};
+use crate::rows;
 use crate::setters::setters;
 use crate::stream::FirstStream;
 use crate::tune::ResultKind;
@@ -87,10 +88,19 @@ pub struct MoeLayer {
     second: Gemm,
     hidden: usize,
     half: HalfType,
-    /// The options of quantising activations, if they are quantised.
-    quantized: Option<QuantizeOptions>,
+    quantized: Quantized,
     /// Types of the rows that are combined, of the result, and of what is added.
     types: CombineTypes,
+}
+
+/// Quantising of a layer's activations as planned.
+#[derive(Clone, Debug)]
+enum Quantized {
+    No,
+    /// By a quantiser with these options, made of the scales, before they are gathered.
+    Blocks(TokenScales, QuantizeOptions),
+    /// As they are gathered, and before the second product.
+    Fp8,
 }
 
 /// Choices of a layer.
@@ -106,9 +116,8 @@ pub struct MoeOptions {
     /// Type of the tensor that is added to the result ([`MoeInputs::shared`]); the result's if `None`. The
     /// addition is in f32, before the sum is rounded to the result's type.
     pub shared: Option<FloatType>,
-    /// The tensor scales of activations that are quantised to the weights' format before each product
-    /// (W4A4).
-    pub quantized: Option<TokenScales>,
+    /// The format that activations are quantised to before each product; `None` leaves them in 16 bits (W4A16).
+    pub quantized: Option<TokenFormat>,
 }
 
 impl Default for MoeOptions {
@@ -137,7 +146,8 @@ impl MoeOptions {
     pub fn activations(&self, half: HalfType, format: Format) -> ActivationKind {
         match self.quantized {
             None => ActivationKind::Halves(half),
-            Some(_) => ActivationKind::Blocks { format, layout: LAYOUT },
+            Some(TokenFormat::Blocks(_)) => ActivationKind::Blocks { format, layout: LAYOUT },
+            Some(TokenFormat::Fp8) => ActivationKind::Fp8(Some(half)),
         }
     }
 }
@@ -147,8 +157,29 @@ setters!(MoeOptions {
     output: FloatType,
     rows: FloatType,
     shared: impl Into<Option<FloatType>>,
-    quantized: impl Into<Option<TokenScales>>,
+    quantized: impl Into<Option<TokenFormat>>,
 });
+
+/// A format that a layer quantises its activations to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TokenFormat {
+    /// The weights' format with these tensor scales (W4A4).
+    Blocks(TokenScales),
+    /// e4m3 with a scale of each token, and of each row between the products (W4A8). A row with a value that is not
+    /// finite becomes NaN.
+    Fp8,
+}
+
+impl TokenFormat {
+    /// Returns the tensor scales that it has.
+    #[must_use]
+    pub fn scales(&self) -> Option<TokenScales> {
+        match self {
+            Self::Blocks(scales) => Some(*scales),
+            Self::Fp8 => None,
+        }
+    }
+}
 
 /// Tensor scales of activations in NVFP4: a value is code times block scale times this. Checkpoints
 /// have them as input scales; of values up to `amax` it is `amax / (6 * 448)`. MXFP4 has none: both are
@@ -203,9 +234,10 @@ impl TokenScales {
 pub enum MoeStep {
     /// [`Routing::route`]; not of a layer for one token, unless its activations are quantised.
     Route,
-    /// Quantising the tokens; only of a layer that does.
+    /// Quantising the tokens to the weights' format; only of a layer that does.
     Quantize,
-    /// [`Routing::gather`] or [`Routing::gather_blocks`]; likewise.
+    /// [`Routing::gather`] or [`Routing::gather_blocks`]; likewise. Tokens become e4m3 on the way in a layer of that
+    /// ([`Rows`](crate::rows::Rows)).
     Gather,
     /// The gated product.
     First,
@@ -268,15 +300,39 @@ pub struct MoeMemory {
     /// The quantiser of a layer that quantises its activations.
     quantizer: Option<Quantizer>,
     /// Not of a layer that routes nothing.
-    gathered: Option<TokenBuffers>,
+    gathered: Option<Gathered>,
     between: TokenBuffers,
     rows: DeviceBuffer,
     workspace: Option<Workspace>,
     stream: FirstStream,
 }
 
+/// The rows of the first product.
+#[derive(Debug)]
+enum Gathered {
+    /// Copies of tokens, as they are or quantised.
+    Copies(TokenBuffers),
+    /// Made by this operation, e4m3 and scales.
+    Fp8(Box<rows::Rows>),
+}
+
+impl Gathered {
+    fn activations(&self) -> Result<ActivationBuffers<'_>> {
+        match self {
+            Self::Copies(tokens) => Ok(tokens.activations()),
+            Self::Fp8(made) => {
+                let rows::Outputs { elements, multipliers, scales: _ } = made.outputs();
+                let scales = multipliers.ok_or_else(|| {
+                    Error::shape("scales of the gathered tokens", "one for each row", "none")
+                })?;
+                Ok(ActivationBuffers::Fp8 { codes: elements, scales })
+            }
+        }
+    }
+}
+
 impl MoeMemory {
-    /// The tokens as the layer quantised them; none of a layer that does not.
+    /// The tokens as the layer quantised them to blocks; none of a layer that does not.
     ///
     /// # Errors
     /// The same as [`Quantizer::result`].
@@ -290,7 +346,12 @@ impl MoeMemory {
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn gathered(&self) -> Result<Option<[Vec<u8>; 2]>> {
-        self.gathered.as_ref().map(TokenBuffers::read).transpose()
+        let read = |gathered: &Gathered| match gathered.activations()? {
+            ActivationBuffers::Halves(elements) => Ok([elements.read()?, Vec::new()]),
+            ActivationBuffers::Blocks { codes, scales }
+            | ActivationBuffers::Fp8 { codes, scales } => Ok([codes.read()?, scales.read()?]),
+        };
+        self.gathered.as_ref().map(read).transpose()
     }
 
     /// The result of the first product, elements and scales.
@@ -330,8 +391,8 @@ const LAYOUT: ScaleLayout = ScaleLayout::Linear;
 impl MoeLayer {
     /// Plans a layer of the gated weights `first`, `[count, I, H]` twice, and `second`,
     /// `[count, H, I]`, for activations of `half`. A token's result is the sum over its choices of
-    /// weight times `second(act(gate x) * (up x))`. The weights were repacked for activations of
-    /// `half`, or in blocks where the options quantise them.
+    /// weight times `second(act(gate x) * (up x))`. The weights were repacked for
+    /// [the options' activations](MoeOptions::activations).
     ///
     /// # Errors
     /// The same as [`Routing::new`], [`Gemm::grouped`] and [`Quantizer::new`]; [`Error::Shape`] for weights
@@ -358,14 +419,21 @@ impl MoeLayer {
             }
         }
         let kind = options.activations(half, a.format);
-        let (scales, of_between) = match options.quantized {
-            None => ([1.0; 2], Output::Floats(half.float())),
-            Some(TokenScales { tokens, between }) => {
+        let halves = ([1.0; 2], Output::Floats(half.float()));
+        let (quantized, of_first, (scales, of_between)) = match options.quantized {
+            None => (Quantized::No, kind, halves),
+            Some(TokenFormat::Blocks(all @ TokenScales { tokens, between })) => {
                 let output = ResultKind::Blocks(a.format, LAYOUT).output(between);
-                ([tokens, between], output)
+                (
+                    Quantized::Blocks(all, all.of_tokens(a.format)?),
+                    kind,
+                    ([tokens, between], output),
+                )
             }
+            // Gathering makes the scales of all columns of a row; what is between the products is quantised by a
+            // launch of the second one, because a tile of the first does not have whole rows.
+            Some(TokenFormat::Fp8) => (Quantized::Fp8, ActivationKind::Fp8(None), halves),
         };
-        let quantized = options.quantized.map(|scales| scales.of_tokens(a.format)).transpose()?;
         let groupings = match chooses(shape, options.quantized.is_some()) {
             false => [Grouping::Contiguous { bound: routing.slots() }; 2],
             true => [true, false].map(|shared| {
@@ -373,7 +441,7 @@ impl MoeLayer {
                 Grouping::Chosen(ChosenRows { rows: routing.slots(), shared, experts, first })
             }),
         };
-        let of_first = GemmOptions {
+        let first_options = GemmOptions {
             activation: options.activation,
             activation_scale: scales[0],
             output: of_between,
@@ -382,7 +450,7 @@ impl MoeLayer {
         };
         let of_second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
         Ok(Self {
-            first: Gemm::grouped(kernels, first, groupings[0], kind, &of_first)?,
+            first: Gemm::grouped(kernels, first, groupings[0], of_first, &first_options)?,
             second: Gemm::grouped(kernels, second, groupings[1], kind, &of_second)?,
             routing,
             hidden: hidden as usize,
@@ -404,9 +472,10 @@ impl MoeLayer {
 
     /// The steps that it takes, in order.
     pub fn steps(&self) -> impl Iterator<Item = MoeStep> + use<> {
-        let (quantizes, chooses) = (self.quantized.is_some(), self.chooses());
+        let chooses = self.chooses();
+        let quantizes_apart = matches!(self.quantized, Quantized::Blocks(..));
         MoeStep::ALL.into_iter().filter(move |step| match step {
-            MoeStep::Quantize => quantizes,
+            MoeStep::Quantize => quantizes_apart,
             MoeStep::Route | MoeStep::Gather => !chooses,
             MoeStep::First | MoeStep::Second | MoeStep::Combine => true,
         })
@@ -415,7 +484,7 @@ impl MoeLayer {
     /// Whether rows between the steps are in the order of choices, not of experts.
     #[must_use]
     pub fn chooses(&self) -> bool {
-        chooses(self.routing.shape(), self.quantized.is_some())
+        chooses(self.routing.shape(), self.quantizes())
     }
 
     /// Sizes of the layer as planned.
@@ -445,7 +514,17 @@ impl MoeLayer {
     /// Whether the layer quantises its activations.
     #[must_use]
     pub fn quantizes(&self) -> bool {
-        self.quantized.is_some()
+        !matches!(self.quantized, Quantized::No)
+    }
+
+    /// The format that the layer quantises its activations to, if it does.
+    #[must_use]
+    pub fn quantized(&self) -> Option<TokenFormat> {
+        match &self.quantized {
+            Quantized::No => None,
+            Quantized::Blocks(scales, _) => Some(TokenFormat::Blocks(*scales)),
+            Quantized::Fp8 => Some(TokenFormat::Fp8),
+        }
     }
 
     /// Bytes of the result.
@@ -474,33 +553,39 @@ impl MoeLayer {
         let kernels = self.routing.kernels();
         let device = kernels.device();
         let (slots, tokens) = (self.routing.slots(), self.routing.shape().tokens);
-        let input = Input::plain(self.half.float());
-        let quantizer = self
-            .quantized
-            .as_ref()
-            .map(|options| Quantizer::new(kernels, tokens, self.hidden, input, options))
-            .transpose()?;
-        let of_tokens = match &self.quantized {
-            None => [slots * self.hidden * HALF_BYTES, 0],
-            Some(options) => {
+        let zeroed = |name: &str, bytes| DeviceBuffer::zeroed(device, name, bytes);
+        let copies = |bytes| TokenBuffers::of("gathered", bytes, zeroed).map(Gathered::Copies);
+        let (mut quantizer, mut gathered) = (None, None);
+        match &self.quantized {
+            Quantized::No if self.chooses() => {}
+            Quantized::No => gathered = Some(copies([slots * self.hidden * HALF_BYTES, 0])?),
+            Quantized::Blocks(_, options) => {
+                let input = Input::plain(self.half.float());
+                quantizer = Some(Quantizer::new(kernels, tokens, self.hidden, input, options)?);
                 let block = options.recipe.format().block() as usize;
-                [slots * self.hidden / 2, slots * (self.hidden / block)]
+                gathered = Some(copies([slots * self.hidden / 2, slots * (self.hidden / block)])?);
             }
-        };
+            Quantized::Fp8 => {
+                let divisor = self.routing.shape().top_k as u32;
+                let gather = Some(rows::Gather { rows: tokens, divisor });
+                let options = rows::RowsOptions {
+                    gather,
+                    ..rows::RowsOptions::new(rows::Source::Plain, rows::Results::E4m3)
+                };
+                let made = rows::Rows::new(kernels, slots, self.hidden, self.half, &options)?;
+                gathered = Some(Gathered::Fp8(Box::new(made)));
+            }
+        }
         let workspace = match self.first.workspace_bytes().max(self.second.workspace_bytes()) {
             0 => None,
             bytes => Some(Workspace::new(device, bytes)?),
         };
-        let zeroed = |name: &str, bytes| DeviceBuffer::zeroed(device, name, bytes);
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
-            gathered: match self.chooses() {
-                false => Some(TokenBuffers::of("gathered", of_tokens, zeroed)?),
-                true => None,
-            },
-            // Copies of the second product reach over rows that no expert has; what they bring is not
-            // used, but the emulator asks that it was written.
+            gathered,
+            // Copies of the second product, or quantising before it, reach over rows that no expert has; what they
+            // bring is not used, but the emulator asks that it was written.
             between: TokenBuffers::of("between", self.first.out_bytes()?, zeroed)?,
             rows: DeviceBuffer::poisoned(device, "rows", self.second.out_bytes()?[0])?,
             workspace,
@@ -521,9 +606,10 @@ impl MoeLayer {
         out: &DeviceBuffer,
         biases: MoeBiases<'_>,
     ) -> Result<()> {
-        // SAFETY: gathering, which is queued between routing and the products, lets later kernels begin when
-        // routing is complete, and with it all that was queued before. If nothing is gathered, the first
-        // product reads the ids when all work queued before is complete, and then lets later ones begin.
+        // SAFETY: gathering copies, which is queued between routing and the products, lets later kernels begin when
+        // routing is complete, and with it all that was queued before. If nothing is gathered, or made e4m3 on the
+        // way, the first product reads ids or offsets when all work queued before is complete, and then lets later
+        // ones begin.
         let settled = Some(unsafe { SettledCounts::new() });
         let mut prepared = Prepared::new();
         for step in self.steps() {
@@ -584,31 +670,41 @@ impl MoeLayer {
             MoeStep::Route => self.routing.give_route(queue, ids, routes),
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.prepare(queue, activations),
             MoeStep::Gather => {
-                match (gathered.as_ref().ok_or_else(other)?.activations(), quantizer) {
-                    (ActivationBuffers::Halves(gathered), None) => {
-                        self.routing.give_gather(queue, activations, routes, gathered, self.hidden)
+                match (gathered.as_ref().ok_or_else(other)?, &self.quantized, quantizer) {
+                    (Gathered::Fp8(made), Quantized::Fp8, None) => {
+                        let operands = rows::Operands::plain(activations).index(&routes.sources);
+                        made.prepare(queue, &operands)
                     }
-                    (ActivationBuffers::Blocks { codes, scales }, Some(quantizer)) => {
-                        let options = self.quantized.as_ref().ok_or_else(other)?;
-                        self.routing.give_gather_blocks(
-                            queue,
-                            options.recipe.format(),
-                            [quantizer.codes(), codes],
-                            [quantizer.scales(), scales],
-                            routes,
-                            self.hidden,
-                        )
+                    (Gathered::Copies(copies), of, quantizer) => {
+                        match (copies.activations(), of, quantizer) {
+                            (ActivationBuffers::Halves(to), Quantized::No, None) => self
+                                .routing
+                                .give_gather(queue, activations, routes, to, self.hidden),
+                            (
+                                ActivationBuffers::Blocks { codes, scales },
+                                Quantized::Blocks(_, options),
+                                Some(quantizer),
+                            ) => self.routing.give_gather_blocks(
+                                queue,
+                                options.recipe.format(),
+                                [quantizer.codes(), codes],
+                                [quantizer.scales(), scales],
+                                routes,
+                                self.hidden,
+                            ),
+                            _ => Err(other()),
+                        }
                     }
-                    (ActivationBuffers::Halves(_), Some(_))
-                    | (ActivationBuffers::Blocks { .. }, None)
-                    | (ActivationBuffers::Fp8 { .. }, _) => Err(other()),
+                    (Gathered::Fp8(_), _, _) => Err(other()),
                 }
             }
             MoeStep::First => {
                 let vectors =
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
                 let (a, settled) = match (gathered, chooses) {
-                    (Some(gathered), false) => (gathered.activations(), settled),
+                    (Some(copies @ Gathered::Copies(_)), false) => (copies.activations()?, settled),
+                    // It lets this launch begin before routing is complete.
+                    (Some(made @ Gathered::Fp8(_)), false) => (made.activations()?, None),
                     // Work queued before may write the ids.
                     (None, true) => (ActivationBuffers::Halves(activations), None),
                     (Some(_), true) | (None, false) => return Err(other()),

@@ -4,8 +4,8 @@
 //! | step | what | alone |
 //! | --- | --- | --- |
 //! | route | orders the tokens' choices by expert | [`Routing::route`] |
-//! | quantise | where activations are FP4: to the weights' format, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
-//! | gather | copies each choice's token to the choice's row | [`Routing::gather`], [`Routing::gather_blocks`] |
+//! | quantise | where products take the weights' format: to it, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
+//! | gather | copies each choice's token to the choice's row, or makes it e4m3 on the way | [`Routing::gather`], [`Routing::gather_blocks`], [`Rows`](crate::rows::Rows) |
 //! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | second product | grouped, back to the hidden size | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | combine | adds up each token's rows times their weights, in the order of its choices | [`Routing::combine`] |
@@ -23,7 +23,9 @@
 mod layer;
 mod routing;
 
-pub use layer::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenScales};
+pub use layer::{
+    MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenFormat, TokenScales,
+};
 pub use routing::{CombineTypes, MoeProblem, MoeShape, Routes, Routing};
 
 use fp4_formats::FloatType;

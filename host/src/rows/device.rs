@@ -176,6 +176,19 @@ impl Rows {
         self.give(&mut AtOnce, &launching, operands, outputs)
     }
 
+    /// [`launch`](Self::launch), given to a queue.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn prepare<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        operands: &Operands<'_, DeviceBuffer>,
+    ) -> Result<()> {
+        let launching = self.launching.lock().unwrap_or_else(PoisonError::into_inner);
+        self.give(queue, &launching, operands, &self.outputs())
+    }
+
     /// Checks the arguments of a launch and gives it to a queue.
     fn give<'k>(
         &'k self,

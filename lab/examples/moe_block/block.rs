@@ -7,7 +7,7 @@ use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4};
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::{Activation, GatedWeights, HalfMatrix};
-use nvfp4::moe::{MoeOptions, MoeShape};
+use nvfp4::moe::{MoeOptions, MoeShape, TokenFormat};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_checkpoint::{Blocks, Layout, Model, Weight, load, matrix};
 use nvfp4_lab::moe::{HostBiases, MoeOperands, MoeRun};
@@ -237,7 +237,7 @@ impl Block {
         let mut all = vec![ran(kernels, "W4A16", &operands, &reference)?];
         if F::NAME == Nvfp4::NAME {
             // A checkpoint's input scales are made like these, from tokens that calibrate it.
-            operands.options.quantized = Some(operands.token_scales()?);
+            operands.options.quantized = Some(TokenFormat::Blocks(operands.token_scales()?));
             all.push(ran(kernels, "W4A4", &operands, &reference)?);
         }
         Ok(all)

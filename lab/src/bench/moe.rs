@@ -18,7 +18,7 @@ use nvfp4::cuda::Times;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result, require_memory};
 use nvfp4::gemm::{GemmPlan, Output, format_of};
-use nvfp4::moe::{MoeOptions, MoeShape};
+use nvfp4::moe::{MoeOptions, MoeShape, TokenFormat};
 use nvfp4::tensor::Dims;
 
 /// A verified run, as `--json` prints it.
@@ -65,7 +65,8 @@ pub struct StepTime {
 }
 
 /// Runs a layer of `shape` on random inputs, verifies each step, and on a GPU times it. Products are
-/// gated; all experts are on the device. Activations in FP4 are bf16 before they are quantised.
+/// gated; all experts are on the device. Activations in FP4 are bf16 before they are quantised, and those in e4m3 have a
+/// 16-bit type.
 ///
 /// # Errors
 /// Bad sizes and [`DeviceError`](nvfp4::device::DeviceError). A wrong result is not an error: the
@@ -143,8 +144,9 @@ fn run<F: BlockFormat>(
     let half = match bench.activations {
         ActivationInput::Fp4 => HalfType::Bf16,
         ActivationInput::Halves(half) => half,
-        ActivationInput::Fp8(_) => {
-            let required = "fp4, f16 or bf16, for a mixture of experts";
+        ActivationInput::Fp8(Some(half)) => half,
+        ActivationInput::Fp8(None) => {
+            let required = "16 bits, which the layer quantises, for a mixture of experts";
             return Err(Error::shape("activations", required, bench.activations));
         }
     };
@@ -166,9 +168,11 @@ fn run<F: BlockFormat>(
         shared: None,
         options: MoeOptions::new().activation(bench.options.activation).output(output),
     };
-    if bench.activations == ActivationInput::Fp4 {
-        operands.options.quantized = Some(operands.token_scales()?);
-    }
+    operands.options.quantized = match bench.activations {
+        ActivationInput::Fp4 => Some(TokenFormat::Blocks(operands.token_scales()?)),
+        ActivationInput::Halves(_) => None,
+        ActivationInput::Fp8(_) => Some(TokenFormat::Fp8),
+    };
     let kind = operands.options.activations(half, format_of::<F>());
     let weights = [first.repack(device, kind)?, second.repack(device, kind)?];
     let (observed, reports) = kernels.observed();

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use fp4_formats::BlockFormat;
+use fp4_formats::quantize::tokens;
 use serde::Serialize;
 
 use super::MoeOperands;
@@ -16,7 +17,7 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, Result};
 use nvfp4::floats;
 use nvfp4::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix};
-use nvfp4::moe::{MoeLayer, MoeMemory, MoeStep};
+use nvfp4::moe::{MoeLayer, MoeMemory, MoeStep, TokenFormat};
 use nvfp4::tensor::{BlockScaled, Dims};
 
 /// The position of an absent row, or of an absent choice.
@@ -59,10 +60,11 @@ pub fn check<F: BlockFormat>(
 ) -> Result<Vec<StepCheck>> {
     let routes = operands.route();
     let HostRoutes { order, ranges } = &routes;
-    let tokens = operands.quantized_tokens()?;
+    let quantized = operands.quantized_tokens()?;
     let any = !order.is_empty();
-    let gathered = any.then(|| operands.gathered(order, tokens.as_ref())).transpose()?;
-    let [_, second] = layer.products();
+    let gathered = any.then(|| operands.gathered(order, quantized.as_ref())).transpose()?;
+    let [first, second] = layer.products();
+    let arch = first.plan().arch;
     let row_bytes = operands.hidden() * operands.options.rows.bytes() as usize;
     // Rows of choices that are elsewhere are not written.
     let rows = || -> Result<Vec<u8>> {
@@ -83,7 +85,7 @@ pub fn check<F: BlockFormat>(
         let (verified, verification) = match (step, &gathered) {
             (MoeStep::Route, _) => (routed(&routes, operands, memory)?, None),
             (MoeStep::Quantize, _) => {
-                let (Some(right), Some(found)) = (&tokens, memory.quantized()?) else {
+                let (Some(right), Some(found)) = (&quantized, memory.quantized()?) else {
                     return Err(Error::shape("memory", "of this layer", "of another one"));
                 };
                 (found.difference(right).is_none(), None)
@@ -93,22 +95,30 @@ pub fn check<F: BlockFormat>(
                     return Err(Error::shape("memory", "of this layer", "of another one"));
                 };
                 let right = gathered.as_ref().map(GemmActivations::bytes).unwrap_or_default();
-                // Rows behind the last choice are zeros.
-                let same = |got: &[u8], right: &[u8]| {
-                    let (rows, rest) = got.split_at(right.len().min(got.len()));
-                    rows == right && rest.iter().all(|&byte| byte == 0)
+                // Rows behind the last choice are zeros, and a row of zeros in e4m3 has a scale, too.
+                let of_zeros = match operands.options.quantized {
+                    Some(TokenFormat::Fp8) => tokens::scale(0.0).to_le_bytes(),
+                    None | Some(TokenFormat::Blocks(_)) => [0; 4],
                 };
-                (same(&got[0], &right[0]) && same(&got[1], &right[1]), None)
+                let same = |got: &[u8], right: &[u8], behind: [u8; 4]| {
+                    let (rows, rest) = got.split_at(right.len().min(got.len()));
+                    let behind = behind.iter().cycle();
+                    rows == right && rest.iter().zip(behind).all(|(byte, zero)| byte == zero)
+                };
+                let [elements, scales] = &right;
+                (same(&got[0], elements, [0; 4]) && same(&got[1], scales, of_zeros), None)
             }
             (MoeStep::First | MoeStep::Second, None) => (true, None),
             (MoeStep::First, Some(gathered)) => {
-                let reference = operands.first_product(gathered, ranges)?;
+                let reference = operands.first_product(arch, gathered, ranges)?;
+                let reference = reference.with_additions(first.plan().additions);
                 let found = between(layer, memory, order)?.verify(&reference);
                 (found.passed(), Some(found))
             }
             (MoeStep::Second, Some(_)) => {
                 let a = next_activations(layer, operands, memory, order)?;
-                let reference = operands.second_product(&a, ranges)?;
+                let reference = operands.second_product(arch, &a, ranges)?;
+                let reference = reference.with_additions(second.plan().additions);
                 let found = result(second, [rows()?, Vec::new()], order.len())?;
                 let found = found.verify(&reference);
                 (found.passed(), Some(found))
@@ -149,7 +159,11 @@ fn next_activations<F: BlockFormat>(
     Ok(match output.blocks() {
         None => {
             let half = operands.tokens.operand();
-            GemmActivations::Halves(HalfMatrix::new(NAME, dims, half, bytes)?)
+            let halves = HalfMatrix::new(NAME, dims, half, bytes)?;
+            match operands.options.quantized {
+                Some(TokenFormat::Fp8) => GemmActivations::ToFp8(halves),
+                None | Some(TokenFormat::Blocks(_)) => GemmActivations::Halves(halves),
+            }
         }
         Some((_, scale, layout)) => {
             let blocks = BlockScaled::new(NAME, dims, layout, bytes, scales, scale)?;

@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use fp4_formats::BlockFormat;
 use fp4_formats::quantize::Format;
+use fp4_formats::{Arch, BlockFormat};
 
-use crate::gemm::reference_grouped;
+use crate::gemm::reference_grouped_for;
 use crate::oracle::Reference;
 use nvfp4::device::Device;
 use nvfp4::error::{Error, Result};
 use nvfp4::floats;
 use nvfp4::gemm::{
-    GemmActivations, GemmOptions, HalfMatrix, Repacked, UpOptions, Weights, format_of,
-    group_options, scale_options,
+    ActivationKind, Fp8Matrix, GemmActivations, GemmOptions, HalfMatrix, Repacked, UpOptions,
+    Weights, format_of, group_options, scale_options,
 };
-use nvfp4::moe::{MoeLayer, MoeOptions, MoeShape, TokenScales};
+use nvfp4::moe::{MoeLayer, MoeOptions, MoeShape, TokenFormat, TokenScales};
 use nvfp4::quantize::{QuantizedMatrix, quantize_matrix};
 use nvfp4::tensor::{BlockScaled, Dims};
 
@@ -159,8 +159,12 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
                 return Err(Error::shape(what, format!("{required}, as planned"), found));
             }
         }
-        let quantised = |is: bool| if is { "quantised" } else { "as they are" };
-        let quantises = [layer.quantizes(), options.quantized.is_some()].map(quantised);
+        let quantised = |to: Option<TokenFormat>| match to {
+            None => "as they are",
+            Some(TokenFormat::Blocks(_)) => "quantised to the weights' format",
+            Some(TokenFormat::Fp8) => "quantised to e4m3",
+        };
+        let quantises = [layer.quantized(), options.quantized].map(quantised);
         for (what, required, found) in [
             ("type of the tokens", layer.tokens().name(), tokens.operand().name()),
             ("type of the rows", layer.rows().name(), options.rows.name()),
@@ -180,9 +184,25 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
     /// # Errors
     /// The same as [`Repacked::for_device`], [`Repacked::gated`] and [`Repacked::stack`].
     pub fn repack(&self, device: &Device) -> Result<[Repacked; 2]> {
+        self.repacked(device, Repacked::of_weights)
+    }
+
+    /// The weights of both products, rounded where e4m3 does not hold them.
+    ///
+    /// # Errors
+    /// The same as [`Repacked::rounded`] and [`Repacked::stack`].
+    pub fn repack_rounded(&self, device: &Device) -> Result<[Repacked; 2]> {
+        self.repacked(device, Repacked::rounded)
+    }
+
+    fn repacked(
+        &self,
+        device: &Device,
+        part: impl Fn(&Device, Weights<'_, F>, ActivationKind) -> Result<Repacked>,
+    ) -> Result<[Repacked; 2]> {
         let stack = |weights: &[Weights<'_, F>]| {
             let kind = self.options.activations(self.tokens.operand(), format_of::<F>());
-            let part = |weights: &Weights<'_, F>| Repacked::of_weights(device, *weights, kind);
+            let part = |weights: &Weights<'_, F>| part(device, *weights, kind);
             let parts: Vec<Repacked> = weights.iter().map(part).collect::<Result<_>>()?;
             let factors = self.factors.iter().flatten().copied().chain(std::iter::repeat(1.0));
             Repacked::stack_scaled(parts.iter().zip(factors))
@@ -203,7 +223,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
         HostRoutes { order, ranges }
     }
 
-    /// The tokens as they are quantised.
+    /// The tokens as they are quantised to the weights' format.
     ///
     /// # Errors
     /// The same as [`quantize_matrix`].
@@ -212,7 +232,8 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
             let values = floats::decode(self.tokens.operand().float(), self.tokens.bytes());
             quantize_matrix("x", &values, self.tokens.dims(), &scales.of_tokens(format_of::<F>())?)
         };
-        self.options.quantized.as_ref().map(quantize).transpose()
+        let scales = self.options.quantized.and_then(|format| format.scales());
+        scales.as_ref().map(quantize).transpose()
     }
 
     /// The tokens of at least one choice, in `order`.
@@ -231,7 +252,11 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
             None => {
                 let bytes = rows(self.tokens.bytes(), 2 * hidden);
                 let half = self.tokens.operand();
-                GemmActivations::Halves(HalfMatrix::new(NAME, dims, half, bytes)?)
+                let halves = HalfMatrix::new(NAME, dims, half, bytes)?;
+                match self.options.quantized {
+                    Some(TokenFormat::Fp8) => GemmActivations::Fp8(Fp8Matrix::quantize(&halves)?),
+                    None | Some(TokenFormat::Blocks(_)) => GemmActivations::Halves(halves),
+                }
             }
             Some(QuantizedMatrix { options, codes, scales, parameters, .. }) => {
                 let scale = parameters.first().copied().unwrap_or(1.0);
@@ -250,12 +275,13 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
         all
     }
 
-    /// The first product of these activations.
+    /// The first product of these activations, as the kernels of a target take the weights.
     ///
     /// # Errors
-    /// The same as [`reference_grouped`].
+    /// The same as [`reference_grouped_for`].
     pub(crate) fn first_product(
         &self,
+        arch: Arch,
         a: &GemmActivations<F>,
         ranges: &[Range<usize>],
     ) -> Result<Reference> {
@@ -265,28 +291,29 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
             .bias(owned(self.biases.gate))
             .up(UpOptions::new().bias(owned(self.biases.up)));
         let options = self.options_of(&options, self.between());
-        reference_grouped(&a.activations(), &self.first, ranges, &options)
+        reference_grouped_for(arch, &a.activations(), &self.first, ranges, &options)
     }
 
-    /// The second product of these activations.
+    /// The second product of these activations, likewise.
     ///
     /// # Errors
-    /// The same as [`reference_grouped`].
+    /// The same as [`reference_grouped_for`].
     pub(crate) fn second_product(
         &self,
+        arch: Arch,
         a: &GemmActivations<F>,
         ranges: &[Range<usize>],
     ) -> Result<Reference> {
         let options = GemmOptions::new().bias(self.biases.down.map(<[f32]>::to_vec));
         let options = self.options_of(&options, self.hidden());
-        reference_grouped(&a.activations(), &self.second, ranges, &options)
+        reference_grouped_for(arch, &a.activations(), &self.second, ranges, &options)
     }
 
     /// Tensor scales for the largest magnitudes of the tokens and of what is between the products,
     /// by the oracle: what calibration on these tokens would find. Scales of MXFP4 are 1.
     ///
     /// # Errors
-    /// The same as [`reference_grouped`] and [`quantize_matrix`].
+    /// The same as [`reference_grouped_for`] and [`quantize_matrix`].
     pub fn token_scales(&self) -> Result<TokenScales> {
         let format = format_of::<F>();
         let values = floats::decode(self.tokens.operand().float(), self.tokens.bytes());
@@ -297,9 +324,11 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
             return Ok(TokenScales { tokens, between: TokenScales::of_largest(format, 0.0) });
         }
         let scales = TokenScales { tokens, between: 1.0 };
-        let with = Self { options: self.options.clone().quantized(scales), ..self.clone() };
+        let options = self.options.clone().quantized(TokenFormat::Blocks(scales));
+        let with = Self { options, ..self.clone() };
         let gathered = with.gathered(&order, with.quantized_tokens()?.as_ref())?;
-        let values = with.first_product(&gathered, &ranges)?.values;
+        // All targets take codes in blocks as they are.
+        let values = with.first_product(Arch::Sm100a, &gathered, &ranges)?.values;
         let amax = values.iter().fold(0f64, |amax, value| value.abs().max(amax));
         Ok(TokenScales { tokens, between: TokenScales::of_largest(format, amax as f32) })
     }

@@ -29,7 +29,7 @@ use super::written::Written;
 use super::{format, result_type, scalar_tensor, tensor};
 use crate::moe::{HostBiases, MoeOperands};
 use nvfp4::gemm::HalfMatrix;
-use nvfp4::moe::{MoeOptions, MoeShape, TokenScales};
+use nvfp4::moe::{MoeOptions, MoeShape, TokenFormat, TokenScales};
 use nvfp4::quantize::Format;
 use nvfp4::tensor::BlockScaled;
 use nvfp4_checkpoint::{self as checkpoint, Checkpoint};
@@ -85,7 +85,10 @@ impl<F: BlockFormat> LayerFile<F> {
             biases: HostBiases { gate, up, down },
             shared: self.shared.as_deref(),
             // As it is in the file, whatever type it has there.
-            options: options.clone().quantized(self.scales).shared(FloatType::F32),
+            options: options
+                .clone()
+                .quantized(self.scales.map(TokenFormat::Blocks))
+                .shared(FloatType::F32),
         };
         operands.check()?;
         Ok(operands)

@@ -281,6 +281,15 @@ pub struct Rows {
     pub target: Target,
 }
 
+/// A format that a layer's activations are quantised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum TokensTo {
+    /// That of the weights.
+    Fp4,
+    /// E4m3.
+    Fp8,
+}
+
 /// A mixture of experts, from tokens and the experts that they chose to the layer's result.
 ///
 /// Operands come from a file with the tensors x (activations, F16 or BF16 [T, H]), ids (I32 [T, k]:
@@ -294,8 +303,8 @@ pub struct Rows {
 /// absent) and which is the first in the file (0): those that are not in the file add nothing. format
 /// and the layouts of scales are as for `run gemm`.
 ///
-/// Activations are quantised to NVFP4 before each product where the file has x_global_scale and
-/// between_global_scale, or with --quantize.
+/// Activations are quantised to the weights' format before each product where the file has
+/// x_global_scale and between_global_scale, or with --quantize; to e4m3 with --quantize fp8.
 ///
 /// Each step is compared with the oracle on what the steps before it left. --out writes the result as
 /// the tensor c ([T, H]), only once all of them are verified.
@@ -304,9 +313,10 @@ pub struct Moe {
     /// Operands.
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
-    /// Quantise activations; scales that the file lacks are those of the largest magnitudes.
-    #[arg(long)]
-    pub quantize: bool,
+    /// Quantise activations: to the weights' format (fp4), where scales that the file lacks are those of the largest
+    /// magnitudes, or to e4m3 with a scale for each row (fp8).
+    #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "fp4")]
+    pub quantize: Option<TokensTo>,
     /// Type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f32", value_parser = parse_output)]
     pub dtype: FloatType,
@@ -399,8 +409,8 @@ pub struct BenchGemm {
     /// gelu-tanh, gelu, relu2 or clamped-swiglu (gpt-oss's) [default: identity, of gated ones silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
-    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), f16, bf16, or, but for moe,
-    /// e4m3 with a scale for each token: fp8, or made of floats by a launch before, fp8-from-f16 and
+    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), f16, bf16, or
+    /// e4m3 with a scale for each token: fp8 (but for moe), or made of floats by a launch before, fp8-from-f16 and
     /// fp8-from-bf16. moe with fp4 takes bf16 and quantises before each product [default: fp4, of the set all f16].
     #[arg(long)]
     pub activations: Option<ActivationInput>,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use fp4_formats::BlockFormat;
 use nvfp4::device::Choice;
 use nvfp4::gemm::{GemmPlan, format_of};
-use nvfp4::moe::{MoeOptions, MoeProblem, TokenScales};
+use nvfp4::moe::{MoeOptions, MoeProblem, TokenFormat, TokenScales};
 use nvfp4_checkpoint::Checkpoint;
 use nvfp4_lab::bench::Emulated;
 use nvfp4_lab::moe::{MoeRun, StepCheck};
@@ -14,7 +14,7 @@ use nvfp4_lab::operands::moe::{AnyLayerFile, LayerFile, read, write_result};
 use nvfp4_lab::shape::MixtureShape;
 use serde::Serialize;
 
-use crate::args::Moe;
+use crate::args::{Moe, TokensTo};
 use crate::common::{exit, open, print};
 use crate::progress::Progress;
 
@@ -80,9 +80,13 @@ fn run_layer<F: BlockFormat>(
     let mut operands = layer.operands(&options)?;
     let (kernels, reports) =
         open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
-    if args.quantize && operands.options.quantized.is_none() {
-        progress.step("looking for the largest magnitudes");
-        operands.options.quantized = Some(operands.token_scales()?);
+    match (args.quantize, operands.options.quantized) {
+        (None, _) | (Some(TokensTo::Fp4), Some(_)) => {}
+        (Some(TokensTo::Fp4), None) => {
+            progress.step("looking for the largest magnitudes");
+            operands.options.quantized = Some(TokenFormat::Blocks(operands.token_scales()?));
+        }
+        (Some(TokensTo::Fp8), _) => operands.options.quantized = Some(TokenFormat::Fp8),
     }
     progress.step("running");
     let weights = operands.repack(kernels.device())?;
@@ -112,6 +116,7 @@ fn run_layer<F: BlockFormat>(
         hidden,
         between,
     };
+    let scales = operands.options.quantized.and_then(|format| format.scales());
     let report = Report {
         op: "moe",
         shape: shape.to_string(),
@@ -119,7 +124,7 @@ fn run_layer<F: BlockFormat>(
         activations: operands.options.activations(half, format_of::<F>()).name(),
         activation: activation.to_string(),
         output: output.name(),
-        scales: operands.options.quantized.map(|TokenScales { tokens, between }| [tokens, between]),
+        scales: scales.map(|TokenScales { tokens, between }| [tokens, between]),
         device: device.choice().clone(),
         plans: run.layer().products().map(|product| product.plan().clone()),
         verified,
