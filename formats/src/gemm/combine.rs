@@ -299,6 +299,18 @@ impl Combine {
     }
 }
 
+/// The results of a product that is gated by SiLU, of numbers whose magnitudes are at most those of 16-bit types: they need
+/// no bounds. In every bit those of [`Combine::activate`] and [`Combine::gate`].
+#[inline(always)]
+pub fn silu_product<M: Machine, const N: usize>(gate: [f32; N], up: [f32; N]) -> [f32; N] {
+    let mut results = gate;
+    for i in 0..N {
+        // The sum makes -0 +0.
+        results[i] = gate[i] * sigmoid::<M>(gate[i]) * (up[i] + 0.0);
+    }
+    results
+}
+
 /// `x`, or the bound that it is beyond; NaN is NaN.
 #[inline(always)]
 fn between<M: Machine>(x: f32, least: f32, most: f32) -> f32 {

@@ -2,7 +2,6 @@
 
 use super::CHUNK;
 use super::arithmetic::GROUP;
-use crate::arch::{Arch, Conversion};
 use crate::layout::{ScaleLayout, TILE_ROWS};
 use crate::{HalfType, WARP};
 
@@ -49,27 +48,14 @@ pub struct RowsConfig {
 }
 
 impl RowsConfig {
-    /// Most threads of a CTA of any kernel.
-    pub const MOST_THREADS: u32 = 1024;
+    /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers.
+    pub const MAX_THREADS: u32 = 512;
     /// Chunks of a row that a thread keeps in registers; further ones it reads again, from L2, for each pass over the row.
     pub const KEPT: usize = 2;
 
-    /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers, of which conversions to e2m1 in
-    /// hardware happen to take more.
-    #[must_use]
-    pub const fn max_threads(&self, e2m1: Conversion) -> u32 {
-        match (self.sink, e2m1) {
-            (RowsSink::Nvfp4, Conversion::Emulated) => 768,
-            (RowsSink::Nvfp4, Conversion::Hardware) => 512,
-            (RowsSink::Mxfp4 | RowsSink::Adaptive, _) => 512,
-            (RowsSink::E4m3, _) if self.gated => 640,
-            (RowsSink::E4m3 | RowsSink::Half, _) => Self::MOST_THREADS,
-        }
-    }
-
     /// Elements of a row that a CTA of so many threads keeps in registers.
     #[must_use]
-    pub const fn kept(&self, threads: u32) -> u32 {
+    pub const fn kept(threads: u32) -> u32 {
         threads * (Self::KEPT * CHUNK) as u32
     }
 
@@ -79,23 +65,16 @@ impl RowsConfig {
     /// on their way at once; otherwise threads keep [`KEPT`](Self::KEPT) chunks, and more CTAs share an SM. With 128x4
     /// scales the rows of padding count, too.
     #[must_use]
-    pub const fn launch(
-        &self,
-        arch: Arch,
-        [m, k]: [u32; 2],
-        layout: ScaleLayout,
-        sms: u32,
-    ) -> (u32, u32) {
-        let max_threads = self.max_threads(arch.e2m1());
+    pub const fn launch([m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
         let groups = (k / CHUNK as u32).div_ceil(GROUP as u32);
         let warps = if m <= sms { groups } else { groups.div_ceil(Self::KEPT as u32) };
-        let most = max_threads / WARP;
+        let most = Self::MAX_THREADS / WARP;
         let threads = if warps > most { most } else { warps } * WARP;
         let rows = match layout {
             ScaleLayout::Linear => m,
             ScaleLayout::Blocked128x4 => m.next_multiple_of(TILE_ROWS as u32),
         };
-        let together = max_threads / threads;
+        let together = Self::MAX_THREADS / threads;
         let resident = sms as u64 * together as u64;
         (if (rows as u64) < resident { rows } else { resident as u32 }, threads)
     }
@@ -149,18 +128,13 @@ mod tests {
 
     #[test]
     fn launches_fit_the_rows() {
-        let config = rows_config(RowsSink::E4m3, false, HalfType::Bf16);
-        let launch = |m, k| config.launch(Arch::Sm90a, [m, k], ScaleLayout::Linear, 132);
+        let launch = |m, k| RowsConfig::launch([m, k], ScaleLayout::Linear, 132);
         assert_eq!(launch(1, 16), (1, 32));
         assert_eq!(launch(64, 7168), (64, 448));
-        assert_eq!(launch(4096, 7168), (4 * 132, 224));
-        assert_eq!(launch(4096, 65536), (132, 1024));
-        assert_eq!(launch(8192, 128), (32 * 132, 32));
-        let padded = config.launch(Arch::Sm90a, [129, 16], ScaleLayout::Blocked128x4, 132);
+        assert_eq!(launch(4096, 7168), (2 * 132, 224));
+        assert_eq!(launch(4096, 65536), (132, 512));
+        assert_eq!(launch(8192, 128), (16 * 132, 32));
+        let padded = RowsConfig::launch([129, 16], ScaleLayout::Blocked128x4, 132);
         assert_eq!(padded, (256, 32));
-        let nvfp4 = rows_config(RowsSink::Nvfp4, true, HalfType::F16);
-        let [here, there] = [Arch::Sm90a, Arch::Sm100a]
-            .map(|arch| nvfp4.launch(arch, [4096, 8192], ScaleLayout::Linear, 132));
-        assert_eq!((here, there), ((3 * 132, 256), (2 * 132, 256)));
     }
 }

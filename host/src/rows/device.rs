@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use fp4_formats::gemm::Activation;
 use fp4_formats::params::bytes;
 use fp4_formats::quantize::{NO_ERROR, QuantizeParams, ScaleSource};
-use fp4_formats::rows::{Rotation, RowsParams, rows_config};
+use fp4_formats::rows::{Rotation, RowsConfig, RowsParams, rows_config};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
 use super::{
@@ -60,7 +60,7 @@ impl Rows {
         let sms = device.properties().sms.max(1);
         let arch = device.choice().arch;
         let shape = [checked.m, checked.k];
-        let (ctas, threads) = config.launch(arch, shape, results.layout(), sms);
+        let (ctas, threads) = RowsConfig::launch(shape, results.layout(), sms);
         let mut why =
             vec![format!("{} of {} to {}", source.name(), element.name(), results.name())];
         if let Results::Blocks(options) = results {
@@ -72,8 +72,8 @@ impl Rows {
         if let Some(Rotation { signs }) = options.rotation {
             why.push(format!("each 16 elements are rotated, signs {signs:#06x}"));
         }
-        if cols > config.kept(threads) as usize {
-            let kept = config.kept(threads);
+        let kept = RowsConfig::kept(threads);
+        if cols > kept as usize {
             why.push(format!("a CTA keeps {kept} elements of a row and reads the rest again"));
         }
         let step = PlannedKernel { kernel: config.name, ctas, threads };

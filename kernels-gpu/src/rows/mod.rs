@@ -4,14 +4,17 @@
 //! Parameters: [`RowsParams`]. Any M >= 1, K a multiple of [`RowsSink::granularity`] and at most
 //! [`MAX_COLUMNS`](fp4_formats::rows::MAX_COLUMNS); CTAs and threads of [`RowsConfig::launch`], or any others of
 //! whole warps. Reads each element of the operands once, and nothing past them; of rows that are longer than
-//! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::max_threads`]), the rest once for each pass over the row: the sums
+//! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::MAX_THREADS`]), the rest once for each pass over the row: the sums
 //! of a norm, the largest magnitude, the results. Writes each result once, the updated residual too, and zeros to all
 //! padding of 128x4 scales.
 //!
 //! # Roles
-//! A CTA takes rows in turn, a thread [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time. [`source`] loads and
-//! normalises or activates them, [`sink`] quantises and stores them; both are types. The norm, the activation, the
-//! rotation, the recipe and the layout are uniform branches.
+//! A CTA takes rows in turn, a thread [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time; the first chunks of the
+//! next row are on their way to registers while a row is finished, and the weights of a thread's first chunks stay there.
+//! [`source`] loads and normalises or activates elements, [`sink`] quantises and stores them; both are types. The norm, the
+//! activation, the rotation, the recipe and the layout are uniform branches; operations that engines have most often (one
+//! matrix as it is or with RMSNorm, SiLU, TorchAO's recipe of NVFP4) have copies of the code without them
+//! ([`source::Steps`], [`sink::Sink::Usual`]).
 //!
 //! # Shared memory
 //! | buffer | what |
@@ -28,8 +31,8 @@
 //! | 0, maxima full | all threads | all threads | each warp's magnitude is stored |
 //!
 //! # Dependent launches
-//! The next kernel may start at once; it waits before it reads results. This one prefetches its first row
-//! and some of the weights into L2, where writes of the kernels before still reach them, and waits for those kernels.
+//! The next kernel may start at once; it waits before it reads results. This one prefetches its first row into L2, where
+//! writes of the kernels before still reach it, and waits for those kernels.
 //!
 //! # Arithmetic
 //! That of [`fp4_formats::rows`]. Approximate `rcp` and `ex2` occur in gated activations alone
@@ -42,7 +45,7 @@ mod source;
 use cuda_std::ptx::{float, marker};
 use cuda_std::{kernel, thread, warp};
 use fp4_formats::HalfType;
-use fp4_formats::arch::Conversion;
+use fp4_formats::gemm::{Activation, Combine};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::moe::NOWHERE;
 use fp4_formats::quantize::QuantizeParams;
@@ -53,7 +56,7 @@ use crate::pipeline::{follow_stream, release_stream};
 use crate::quantize::input::{Bf16, F16};
 use reduce::Meeting;
 use sink::{Adaptive, Blocks, E4m3, Half, Mxfp4, Nvfp4, Sink};
-use source::{Gated, One, Source};
+use source::{Any, Bare, Gated, Narrow, One, Rms, Source, Steps};
 
 /// The place of a row, and of this thread in it.
 #[derive(Clone, Copy)]
@@ -81,6 +84,12 @@ impl Place {
         group * warp::LANES + self.lane
     }
 
+    /// The lane's chunk of a group, with it.
+    #[inline(always)]
+    fn of_group(&self, group: u32) -> ChunkOf {
+        ChunkOf { chunk: self.chunk(group), group }
+    }
+
     /// The chunk that a thread has as its `i`-th.
     #[inline(always)]
     fn kept(&self, i: usize) -> u32 {
@@ -92,9 +101,9 @@ impl Place {
     /// # Safety
     /// `p` keeps the module's contract, and the row exists.
     #[inline(always)]
-    unsafe fn find(&mut self, p: &RowsParams, row: u32) {
+    unsafe fn find<T: Steps>(&mut self, p: &RowsParams, row: u32) {
         (self.row, self.from, self.exists) = (row, row, true);
-        if p.index != 0 {
+        if T::has_index(p) {
             // SAFETY: the index has an element for each row.
             let slot = unsafe { source::index(p, row) };
             self.exists = slot != NOWHERE;
@@ -106,7 +115,7 @@ impl Place {
 /// The kernel body.
 ///
 /// # Safety
-/// The launch satisfies the module's contract.
+/// The launch satisfies the module's contract, and asks for no step that `S` has not, nor for a recipe that `K` has not.
 #[inline(always)]
 unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
     release_stream();
@@ -123,13 +132,21 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         warp: thread / warp::LANES,
         lane: warp::lane_id(),
     };
+    let mut raw = [S::NOTHING; RowsConfig::KEPT];
+    let mut weights = [source::NOTHING; RowsConfig::KEPT];
     // SAFETY: the parameters keep the contract; all threads of the CTA run the same iterations.
     unsafe {
         prefetch::<S>(p, &place, row);
-        if S::NORMS && p.norm != Norm::None as u32 && place.kept(0) < chunks {
-            source::prefetch_weights(p, place.kept(0));
-        }
         follow_stream();
+        if S::Steps::AHEAD {
+            for i in 0..RowsConfig::KEPT {
+                if place.kept(i) < chunks {
+                    weights[i] = source::weights::<S>(p, place.kept(i));
+                }
+            }
+            fetch::<S>(p, &mut place, row, &mut raw);
+        }
+        let of_all = K::row(p, 0.0);
         let all = if p.quantize.blocked != 0 {
             p.quantize.m.next_multiple_of(TILE_ROWS as u32)
         } else {
@@ -138,9 +155,24 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         let mut meeting = Meeting::new();
         while row < all {
             if row < p.quantize.m {
-                prefetch::<S>(p, &place, row + thread::grid_dim_x());
-                place.find(p, row);
-                finish::<S, K>(p, &place, &mut meeting);
+                let next = row + thread::grid_dim_x();
+                if !S::Steps::AHEAD {
+                    fetch::<S>(p, &mut place, row, &mut raw);
+                }
+                if !S::Steps::AHEAD || S::Steps::has_residual(p) {
+                    prefetch::<S>(p, &place, next);
+                }
+                let now = place;
+                let mut kept = [[[0.0; 8]; 2]; RowsConfig::KEPT];
+                for i in 0..RowsConfig::KEPT {
+                    if now.kept(i) < chunks {
+                        kept[i] = S::take(p, &now, now.kept(i), &raw[i]);
+                    }
+                }
+                if S::Steps::AHEAD {
+                    fetch::<S>(p, &mut place, next, &mut raw);
+                }
+                finish::<S, K>(p, &now, &kept, &weights, &of_all, &mut meeting);
             }
             K::pad(p, row, thread);
             row += thread::grid_dim_x();
@@ -156,11 +188,41 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
 #[inline(always)]
 unsafe fn prefetch<S: Source>(p: &RowsParams, place: &Place, row: u32) {
     for i in 0..RowsConfig::KEPT {
-        if row < p.quantize.m && p.index == 0 && place.kept(i) < place.chunks {
+        if row < p.quantize.m && !S::Steps::has_index(p) && place.kept(i) < place.chunks {
             // SAFETY: the chunk exists.
             unsafe { S::prefetch(p, row, place.kept(i)) };
         }
     }
+}
+
+/// Finds the input's row of the result's row `row`, if there is one, and loads this thread's first chunks.
+///
+/// # Safety
+/// The launch satisfies the module's contract.
+#[inline(always)]
+unsafe fn fetch<S: Source>(
+    p: &RowsParams,
+    place: &mut Place,
+    row: u32,
+    raw: &mut [S::Raw; RowsConfig::KEPT],
+) {
+    if row < p.quantize.m {
+        // SAFETY: the row exists, and so do the chunks.
+        unsafe {
+            place.find::<S::Steps>(p, row);
+            for i in 0..RowsConfig::KEPT {
+                if place.kept(i) < place.chunks {
+                    raw[i] = S::fetch(p, place, place.kept(i));
+                }
+            }
+        }
+    }
+}
+
+/// A row's elements as far as this thread has them: its first chunks, and the weights of these.
+struct Held<'a> {
+    elements: &'a [Chunk; RowsConfig::KEPT],
+    weights: &'a [source::Words; RowsConfig::KEPT],
 }
 
 /// Makes the results of a row.
@@ -168,72 +230,206 @@ unsafe fn prefetch<S: Source>(p: &RowsParams, place: &Place, row: u32) {
 /// # Safety
 /// The launch satisfies the module's contract; all threads of the CTA are here, and the row exists.
 #[inline(always)]
-unsafe fn finish<S: Source, K: Sink>(p: &RowsParams, place: &Place, meeting: &mut Meeting) {
-    let mut kept = [S::ABSENT; RowsConfig::KEPT];
-    for i in 0..RowsConfig::KEPT {
-        if place.kept(i) < place.chunks {
-            // SAFETY: the chunk exists.
-            kept[i] = unsafe { S::load(p, place, place.kept(i)) };
-        }
-    }
+unsafe fn finish<S: Source, K: Sink>(
+    p: &RowsParams,
+    place: &Place,
+    elements: &[Chunk; RowsConfig::KEPT],
+    weights: &[source::Words; RowsConfig::KEPT],
+    of_all: &K::Row,
+    meeting: &mut Meeting,
+) {
+    let held = Held { elements, weights };
     let mut again = false;
-    // SAFETY: all threads are here, and every chunk is loaded once before it is read again.
+    // SAFETY: all threads are here, and every chunk is taken once before it is read again.
     unsafe {
-        let statistics = statistics::<S>(p, place, &kept, &mut again, meeting);
-        let mut amax = 0.0;
+        let statistics = statistics::<S>(p, place, &held, &mut again, meeting);
+        let (mut amax, mut shared) = (0.0, *of_all);
         if K::reduces(&p.quantize) {
-            each::<S>(p, place, &kept, again, |chunk, _, now| {
-                if chunk < place.chunks {
-                    let values = turned(p, S::values(p, &statistics, now, chunk));
-                    amax = float::max_nan_f32(amax, magnitude(&values));
-                }
-            });
-            amax = meeting.largest(amax, place.warps);
+            let mut pass = Largest { statistics: &statistics, amax: 0.0 };
+            each::<S, _>(p, place, &held, again, &mut pass);
+            amax = meeting.largest(pass.amax, place.warps);
+            shared = K::row(p, amax);
             again = true;
         }
-        let shared = K::row(p, place.row, amax, place.warp + place.lane == 0);
-        each::<S>(p, place, &kept, again, |chunk, _, now| {
-            let mut values = [[0.0; 8]; 2];
-            if chunk < place.chunks {
-                values = turned(p, S::values(p, &statistics, now, chunk));
-            }
-            K::store(p, &shared, place, chunk, &values);
-        });
+        if place.warp + place.lane == 0 {
+            K::note(p, place.row, amax);
+        }
+        let mut pass = Stores::<K> { statistics: &statistics, shared: &shared };
+        each::<S, _>(p, place, &held, again, &mut pass);
     }
 }
 
-/// Calls `f` with each of the thread's chunks, its group, and its elements: kept, or loaded, `again` if all have been
-/// loaded before. All lanes of a warp have as many; the last may be past the row's end.
+/// What a pass over a row does with a chunk. A method and no closure, which the compiler does not inline where it is called
+/// more than once.
+trait Pass<S: Source> {
+    /// Takes a chunk, which may be past the row's end, of a group.
+    ///
+    /// # Safety
+    /// `p` keeps the module's contract; all lanes of the warp are here, each with its own chunk.
+    unsafe fn take(
+        &mut self,
+        p: &RowsParams,
+        place: &Place,
+        at: ChunkOf,
+        elements: &Chunk,
+        weights: &source::Words,
+    );
+}
+
+/// A chunk and its group.
+#[derive(Clone, Copy)]
+struct ChunkOf {
+    chunk: u32,
+    group: u32,
+}
+
+/// Finds the largest magnitude.
+struct Largest<'a> {
+    statistics: &'a Statistics,
+    amax: f32,
+}
+
+impl<S: Source> Pass<S> for Largest<'_> {
+    #[inline(always)]
+    unsafe fn take(
+        &mut self,
+        p: &RowsParams,
+        place: &Place,
+        ChunkOf { chunk, group: _ }: ChunkOf,
+        elements: &Chunk,
+        weights: &source::Words,
+    ) {
+        if chunk < place.chunks {
+            // SAFETY: the chunk exists.
+            let values = unsafe { values::<S>(p, self.statistics, elements, weights, chunk) };
+            self.amax = float::max_nan_f32(self.amax, magnitude(&values));
+        }
+    }
+}
+
+/// Quantises and stores.
+struct Stores<'a, K: Sink> {
+    statistics: &'a Statistics,
+    shared: &'a K::Row,
+}
+
+impl<S: Source, K: Sink> Pass<S> for Stores<'_, K> {
+    #[inline(always)]
+    unsafe fn take(
+        &mut self,
+        p: &RowsParams,
+        place: &Place,
+        ChunkOf { chunk, group: _ }: ChunkOf,
+        elements: &Chunk,
+        weights: &source::Words,
+    ) {
+        let mut made = [[0.0; 8]; 2];
+        // SAFETY: the chunk exists if it is looked at; the rest is the caller's.
+        unsafe {
+            if chunk < place.chunks {
+                made = values::<S>(p, self.statistics, elements, weights, chunk);
+            }
+            K::store(p, self.shared, place, chunk, &made);
+        }
+    }
+}
+
+/// Adds a number of each chunk to its group.
+struct Adds<'a, N> {
+    number: N,
+    meeting: &'a Meeting,
+}
+
+impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
+    #[inline(always)]
+    unsafe fn take(
+        &mut self,
+        _p: &RowsParams,
+        place: &Place,
+        ChunkOf { chunk, group }: ChunkOf,
+        elements: &Chunk,
+        _weights: &source::Words,
+    ) {
+        let number = if chunk < place.chunks { (self.number)(elements) } else { 0.0 };
+        // SAFETY: all lanes are here, and the group is this warp's.
+        unsafe { self.meeting.add(group, number) };
+    }
+}
+
+/// The values of a chunk, rotated if the steps say so.
 ///
 /// # Safety
-/// `p` keeps the module's contract; the first chunks are kept.
+/// The same as [`Source::values`].
 #[inline(always)]
-unsafe fn each<S: Source>(
+unsafe fn values<S: Source>(
+    p: &RowsParams,
+    statistics: &Statistics,
+    elements: &Chunk,
+    weights: &source::Words,
+    chunk: u32,
+) -> Chunk {
+    // SAFETY: the same as the caller's.
+    let values = unsafe { S::values(p, statistics, elements, weights, chunk) };
+    match S::Steps::rotation(p) {
+        Some(signs) => rotated(&values, signs),
+        None => values,
+    }
+}
+
+/// Gives a pass each of the thread's chunks, with its elements and its weights: held, or loaded, `again` if all have been
+/// taken before. All lanes of a warp have as many; the last may be past the row's end.
+///
+/// # Safety
+/// `p` keeps the module's contract; the first chunks are held.
+#[inline(always)]
+unsafe fn each<S: Source, P: Pass<S>>(
     p: &RowsParams,
     place: &Place,
-    kept: &[S::Kept; RowsConfig::KEPT],
+    held: &Held<'_>,
     again: bool,
-    mut f: impl FnMut(u32, u32, &S::Kept),
+    pass: &mut P,
 ) {
     const { assert!(RowsConfig::KEPT == 2) };
-    let (mut i, mut group, mut now) = (0, place.warp, kept[0]);
+    let mut group = place.warp;
+    if S::Steps::AHEAD {
+        // SAFETY: the same as the caller's.
+        unsafe {
+            pass.take(p, place, place.of_group(group), &held.elements[0], &held.weights[0]);
+            group += place.warps;
+            if group < place.groups {
+                pass.take(p, place, place.of_group(group), &held.elements[1], &held.weights[1]);
+                group += place.warps;
+            }
+        }
+    }
+    let (mut i, mut elements) = (0, held.elements[0]);
     while group < place.groups {
-        f(place.chunk(group), group, &now);
+        let at = place.of_group(group);
+        let chunk = at.chunk;
+        let mut weights = source::NOTHING;
+        if chunk < place.chunks {
+            // SAFETY: the chunk exists.
+            unsafe {
+                weights = source::weights::<S>(p, chunk);
+                if S::Steps::AHEAD || i > 1 {
+                    elements = if again {
+                        S::reload(p, place, chunk)
+                    } else {
+                        S::take(p, place, chunk, &S::fetch(p, place, chunk))
+                    };
+                }
+            }
+        }
+        // SAFETY: the same as the caller's.
+        unsafe { pass.take(p, place, at, &elements, &weights) };
         group += place.warps;
         // The pin keeps the compiler from unrolling the loop.
         i = marker::pin(i + 1);
-        now = kept[1];
-        let chunk = place.chunk(group);
-        if i > 1 && chunk < place.chunks {
-            // SAFETY: the chunk exists.
-            unsafe {
-                now = if again { S::reload(p, place, chunk) } else { S::load(p, place, chunk) };
-            }
-        }
+        elements = held.elements[1];
     }
 }
 
-/// The statistics of the norm of a row, whose first chunks are kept; `again` becomes true if all have been loaded.
+/// The statistics of the norm of a row, whose first chunks are held; `again` becomes true if all have been taken.
 ///
 /// # Safety
 /// The same as [`finish`].
@@ -241,30 +437,29 @@ unsafe fn each<S: Source>(
 unsafe fn statistics<S: Source>(
     p: &RowsParams,
     place: &Place,
-    kept: &[S::Kept; RowsConfig::KEPT],
+    held: &Held<'_>,
     again: &mut bool,
     meeting: &mut Meeting,
 ) -> Statistics {
     let mut statistics = Statistics { mean: 0.0, factor: 1.0 };
-    if !S::NORMS || p.norm == Norm::None as u32 {
+    let norm = S::Steps::norm(p);
+    if !S::NORMS || norm == Norm::None as u32 {
         return statistics;
     }
     let k = p.quantize.k;
     // SAFETY: all threads are here; groups are the same for all lanes of a warp, and every group is one warp's.
     unsafe {
-        if p.norm == Norm::Layer as u32 {
-            each::<S>(p, place, kept, *again, |chunk, group, now| {
-                let sum = arithmetic::sum(&S::elements(now));
-                meeting.add(group, if chunk < place.chunks { sum } else { 0.0 });
-            });
+        if norm == Norm::Layer as u32 {
+            let sum = |elements: &Chunk| arithmetic::sum(elements);
+            add::<S>(p, place, held, *again, meeting, sum);
             statistics.mean = meeting.sum(place.groups) / k as f32;
             *again = true;
         }
-        each::<S>(p, place, kept, *again, |chunk, group, now| {
-            let centred = centred(p, &statistics, S::elements(now));
-            let squares = arithmetic::squares(&centred, float::fma_rn_f32);
-            meeting.add(group, if chunk < place.chunks { squares } else { 0.0 });
-        });
+        let squares = |elements: &Chunk| {
+            let centred = centred::<S::Steps>(p, &statistics, *elements);
+            arithmetic::squares(&centred, float::fma_rn_f32)
+        };
+        add::<S>(p, place, held, *again, meeting, squares);
         let squares = meeting.sum(place.groups);
         statistics.factor = arithmetic::factor(squares, k, p.epsilon, float::sqrt_rn_f32);
         *again = true;
@@ -272,11 +467,38 @@ unsafe fn statistics<S: Source>(
     statistics
 }
 
+/// Adds a number of each of the thread's chunks for the next [`Meeting::sum`].
+///
+/// # Safety
+/// The same as [`each`]; all lanes of the warp are here.
+#[inline(always)]
+unsafe fn add<S: Source>(
+    p: &RowsParams,
+    place: &Place,
+    held: &Held<'_>,
+    again: bool,
+    meeting: &Meeting,
+    number: impl Fn(&Chunk) -> f32,
+) {
+    // SAFETY: the same as the caller's; a chunk past the row's end adds 0.
+    unsafe {
+        if S::Steps::AHEAD && place.groups <= RowsConfig::KEPT as u32 * place.warps {
+            let of_lane = |i: usize| {
+                if place.kept(i) < place.chunks { number(&held.elements[i]) } else { 0.0 }
+            };
+            let groups = [place.warp, place.warp + place.warps];
+            meeting.add_both(groups, groups[1] < place.groups, [of_lane(0), of_lane(1)]);
+            return;
+        }
+        each::<S, _>(p, place, held, again, &mut Adds { number, meeting });
+    }
+}
+
 /// The chunk's distances from the mean, if it is not 0 by definition.
 #[inline(always)]
-fn centred(p: &RowsParams, statistics: &Statistics, mut values: Chunk) -> Chunk {
+fn centred<T: Steps>(p: &RowsParams, statistics: &Statistics, mut values: Chunk) -> Chunk {
     // A branch, because most norms have no mean.
-    if p.norm == Norm::Layer as u32 {
+    if T::norm(p) == Norm::Layer as u32 {
         for half in 0..2 {
             for i in 0..8 {
                 values[half][i] = arithmetic::centred(values[half][i], statistics);
@@ -284,15 +506,6 @@ fn centred(p: &RowsParams, statistics: &Statistics, mut values: Chunk) -> Chunk 
         }
     }
     values
-}
-
-/// The chunk, rotated if the parameters say so.
-#[inline(always)]
-fn turned(p: &RowsParams, values: Chunk) -> Chunk {
-    match p.rotation() {
-        Some(signs) => rotated(&values, signs),
-        None => values,
-    }
 }
 
 /// The largest magnitude of a chunk; NaN if an element is.
@@ -325,9 +538,51 @@ unsafe fn pad_blocks(p: &QuantizeParams, blocks: u32, row: u32, thread: u32) {
     }
 }
 
-/// Conversions to e2m1 on this target.
-const E2M1: Conversion =
-    if cfg!(gpu_e2m1 = "hardware") { Conversion::Hardware } else { Conversion::Emulated };
+/// Whether an operation has no step but a norm or an activation.
+#[inline(always)]
+fn is_simple(p: &RowsParams) -> bool {
+    p.index == 0 && p.bias == 0 && p.rotation().is_none()
+}
+
+impl<I: Narrow> One<I, Any> {
+    /// The kernel body in the copy for the operation.
+    ///
+    /// # Safety
+    /// The launch satisfies the module's contract.
+    #[inline(always)]
+    unsafe fn run<K: Sink>(p: &RowsParams) {
+        // SAFETY: the copies have the steps that the parameters ask for.
+        unsafe {
+            if is_simple(p) && K::is_usual(&p.quantize) {
+                if p.norm == Norm::Rms as u32 {
+                    return rows::<One<I, Rms>, K::Usual>(p);
+                }
+                if p.norm == Norm::None as u32 && p.quantize.up == 0 {
+                    return rows::<One<I, Bare>, K::Usual>(p);
+                }
+            }
+            rows::<Self, K>(p);
+        }
+    }
+}
+
+impl<I: Narrow> Gated<I, Any> {
+    /// The kernel body in the copy for the operation.
+    ///
+    /// # Safety
+    /// The launch satisfies the module's contract.
+    #[inline(always)]
+    unsafe fn run<K: Sink>(p: &RowsParams) {
+        const SILU: Combine = Activation::Silu.combine(true);
+        // SAFETY: the copies have the steps that the parameters ask for.
+        unsafe {
+            if is_simple(p) && K::is_usual(&p.quantize) && p.combine == SILU {
+                return rows::<Gated<I, Bare>, K::Usual>(p);
+            }
+            rows::<Self, K>(p);
+        }
+    }
+}
 
 /// Entry points: name, index in [`ROWS`], source, type, sink.
 macro_rules! entries {
@@ -337,13 +592,13 @@ macro_rules! entries {
             ///
             /// # Safety
             /// The launch satisfies the module's contract.
-            #[kernel(max_threads = ROWS[$index].max_threads(E2M1))]
+            #[kernel(max_threads = RowsConfig::MAX_THREADS)]
             pub unsafe fn $name(params: RowsParams) {
                 const { assert!(ROWS[$index].input as u32 == HalfType::$input as u32) };
-                const { assert!(ROWS[$index].gated != <$source<$input> as Source>::NORMS) };
+                const { assert!(ROWS[$index].gated != <$source<$input, Any> as Source>::NORMS) };
                 const { assert!(ROWS[$index].sink as u32 == RowsSink::$kind as u32) };
                 // SAFETY: the caller guarantees the contract.
-                unsafe { rows::<$source<$input>, $sink>(&params) }
+                unsafe { $source::<$input, Any>::run::<$sink>(&params) }
             }
         )*
         crate::assert_names!([$($name),*], ROWS);

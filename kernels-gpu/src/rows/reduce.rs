@@ -8,7 +8,7 @@ use fp4_formats::rows::arithmetic::MAX_GROUPS;
 /// Bytes of the sums of a row's groups.
 const SUM_BYTES: u32 = MAX_GROUPS as u32 * 4;
 /// Bytes of the warps' maxima.
-const MAXIMA_BYTES: u32 = RowsConfig::MOST_THREADS / warp::LANES * 4;
+const MAXIMA_BYTES: u32 = RowsConfig::MAX_THREADS / warp::LANES * 4;
 
 /// The buffers through which the threads of a CTA reduce, and which of each is next.
 pub struct Meeting {
@@ -38,6 +38,32 @@ impl Meeting {
         unsafe {
             let sum = in_pairs(of_lane);
             if warp::lane_id() == 0 {
+                memory::st_shared_b32(self.sums() + group * 4, sum.to_bits());
+            }
+        }
+    }
+
+    /// [`add`](Self::add) of the lanes' numbers of two groups, of which the second may not exist.
+    ///
+    /// # Safety
+    /// The same, for each group that exists.
+    #[inline(always)]
+    pub unsafe fn add_both(&self, groups: [u32; 2], second_exists: bool, of_lane: [f32; 2]) {
+        let lane = warp::lane_id();
+        // Each half of the warp adds one group: the first step gives it the other half's numbers.
+        let is_first = lane < warp::LANES / 2;
+        let (own, other) =
+            if is_first { (of_lane[0], of_lane[1]) } else { (of_lane[1], of_lane[0]) };
+        // SAFETY: the same as the caller's; the group has its own place.
+        unsafe {
+            let mut sum = own + warp::shuffle_xor_f32(other, warp::LANES / 2);
+            let mut distance = warp::LANES / 4;
+            while distance > 0 {
+                sum += warp::shuffle_xor_f32(sum, distance);
+                distance /= 2;
+            }
+            if lane.is_multiple_of(warp::LANES / 2) && (is_first || second_exists) {
+                let group = if is_first { groups[0] } else { groups[1] };
                 memory::st_shared_b32(self.sums() + group * 4, sum.to_bits());
             }
         }

@@ -14,7 +14,7 @@ use cuda_std::ptx::{float, marker, memory, reduce};
 use cuda_std::warp;
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::quantize::{QuantizeParams, ScaleSource, tokens};
-use fp4_formats::recipe::{AdaptiveRecipe, AdaptiveTensor, BlockScale};
+use fp4_formats::recipe::{AdaptiveRecipe, AdaptiveTensor, BlockScale, Nvfp4Recipe};
 use fp4_formats::rows::RowsParams;
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk};
 
@@ -26,12 +26,20 @@ pub trait Sink {
     /// Whether the row's largest magnitude is needed.
     fn reduces(p: &QuantizeParams) -> bool;
 
-    /// The values that a row's chunks share, of its largest magnitude; writes what belongs to the row if the thread is
-    /// the `first`.
+    /// The sink of the usual recipe alone.
+    type Usual: Sink;
+
+    /// Whether the recipe is the usual one.
+    fn is_usual(p: &QuantizeParams) -> bool;
+
+    /// The values that a row's chunks share, of its largest magnitude if that is [needed](Self::reduces).
+    fn row(p: &RowsParams, amax: f32) -> Self::Row;
+
+    /// Writes what belongs to a row of this largest magnitude.
     ///
     /// # Safety
-    /// `p` keeps the module's contract; the row exists.
-    unsafe fn row(p: &RowsParams, row: u32, amax: f32, first: bool) -> Self::Row;
+    /// `p` keeps the module's contract; the row exists, and one thread does it.
+    unsafe fn note(p: &RowsParams, row: u32, amax: f32);
 
     /// Quantises and stores a chunk, which may be past the row's end.
     ///
@@ -119,10 +127,15 @@ unsafe fn write_level(p: &RowsParams, row: u32, by_row: bool, parameter: f32, mu
 pub trait Format {
     /// The recipes.
     type Recipe: Recipe;
+    /// The format by the usual recipe.
+    type Usual: Format;
     /// Lanes that have a block's chunks.
     const LANES: u32;
     /// Whether there are parameters of rows.
     const LEVELS: bool;
+
+    /// Whether the recipe is the usual one.
+    fn is_usual(p: &QuantizeParams) -> bool;
 }
 
 /// [`fp4_formats::Nvfp4`].
@@ -130,23 +143,63 @@ pub struct Nvfp4;
 /// [`fp4_formats::Mxfp4`].
 pub struct Mxfp4;
 
+/// The same by TorchAO's recipe.
+pub struct TorchAo;
+
 impl Format for Nvfp4 {
     type Recipe = Nv<ANY>;
+    type Usual = TorchAo;
     const LANES: u32 = 1;
     const LEVELS: bool = true;
+
+    #[inline(always)]
+    fn is_usual(p: &QuantizeParams) -> bool {
+        matches!(Nvfp4Recipe::from_code(p.recipe), Nvfp4Recipe::TorchAo)
+    }
+}
+
+impl Format for TorchAo {
+    type Recipe = Nv<{ Nvfp4Recipe::TorchAo as u32 }>;
+    type Usual = Self;
+    const LANES: u32 = Nvfp4::LANES;
+    const LEVELS: bool = Nvfp4::LEVELS;
+
+    #[inline(always)]
+    fn is_usual(_p: &QuantizeParams) -> bool {
+        true
+    }
 }
 
 impl Format for Mxfp4 {
     type Recipe = Mx;
+    type Usual = Self;
     const LANES: u32 = 2;
     const LEVELS: bool = false;
+
+    #[inline(always)]
+    fn is_usual(_p: &QuantizeParams) -> bool {
+        true
+    }
 }
 
 /// Codes and scales of a block format.
 pub struct Blocks<F>(PhantomData<F>);
 
+impl<F: Format> Blocks<F> {
+    /// The parameter of a row.
+    #[inline(always)]
+    fn parameter(p: &RowsParams, amax: f32) -> f32 {
+        if Self::reduces(&p.quantize) {
+            <F::Recipe as Recipe>::parameter(&p.quantize, amax)
+        } else {
+            p.quantize.given
+        }
+    }
+}
+
 impl<F: Format> Sink for Blocks<F> {
     type Row = <F::Recipe as Recipe>::Tensor;
+    type Usual = Blocks<F::Usual>;
 
     #[inline(always)]
     fn reduces(p: &QuantizeParams) -> bool {
@@ -154,19 +207,23 @@ impl<F: Format> Sink for Blocks<F> {
     }
 
     #[inline(always)]
-    unsafe fn row(p: &RowsParams, row: u32, amax: f32, first: bool) -> Self::Row {
-        let by_row = Self::reduces(&p.quantize);
-        let parameter = if by_row {
-            <F::Recipe as Recipe>::parameter(&p.quantize, amax)
-        } else {
-            p.quantize.given
-        };
-        if F::LEVELS && first {
+    fn is_usual(p: &QuantizeParams) -> bool {
+        F::is_usual(p)
+    }
+
+    #[inline(always)]
+    fn row(p: &RowsParams, amax: f32) -> Self::Row {
+        <F::Recipe as Recipe>::of_parameter(&p.quantize, Self::parameter(p, amax))
+    }
+
+    #[inline(always)]
+    unsafe fn note(p: &RowsParams, row: u32, amax: f32) {
+        if F::LEVELS {
+            let parameter = Self::parameter(p, amax);
             let multiplier = <F::Recipe as Recipe>::multiplier(&p.quantize, parameter);
             // SAFETY: the same as the caller's.
-            unsafe { write_level(p, row, by_row, parameter, multiplier) };
+            unsafe { write_level(p, row, Self::reduces(&p.quantize), parameter, multiplier) };
         }
-        <F::Recipe as Recipe>::of_parameter(&p.quantize, parameter)
     }
 
     #[inline(always)]
@@ -215,27 +272,38 @@ pub struct Adaptive;
 
 impl Sink for Adaptive {
     type Row = AdaptiveTensor;
+    type Usual = Self;
 
     #[inline(always)]
     fn reduces(p: &QuantizeParams) -> bool {
         p.source == ScaleSource::RowAmax as u32
     }
 
+    /// Two ways of each block are more code than copies of it are worth.
     #[inline(always)]
-    unsafe fn row(p: &RowsParams, row: u32, amax: f32, first: bool) -> AdaptiveTensor {
+    fn is_usual(_p: &QuantizeParams) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn row(p: &RowsParams, amax: f32) -> AdaptiveTensor {
         let recipe = AdaptiveRecipe::from_code(p.quantize.recipe);
-        let by_row = Self::reduces(&p.quantize);
-        let (parameter, amax) = if by_row {
+        let (parameter, amax) = if Self::reduces(&p.quantize) {
             (recipe.tensor_parameter(amax), amax)
         } else {
             (p.quantize.given, recipe.tensor_maximum(p.quantize.given))
         };
-        if first {
-            let multiplier = recipe.project().multiplier(parameter);
-            // SAFETY: the same as the caller's.
-            unsafe { write_level(p, row, by_row, parameter, multiplier) };
-        }
         AdaptiveTensor::new(recipe, parameter, amax)
+    }
+
+    #[inline(always)]
+    unsafe fn note(p: &RowsParams, row: u32, amax: f32) {
+        let recipe = AdaptiveRecipe::from_code(p.quantize.recipe);
+        let by_row = Self::reduces(&p.quantize);
+        let parameter = if by_row { recipe.tensor_parameter(amax) } else { p.quantize.given };
+        let multiplier = recipe.project().multiplier(parameter);
+        // SAFETY: the same as the caller's.
+        unsafe { write_level(p, row, by_row, parameter, multiplier) };
     }
 
     #[inline(always)]
@@ -297,6 +365,7 @@ pub struct E4m3;
 impl Sink for E4m3 {
     /// The factor of the elements.
     type Row = f32;
+    type Usual = Self;
 
     #[inline(always)]
     fn reduces(_p: &QuantizeParams) -> bool {
@@ -304,13 +373,20 @@ impl Sink for E4m3 {
     }
 
     #[inline(always)]
-    unsafe fn row(p: &RowsParams, row: u32, amax: f32, first: bool) -> f32 {
-        if first {
-            let at = p.multipliers + u64::from(row) * 4;
-            // SAFETY: the row exists.
-            unsafe { memory::st_global_b32(at, tokens::scale(amax).to_bits()) };
-        }
+    fn is_usual(_p: &QuantizeParams) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn row(_p: &RowsParams, amax: f32) -> f32 {
         tokens::to_codes(amax)
+    }
+
+    #[inline(always)]
+    unsafe fn note(p: &RowsParams, row: u32, amax: f32) {
+        let at = p.multipliers + u64::from(row) * 4;
+        // SAFETY: the row exists.
+        unsafe { memory::st_global_b32(at, tokens::scale(amax).to_bits()) };
     }
 
     #[inline(always)]
@@ -341,6 +417,7 @@ pub struct Half<I>(PhantomData<I>);
 
 impl<I: Narrow> Sink for Half<I> {
     type Row = ();
+    type Usual = Self;
 
     #[inline(always)]
     fn reduces(_p: &QuantizeParams) -> bool {
@@ -348,7 +425,15 @@ impl<I: Narrow> Sink for Half<I> {
     }
 
     #[inline(always)]
-    unsafe fn row(_p: &RowsParams, _row: u32, _amax: f32, _first: bool) {}
+    fn is_usual(_p: &QuantizeParams) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn row(_p: &RowsParams, _amax: f32) {}
+
+    #[inline(always)]
+    unsafe fn note(_p: &RowsParams, _row: u32, _amax: f32) {}
 
     #[inline(always)]
     unsafe fn store(p: &RowsParams, (): &(), place: &Place, chunk: u32, values: &Chunk) {

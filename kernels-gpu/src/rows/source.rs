@@ -5,15 +5,16 @@ use crate::floats::Instructions;
 use crate::quantize::input::{Input, Word};
 use core::marker::PhantomData;
 use cuda_std::ptx::{convert, memory};
-use fp4_formats::gemm::Combine;
+use fp4_formats::gemm::combine::silu_product;
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk, Statistics, normalised};
 use fp4_formats::rows::{Norm, RowsParams};
 
 /// Bytes of a chunk of a 16-bit matrix.
 const BYTES: u64 = CHUNK as u64 * 2;
 /// The elements of a chunk.
-type Words = [Word; 2];
-const NOTHING: Words = [[0; 4]; 2];
+pub type Words = [Word; 2];
+/// Zeros.
+pub const NOTHING: Words = [[0; 4]; 2];
 
 /// A 16-bit type of elements.
 pub trait Narrow: Input {
@@ -35,14 +36,120 @@ impl Narrow for crate::quantize::input::Bf16 {
     }
 }
 
+/// The steps of an operation that a copy of the code has. Those that the parameters have to ask for cost branches and keep
+/// the compiler from moving instructions across them, so that usual operations have copies of their own.
+pub trait Steps {
+    /// Whether a row's first chunks are on their way to registers while the row before is finished, and their weights stay
+    /// there. Loops over these chunks are unrolled then, a copy of their code for each.
+    const AHEAD: bool;
+
+    /// The [`Norm`].
+    fn norm(p: &RowsParams) -> u32;
+    /// Whether rows are chosen by an index.
+    fn has_index(p: &RowsParams) -> bool;
+    /// Whether there is a residual.
+    fn has_residual(p: &RowsParams) -> bool;
+    /// Whether there are addends behind the weights.
+    fn has_bias(p: &RowsParams) -> bool;
+    /// The signs of the rotation, if there is one.
+    fn rotation(p: &RowsParams) -> Option<u32>;
+    /// Whether a gated input's activation is SiLU.
+    fn is_silu(p: &RowsParams) -> bool;
+}
+
+/// All steps, as the parameters ask for them.
+pub struct Any;
+/// One matrix as it is, or the product with SiLU.
+pub struct Bare;
+/// RMSNorm, with or without a residual.
+pub struct Rms;
+
+impl Steps for Any {
+    const AHEAD: bool = false;
+
+    #[inline(always)]
+    fn norm(p: &RowsParams) -> u32 {
+        p.norm
+    }
+
+    #[inline(always)]
+    fn has_index(p: &RowsParams) -> bool {
+        p.index != 0
+    }
+
+    #[inline(always)]
+    fn has_residual(p: &RowsParams) -> bool {
+        p.quantize.up != 0
+    }
+
+    #[inline(always)]
+    fn has_bias(p: &RowsParams) -> bool {
+        p.bias != 0
+    }
+
+    #[inline(always)]
+    fn rotation(p: &RowsParams) -> Option<u32> {
+        p.rotation()
+    }
+
+    #[inline(always)]
+    fn is_silu(_p: &RowsParams) -> bool {
+        false
+    }
+}
+
+/// Steps of usual operations: the norm, and whether there may be a residual.
+macro_rules! usual {
+    ($name:ident, $norm:ident, $residual:expr) => {
+        impl Steps for $name {
+            const AHEAD: bool = true;
+
+            #[inline(always)]
+            fn norm(_p: &RowsParams) -> u32 {
+                Norm::$norm as u32
+            }
+
+            #[inline(always)]
+            fn has_index(_p: &RowsParams) -> bool {
+                false
+            }
+
+            #[inline(always)]
+            fn has_residual(p: &RowsParams) -> bool {
+                $residual && p.quantize.up != 0
+            }
+
+            #[inline(always)]
+            fn has_bias(_p: &RowsParams) -> bool {
+                false
+            }
+
+            #[inline(always)]
+            fn rotation(_p: &RowsParams) -> Option<u32> {
+                None
+            }
+
+            #[inline(always)]
+            fn is_silu(_p: &RowsParams) -> bool {
+                true
+            }
+        }
+    };
+}
+
+usual!(Bare, None, false);
+usual!(Rms, Rms, true);
+
 /// The source of a row.
 pub trait Source {
+    /// The steps.
+    type Steps: Steps;
     /// Whether it may be normalised; otherwise [`RowsParams::norm`] is not looked at.
     const NORMS: bool;
-    /// A chunk in registers.
-    type Kept: Copy;
-    /// A chunk of nothing.
-    const ABSENT: Self::Kept;
+    /// A chunk as it is in memory.
+    type Raw: Copy;
+    /// A chunk of zeros.
+    const NOTHING: Self::Raw;
 
     /// Prefetches a chunk of an input's row into L2.
     ///
@@ -50,31 +157,50 @@ pub trait Source {
     /// `p` keeps the module's contract; the chunk exists.
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32);
 
-    /// Loads a chunk, and writes what belongs to it on the side.
+    /// Loads a chunk.
     ///
     /// # Safety
-    /// `p` keeps the module's contract; the chunk exists, and no other thread loads it.
-    unsafe fn load(p: &RowsParams, place: &Place, chunk: u32) -> Self::Kept;
+    /// `p` keeps the module's contract; the chunk exists, and no other thread takes it.
+    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Self::Raw;
 
-    /// Loads a chunk again.
+    /// The elements of a chunk that was [loaded](Self::fetch), which may be normalised; writes what belongs to it on the
+    /// side.
     ///
     /// # Safety
-    /// This thread has [loaded](Self::load) the chunk.
-    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Self::Kept;
+    /// The same as [`fetch`](Self::fetch).
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Chunk;
 
-    /// The elements that are normalised.
-    fn elements(kept: &Self::Kept) -> Chunk;
+    /// Loads a chunk again, and returns its elements.
+    ///
+    /// # Safety
+    /// This thread has [taken](Self::take) the chunk.
+    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk;
 
-    /// The chunk's values.
+    /// The chunk's values, of its elements and the norm's weights.
     ///
     /// # Safety
     /// `p` keeps the module's contract; the chunk exists.
     unsafe fn values(
         p: &RowsParams,
         statistics: &Statistics,
-        kept: &Self::Kept,
+        elements: &Chunk,
+        weights: &Words,
         chunk: u32,
     ) -> Chunk;
+}
+
+/// Loads a chunk of the norm's weights, if there is a norm.
+///
+/// # Safety
+/// `p` keeps the module's contract; the chunk exists.
+#[inline(always)]
+pub unsafe fn weights<S: Source>(p: &RowsParams, chunk: u32) -> Words {
+    if S::NORMS && S::Steps::norm(p) != Norm::None as u32 {
+        // SAFETY: the chunk exists, and a norm has weights.
+        unsafe { load(p.weight + u64::from(chunk) * BYTES) }
+    } else {
+        NOTHING
+    }
 }
 
 /// The element of the index that a row has.
@@ -85,16 +211,6 @@ pub trait Source {
 pub unsafe fn index(p: &RowsParams, row: u32) -> u32 {
     // SAFETY: the caller guarantees that the element exists.
     unsafe { memory::ld_global_b32(p.index + u64::from(row) * 4) }
-}
-
-/// Prefetches a chunk of the weights into L2.
-///
-/// # Safety
-/// There are weights, and the chunk exists.
-#[inline(always)]
-pub unsafe fn prefetch_weights(p: &RowsParams, chunk: u32) {
-    // SAFETY: the chunk exists.
-    unsafe { memory::prefetch_global_l2(p.weight + u64::from(chunk) * BYTES) };
 }
 
 /// Address of a chunk of a row of a matrix.
@@ -154,82 +270,88 @@ pub fn narrowed<I: Narrow>(values: &Chunk) -> Words {
     words
 }
 
-/// One matrix of `I`, normalised if the parameters say so.
-pub struct One<I>(PhantomData<I>);
+/// One matrix of `I`, normalised if its steps have a norm.
+pub struct One<I, T>(PhantomData<(I, T)>);
 
-impl<I: Narrow> Source for One<I> {
+impl<I: Narrow, T: Steps> Source for One<I, T> {
+    type Steps = T;
     const NORMS: bool = true;
-    type Kept = Words;
-    const ABSENT: Words = NOTHING;
+    type Raw = Words;
+    const NOTHING: Words = NOTHING;
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
         // SAFETY: chunks of the input and of the residual.
         unsafe {
             memory::prefetch_global_l2(at(p.quantize.input, p, row, chunk));
-            if p.quantize.up != 0 {
+            if T::has_residual(p) {
                 memory::prefetch_global_l2(at(p.quantize.up, p, row, chunk));
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn load(p: &RowsParams, place: &Place, chunk: u32) -> Words {
-        // SAFETY: the chunk exists in all operands; its sums are this thread's.
-        unsafe {
-            let mut elements = NOTHING;
-            if place.exists {
-                elements = load(at(p.quantize.input, p, place.from, chunk));
-            }
-            if p.quantize.up != 0 {
-                let residual = load_own(at(p.quantize.up, p, place.row, chunk));
-                let (x, y) = (chunk_of::<I>(&elements), chunk_of::<I>(&residual));
-                let mut sums = [[0.0; 8]; 2];
-                for half in 0..2 {
-                    for i in 0..8 {
-                        sums[half][i] = x[half][i] + y[half][i];
-                    }
-                }
-                elements = narrowed::<I>(&sums);
-                store(at(p.residual_out, p, place.row, chunk), elements);
-            }
-            elements
+    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Words {
+        if !place.exists {
+            return NOTHING;
         }
+        // SAFETY: the chunk exists.
+        unsafe { load(at(p.quantize.input, p, place.from, chunk)) }
     }
 
     #[inline(always)]
-    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Words {
-        let mut elements = NOTHING;
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words) -> Chunk {
+        let mut elements = chunk_of::<I>(raw);
+        if T::has_residual(p) {
+            // SAFETY: the chunk exists.
+            let residual = unsafe { load_own(at(p.quantize.up, p, place.row, chunk)) };
+            let residual = chunk_of::<I>(&residual);
+            for half in 0..2 {
+                for i in 0..8 {
+                    elements[half][i] += residual[half][i];
+                }
+            }
+            let sums = narrowed::<I>(&elements);
+            // SAFETY: the chunk exists; its sums are this thread's.
+            unsafe { store(at(p.residual_out, p, place.row, chunk), sums) };
+            elements = chunk_of::<I>(&sums);
+        }
+        elements
+    }
+
+    #[inline(always)]
+    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
+        let mut words = NOTHING;
         // SAFETY: the chunk exists, and its sums are written.
         unsafe {
-            if p.quantize.up != 0 {
-                elements = load_own(at(p.residual_out, p, place.row, chunk));
+            if T::has_residual(p) {
+                words = load_own(at(p.residual_out, p, place.row, chunk));
             } else if place.exists {
-                elements = load(at(p.quantize.input, p, place.from, chunk));
+                words = load(at(p.quantize.input, p, place.from, chunk));
             }
-            elements
         }
+        chunk_of::<I>(&words)
     }
 
     #[inline(always)]
-    fn elements(kept: &Words) -> Chunk {
-        chunk_of::<I>(kept)
-    }
-
-    #[inline(always)]
-    unsafe fn values(p: &RowsParams, statistics: &Statistics, kept: &Words, chunk: u32) -> Chunk {
-        let mut values = centred(p, statistics, Self::elements(kept));
-        if p.norm == Norm::None as u32 {
+    unsafe fn values(
+        p: &RowsParams,
+        statistics: &Statistics,
+        elements: &Chunk,
+        weights: &Words,
+        chunk: u32,
+    ) -> Chunk {
+        let mut values = centred::<T>(p, statistics, *elements);
+        if T::norm(p) == Norm::None as u32 {
             return values;
         }
-        // SAFETY: the chunk exists, and a norm has weights.
-        let weights = chunk_of::<I>(&unsafe { load(p.weight + u64::from(chunk) * BYTES) });
+        let weights = chunk_of::<I>(weights);
         for half in 0..2 {
             for i in 0..8 {
                 values[half][i] = normalised(values[half][i], statistics, weights[half][i]);
             }
         }
-        if p.bias != 0 {
+        if T::has_bias(p) {
             // SAFETY: the chunk exists.
             let bias = chunk_of::<I>(&unsafe { load(p.bias + u64::from(chunk) * BYTES) });
             for half in 0..2 {
@@ -243,12 +365,13 @@ impl<I: Narrow> Source for One<I> {
 }
 
 /// `act(gate) * up` of two matrices of `I`.
-pub struct Gated<I>(PhantomData<I>);
+pub struct Gated<I, T>(PhantomData<(I, T)>);
 
-impl<I: Narrow> Source for Gated<I> {
+impl<I: Narrow, T: Steps> Source for Gated<I, T> {
+    type Steps = T;
     const NORMS: bool = false;
-    type Kept = Chunk;
-    const ABSENT: Chunk = [[0.0; 8]; 2];
+    type Raw = [Words; 2];
+    const NOTHING: [Words; 2] = [NOTHING; 2];
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -260,18 +383,31 @@ impl<I: Narrow> Source for Gated<I> {
     }
 
     #[inline(always)]
-    unsafe fn load(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
-        let [mut gate, mut up] = [NOTHING; 2];
-        if place.exists {
-            // SAFETY: the chunk exists in both operands.
-            unsafe {
-                gate = load(at(p.quantize.input, p, place.from, chunk));
-                up = load(at(p.quantize.up, p, place.from, chunk));
-            }
+    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> [Words; 2] {
+        if !place.exists {
+            return [NOTHING; 2];
         }
-        let (mut gate, up) = (chunk_of::<I>(&gate), chunk_of::<I>(&up));
-        for half in 0..2 {
-            gate[half] = product(&p.combine, gate[half], up[half]);
+        // SAFETY: the chunk exists in both operands.
+        unsafe {
+            [
+                load(at(p.quantize.input, p, place.from, chunk)),
+                load(at(p.quantize.up, p, place.from, chunk)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn take(p: &RowsParams, _place: &Place, _chunk: u32, raw: &[Words; 2]) -> Chunk {
+        let (mut gate, up) = (chunk_of::<I>(&raw[0]), chunk_of::<I>(&raw[1]));
+        if T::is_silu(p) && I::amax(&raw[0]) < f32::INFINITY && I::amax(&raw[1]) < f32::INFINITY {
+            for half in 0..2 {
+                gate[half] = silu_product::<Instructions, 8>(gate[half], up[half]);
+            }
+        } else {
+            for half in 0..2 {
+                let activated = p.combine.activate::<Instructions, 8>(gate[half]);
+                gate[half] = p.combine.gate::<Instructions, 8>(activated, up[half]);
+            }
         }
         gate
     }
@@ -279,28 +415,17 @@ impl<I: Narrow> Source for Gated<I> {
     #[inline(always)]
     unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
         // SAFETY: the same as the caller's.
-        unsafe { Self::load(p, place, chunk) }
-    }
-
-    #[inline(always)]
-    fn elements(kept: &Chunk) -> Chunk {
-        *kept
+        unsafe { Self::take(p, place, chunk, &Self::fetch(p, place, chunk)) }
     }
 
     #[inline(always)]
     unsafe fn values(
         _p: &RowsParams,
         _statistics: &Statistics,
-        kept: &Chunk,
+        elements: &Chunk,
+        _weights: &Words,
         _chunk: u32,
     ) -> Chunk {
-        *kept
+        *elements
     }
-}
-
-/// The gated product of eight elements.
-#[inline(always)]
-fn product(combine: &Combine, gate: [f32; 8], up: [f32; 8]) -> [f32; 8] {
-    let activated = combine.activate::<Instructions, 8>(gate);
-    combine.gate::<Instructions, 8>(activated, up)
 }
