@@ -48,10 +48,21 @@ pub struct RowsConfig {
 }
 
 impl RowsConfig {
-    /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers.
-    pub const MAX_THREADS: u32 = 512;
+    /// Most threads of a CTA of any kernel.
+    pub const MOST_THREADS: u32 = 768;
     /// Chunks of a row that a thread keeps in registers; further ones it reads again, from L2, for each pass over the row.
     pub const KEPT: usize = 2;
+
+    /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers, of which two matrices take more.
+    #[must_use]
+    pub const fn max_threads(&self) -> u32 {
+        match (self.gated, self.sink) {
+            (false, RowsSink::Nvfp4 | RowsSink::Mxfp4 | RowsSink::E4m3 | RowsSink::Half) => {
+                Self::MOST_THREADS
+            }
+            (true, _) | (false, RowsSink::Adaptive) => 512,
+        }
+    }
 
     /// Elements of a row that a CTA of so many threads keeps in registers.
     #[must_use]
@@ -65,16 +76,16 @@ impl RowsConfig {
     /// on their way at once; otherwise threads keep [`KEPT`](Self::KEPT) chunks, and more CTAs share an SM. With 128x4
     /// scales the rows of padding count, too.
     #[must_use]
-    pub const fn launch([m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
+    pub const fn launch(&self, [m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
         let groups = (k / CHUNK as u32).div_ceil(GROUP as u32);
         let warps = if m <= sms { groups } else { groups.div_ceil(Self::KEPT as u32) };
-        let most = Self::MAX_THREADS / WARP;
+        let most = self.max_threads() / WARP;
         let threads = if warps > most { most } else { warps } * WARP;
         let rows = match layout {
             ScaleLayout::Linear => m,
             ScaleLayout::Blocked128x4 => m.next_multiple_of(TILE_ROWS as u32),
         };
-        let together = Self::MAX_THREADS / threads;
+        let together = self.max_threads() / threads;
         let resident = sms as u64 * together as u64;
         (if (rows as u64) < resident { rows } else { resident as u32 }, threads)
     }
@@ -128,13 +139,16 @@ mod tests {
 
     #[test]
     fn launches_fit_the_rows() {
-        let launch = |m, k| RowsConfig::launch([m, k], ScaleLayout::Linear, 132);
+        let config = rows_config(RowsSink::E4m3, false, HalfType::Bf16);
+        let launch = |m, k| config.launch([m, k], ScaleLayout::Linear, 132);
         assert_eq!(launch(1, 16), (1, 32));
         assert_eq!(launch(64, 7168), (64, 448));
-        assert_eq!(launch(4096, 7168), (2 * 132, 224));
-        assert_eq!(launch(4096, 65536), (132, 512));
-        assert_eq!(launch(8192, 128), (16 * 132, 32));
-        let padded = RowsConfig::launch([129, 16], ScaleLayout::Blocked128x4, 132);
+        assert_eq!(launch(4096, 7168), (3 * 132, 224));
+        assert_eq!(launch(4096, 65536), (132, 768));
+        assert_eq!(launch(8192, 128), (24 * 132, 32));
+        let padded = config.launch([129, 16], ScaleLayout::Blocked128x4, 132);
         assert_eq!(padded, (256, 32));
+        let gated = rows_config(RowsSink::Nvfp4, true, HalfType::F16);
+        assert_eq!(gated.launch([4096, 8192], ScaleLayout::Linear, 132), (2 * 132, 256));
     }
 }

@@ -60,7 +60,7 @@ impl Rows {
         let sms = device.properties().sms.max(1);
         let arch = device.choice().arch;
         let shape = [checked.m, checked.k];
-        let (ctas, threads) = RowsConfig::launch(shape, results.layout(), sms);
+        let (ctas, threads) = config.launch(shape, results.layout(), sms);
         let mut why =
             vec![format!("{} of {} to {}", source.name(), element.name(), results.name())];
         if let Results::Blocks(options) = results {

@@ -4,13 +4,13 @@
 //! Parameters: [`RowsParams`]. Any M >= 1, K a multiple of [`RowsSink::granularity`] and at most
 //! [`MAX_COLUMNS`](fp4_formats::rows::MAX_COLUMNS); CTAs and threads of [`RowsConfig::launch`], or any others of
 //! whole warps. Reads each element of the operands once, and nothing past them; of rows that are longer than
-//! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::MAX_THREADS`]), the rest once for each pass over the row: the sums
+//! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::max_threads`]), the rest once for each pass over the row: the sums
 //! of a norm, the largest magnitude, the results. Writes each result once, the updated residual too, and zeros to all
 //! padding of 128x4 scales.
 //!
 //! # Roles
 //! A CTA takes rows in turn, a thread [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time; the first chunks of the
-//! next row are on their way to registers while a row is finished, and the weights of a thread's first chunks stay there.
+//! next row are on their way to registers while a row is finished.
 //! [`source`] loads and normalises or activates elements, [`sink`] quantises and stores them; both are types. The norm, the
 //! activation, the rotation, the recipe and the layout are uniform branches; operations that engines have most often (one
 //! matrix as it is or with RMSNorm, SiLU, TorchAO's recipe of NVFP4) have copies of the code without them
@@ -133,17 +133,14 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         lane: warp::lane_id(),
     };
     let mut raw = [S::NOTHING; RowsConfig::KEPT];
-    let mut weights = [source::NOTHING; RowsConfig::KEPT];
     // SAFETY: the parameters keep the contract; all threads of the CTA run the same iterations.
     unsafe {
         prefetch::<S>(p, &place, row);
+        if S::NORMS && S::Steps::norm(p) != Norm::None as u32 && place.kept(0) < chunks {
+            source::prefetch_weights(p, place.kept(0));
+        }
         follow_stream();
         if S::Steps::AHEAD {
-            for i in 0..RowsConfig::KEPT {
-                if place.kept(i) < chunks {
-                    weights[i] = source::weights::<S>(p, place.kept(i));
-                }
-            }
             fetch::<S>(p, &mut place, row, &mut raw);
         }
         let of_all = K::row(p, 0.0);
@@ -163,7 +160,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
                     prefetch::<S>(p, &place, next);
                 }
                 let now = place;
-                let mut kept = [[[0.0; 8]; 2]; RowsConfig::KEPT];
+                let mut kept = [S::ABSENT; RowsConfig::KEPT];
                 for i in 0..RowsConfig::KEPT {
                     if now.kept(i) < chunks {
                         kept[i] = S::take(p, &now, now.kept(i), &raw[i]);
@@ -172,7 +169,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
                 if S::Steps::AHEAD {
                     fetch::<S>(p, &mut place, next, &mut raw);
                 }
-                finish::<S, K>(p, &now, &kept, &weights, &of_all, &mut meeting);
+                finish::<S, K>(p, &now, &kept, &of_all, &mut meeting);
             }
             K::pad(p, row, thread);
             row += thread::grid_dim_x();
@@ -219,12 +216,6 @@ unsafe fn fetch<S: Source>(
     }
 }
 
-/// A row's elements as far as this thread has them: its first chunks, and the weights of these.
-struct Held<'a> {
-    elements: &'a [Chunk; RowsConfig::KEPT],
-    weights: &'a [source::Words; RowsConfig::KEPT],
-}
-
 /// Makes the results of a row.
 ///
 /// # Safety
@@ -233,20 +224,18 @@ struct Held<'a> {
 unsafe fn finish<S: Source, K: Sink>(
     p: &RowsParams,
     place: &Place,
-    elements: &[Chunk; RowsConfig::KEPT],
-    weights: &[source::Words; RowsConfig::KEPT],
+    kept: &[S::Kept; RowsConfig::KEPT],
     of_all: &K::Row,
     meeting: &mut Meeting,
 ) {
-    let held = Held { elements, weights };
     let mut again = false;
     // SAFETY: all threads are here, and every chunk is taken once before it is read again.
     unsafe {
-        let statistics = statistics::<S>(p, place, &held, &mut again, meeting);
+        let statistics = statistics::<S>(p, place, kept, &mut again, meeting);
         let (mut amax, mut shared) = (0.0, *of_all);
         if K::reduces(&p.quantize) {
             let mut pass = Largest { statistics: &statistics, amax: 0.0 };
-            each::<S, _>(p, place, &held, again, &mut pass);
+            each::<S, _>(p, place, kept, again, &mut pass);
             amax = meeting.largest(pass.amax, place.warps);
             shared = K::row(p, amax);
             again = true;
@@ -255,7 +244,7 @@ unsafe fn finish<S: Source, K: Sink>(
             K::note(p, place.row, amax);
         }
         let mut pass = Stores::<K> { statistics: &statistics, shared: &shared };
-        each::<S, _>(p, place, &held, again, &mut pass);
+        each::<S, _>(p, place, kept, again, &mut pass);
     }
 }
 
@@ -266,14 +255,7 @@ trait Pass<S: Source> {
     ///
     /// # Safety
     /// `p` keeps the module's contract; all lanes of the warp are here, each with its own chunk.
-    unsafe fn take(
-        &mut self,
-        p: &RowsParams,
-        place: &Place,
-        at: ChunkOf,
-        elements: &Chunk,
-        weights: &source::Words,
-    );
+    unsafe fn take(&mut self, p: &RowsParams, place: &Place, at: ChunkOf, kept: &S::Kept);
 }
 
 /// A chunk and its group.
@@ -296,12 +278,11 @@ impl<S: Source> Pass<S> for Largest<'_> {
         p: &RowsParams,
         place: &Place,
         ChunkOf { chunk, group: _ }: ChunkOf,
-        elements: &Chunk,
-        weights: &source::Words,
+        kept: &S::Kept,
     ) {
         if chunk < place.chunks {
             // SAFETY: the chunk exists.
-            let values = unsafe { values::<S>(p, self.statistics, elements, weights, chunk) };
+            let values = unsafe { values::<S>(p, self.statistics, kept, chunk) };
             self.amax = float::max_nan_f32(self.amax, magnitude(&values));
         }
     }
@@ -320,14 +301,13 @@ impl<S: Source, K: Sink> Pass<S> for Stores<'_, K> {
         p: &RowsParams,
         place: &Place,
         ChunkOf { chunk, group: _ }: ChunkOf,
-        elements: &Chunk,
-        weights: &source::Words,
+        kept: &S::Kept,
     ) {
         let mut made = [[0.0; 8]; 2];
         // SAFETY: the chunk exists if it is looked at; the rest is the caller's.
         unsafe {
             if chunk < place.chunks {
-                made = values::<S>(p, self.statistics, elements, weights, chunk);
+                made = values::<S>(p, self.statistics, kept, chunk);
             }
             K::store(p, self.shared, place, chunk, &made);
         }
@@ -347,10 +327,9 @@ impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
         _p: &RowsParams,
         place: &Place,
         ChunkOf { chunk, group }: ChunkOf,
-        elements: &Chunk,
-        _weights: &source::Words,
+        kept: &S::Kept,
     ) {
-        let number = if chunk < place.chunks { (self.number)(elements) } else { 0.0 };
+        let number = if chunk < place.chunks { (self.number)(&S::elements(kept)) } else { 0.0 };
         // SAFETY: all lanes are here, and the group is this warp's.
         unsafe { self.meeting.add(group, number) };
     }
@@ -364,72 +343,54 @@ impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
 unsafe fn values<S: Source>(
     p: &RowsParams,
     statistics: &Statistics,
-    elements: &Chunk,
-    weights: &source::Words,
+    kept: &S::Kept,
     chunk: u32,
 ) -> Chunk {
     // SAFETY: the same as the caller's.
-    let values = unsafe { S::values(p, statistics, elements, weights, chunk) };
+    let values = unsafe { S::values(p, statistics, kept, chunk) };
     match S::Steps::rotation(p) {
         Some(signs) => rotated(&values, signs),
         None => values,
     }
 }
 
-/// Gives a pass each of the thread's chunks, with its elements and its weights: held, or loaded, `again` if all have been
-/// taken before. All lanes of a warp have as many; the last may be past the row's end.
+/// Gives a pass each of the thread's chunks: kept, or loaded, `again` if all have been taken before. All lanes of a warp
+/// have as many; the last may be past the row's end.
 ///
 /// # Safety
-/// `p` keeps the module's contract; the first chunks are held.
+/// `p` keeps the module's contract; the first chunks are kept.
 #[inline(always)]
 unsafe fn each<S: Source, P: Pass<S>>(
     p: &RowsParams,
     place: &Place,
-    held: &Held<'_>,
+    kept: &[S::Kept; RowsConfig::KEPT],
     again: bool,
     pass: &mut P,
 ) {
     const { assert!(RowsConfig::KEPT == 2) };
-    let mut group = place.warp;
-    if S::Steps::AHEAD {
-        // SAFETY: the same as the caller's.
-        unsafe {
-            pass.take(p, place, place.of_group(group), &held.elements[0], &held.weights[0]);
-            group += place.warps;
-            if group < place.groups {
-                pass.take(p, place, place.of_group(group), &held.elements[1], &held.weights[1]);
-                group += place.warps;
-            }
-        }
-    }
-    let (mut i, mut elements) = (0, held.elements[0]);
+    let (mut i, mut group, mut now) = (0, place.warp, kept[0]);
     while group < place.groups {
-        let at = place.of_group(group);
-        let chunk = at.chunk;
-        let mut weights = source::NOTHING;
-        if chunk < place.chunks {
-            // SAFETY: the chunk exists.
-            unsafe {
-                weights = source::weights::<S>(p, chunk);
-                if S::Steps::AHEAD || i > 1 {
-                    elements = if again {
-                        S::reload(p, place, chunk)
-                    } else {
-                        S::take(p, place, chunk, &S::fetch(p, place, chunk))
-                    };
-                }
-            }
-        }
         // SAFETY: the same as the caller's.
-        unsafe { pass.take(p, place, at, &elements, &weights) };
+        unsafe { pass.take(p, place, place.of_group(group), &now) };
         group += place.warps;
         // The pin keeps the compiler from unrolling the loop.
         i = marker::pin(i + 1);
-        elements = held.elements[1];
+        now = kept[1];
+        let chunk = place.chunk(group);
+        if i > 1 && chunk < place.chunks {
+            // SAFETY: the chunk exists.
+            unsafe {
+                now = if again {
+                    S::reload(p, place, chunk)
+                } else {
+                    S::take(p, place, chunk, &S::fetch(p, place, chunk))
+                };
+            }
+        }
     }
 }
 
-/// The statistics of the norm of a row, whose first chunks are held; `again` becomes true if all have been taken.
+/// The statistics of the norm of a row, whose first chunks are kept; `again` becomes true if all have been taken.
 ///
 /// # Safety
 /// The same as [`finish`].
@@ -437,7 +398,7 @@ unsafe fn each<S: Source, P: Pass<S>>(
 unsafe fn statistics<S: Source>(
     p: &RowsParams,
     place: &Place,
-    held: &Held<'_>,
+    kept: &[S::Kept; RowsConfig::KEPT],
     again: &mut bool,
     meeting: &mut Meeting,
 ) -> Statistics {
@@ -451,7 +412,7 @@ unsafe fn statistics<S: Source>(
     unsafe {
         if norm == Norm::Layer as u32 {
             let sum = |elements: &Chunk| arithmetic::sum(elements);
-            add::<S>(p, place, held, *again, meeting, sum);
+            add::<S>(p, place, kept, *again, meeting, sum);
             statistics.mean = meeting.sum(place.groups) / k as f32;
             *again = true;
         }
@@ -459,7 +420,7 @@ unsafe fn statistics<S: Source>(
             let centred = centred::<S::Steps>(p, &statistics, *elements);
             arithmetic::squares(&centred, float::fma_rn_f32)
         };
-        add::<S>(p, place, held, *again, meeting, squares);
+        add::<S>(p, place, kept, *again, meeting, squares);
         let squares = meeting.sum(place.groups);
         statistics.factor = arithmetic::factor(squares, k, p.epsilon, float::sqrt_rn_f32);
         *again = true;
@@ -467,7 +428,7 @@ unsafe fn statistics<S: Source>(
     statistics
 }
 
-/// Adds a number of each of the thread's chunks for the next [`Meeting::sum`].
+/// Adds a number of each of the thread's chunks for the next [`Meeting::sum`]. That of zeros is 0 if the steps are known.
 ///
 /// # Safety
 /// The same as [`each`]; all lanes of the warp are here.
@@ -475,7 +436,7 @@ unsafe fn statistics<S: Source>(
 unsafe fn add<S: Source>(
     p: &RowsParams,
     place: &Place,
-    held: &Held<'_>,
+    kept: &[S::Kept; RowsConfig::KEPT],
     again: bool,
     meeting: &Meeting,
     number: impl Fn(&Chunk) -> f32,
@@ -483,14 +444,13 @@ unsafe fn add<S: Source>(
     // SAFETY: the same as the caller's; a chunk past the row's end adds 0.
     unsafe {
         if S::Steps::AHEAD && place.groups <= RowsConfig::KEPT as u32 * place.warps {
-            let of_lane = |i: usize| {
-                if place.kept(i) < place.chunks { number(&held.elements[i]) } else { 0.0 }
-            };
+            // Chunks past the row's end are zeros, whose squares add nothing.
+            let of_lanes = [number(&S::elements(&kept[0])), number(&S::elements(&kept[1]))];
             let groups = [place.warp, place.warp + place.warps];
-            meeting.add_both(groups, groups[1] < place.groups, [of_lane(0), of_lane(1)]);
+            meeting.add_both(groups, groups[1] < place.groups, of_lanes);
             return;
         }
-        each::<S, _>(p, place, held, again, &mut Adds { number, meeting });
+        each::<S, _>(p, place, kept, again, &mut Adds { number, meeting });
     }
 }
 
@@ -511,13 +471,18 @@ fn centred<T: Steps>(p: &RowsParams, statistics: &Statistics, mut values: Chunk)
 /// The largest magnitude of a chunk; NaN if an element is.
 #[inline(always)]
 pub fn magnitude(values: &Chunk) -> f32 {
-    let mut amax = 0.0;
-    for half in 0..2 {
-        for i in 0..8 {
-            amax = float::max_nan_f32(amax, float::abs_f32(values[half][i]));
-        }
+    let larger = |x: f32, y: f32| float::max_nan_f32(float::abs_f32(x), float::abs_f32(y));
+    // Four chains, because each step of one waits for the step before.
+    let mut largest = [0.0; 4];
+    for i in 0..4 {
+        let low = larger(values[0][2 * i], values[0][2 * i + 1]);
+        let high = larger(values[1][2 * i], values[1][2 * i + 1]);
+        largest[i] = float::max_nan_f32(low, high);
     }
-    amax
+    float::max_nan_f32(
+        float::max_nan_f32(largest[0], largest[1]),
+        float::max_nan_f32(largest[2], largest[3]),
+    )
 }
 
 /// Writes zeros to the padding of 128x4 scales that belongs to row `row` of `blocks` blocks, which may itself be padding.
@@ -592,7 +557,7 @@ macro_rules! entries {
             ///
             /// # Safety
             /// The launch satisfies the module's contract.
-            #[kernel(max_threads = RowsConfig::MAX_THREADS)]
+            #[kernel(max_threads = ROWS[$index].max_threads())]
             pub unsafe fn $name(params: RowsParams) {
                 const { assert!(ROWS[$index].input as u32 == HalfType::$input as u32) };
                 const { assert!(ROWS[$index].gated != <$source<$input, Any> as Source>::NORMS) };

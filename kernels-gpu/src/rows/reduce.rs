@@ -1,6 +1,6 @@
 //! Sums and maxima over a row, which the threads of a CTA find together.
 
-use cuda_std::ptx::memory;
+use cuda_std::ptx::{marker, memory};
 use cuda_std::{shared, thread, warp};
 use fp4_formats::rows::RowsConfig;
 use fp4_formats::rows::arithmetic::MAX_GROUPS;
@@ -8,7 +8,7 @@ use fp4_formats::rows::arithmetic::MAX_GROUPS;
 /// Bytes of the sums of a row's groups.
 const SUM_BYTES: u32 = MAX_GROUPS as u32 * 4;
 /// Bytes of the warps' maxima.
-const MAXIMA_BYTES: u32 = RowsConfig::MAX_THREADS / warp::LANES * 4;
+const MAXIMA_BYTES: u32 = RowsConfig::MOST_THREADS / warp::LANES * 4;
 
 /// The buffers through which the threads of a CTA reduce, and which of each is next.
 pub struct Meeting {
@@ -82,7 +82,8 @@ impl Meeting {
             let mut group = warp::lane_id();
             while group < groups {
                 sum += f32::from_bits(memory::ld_shared_b32(self.sums() + group * 4));
-                group += warp::LANES;
+                // The pin keeps the compiler from unrolling the loop, which goes round once for most rows.
+                group = marker::pin(group + warp::LANES);
             }
             self.sums ^= SUM_BYTES;
             in_pairs(sum)

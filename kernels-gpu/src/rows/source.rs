@@ -13,8 +13,7 @@ use fp4_formats::rows::{Norm, RowsParams};
 const BYTES: u64 = CHUNK as u64 * 2;
 /// The elements of a chunk.
 pub type Words = [Word; 2];
-/// Zeros.
-pub const NOTHING: Words = [[0; 4]; 2];
+const NOTHING: Words = [[0; 4]; 2];
 
 /// A 16-bit type of elements.
 pub trait Narrow: Input {
@@ -39,8 +38,7 @@ impl Narrow for crate::quantize::input::Bf16 {
 /// The steps of an operation that a copy of the code has. Those that the parameters have to ask for cost branches and keep
 /// the compiler from moving instructions across them, so that usual operations have copies of their own.
 pub trait Steps {
-    /// Whether a row's first chunks are on their way to registers while the row before is finished, and their weights stay
-    /// there. Loops over these chunks are unrolled then, a copy of their code for each.
+    /// Whether a row's first chunks are on their way to registers while the row before is finished.
     const AHEAD: bool;
 
     /// The [`Norm`].
@@ -148,8 +146,12 @@ pub trait Source {
     const NORMS: bool;
     /// A chunk as it is in memory.
     type Raw: Copy;
+    /// A chunk in registers.
+    type Kept: Copy;
     /// A chunk of zeros.
     const NOTHING: Self::Raw;
+    /// The same.
+    const ABSENT: Self::Kept;
 
     /// Prefetches a chunk of an input's row into L2.
     ///
@@ -163,44 +165,31 @@ pub trait Source {
     /// `p` keeps the module's contract; the chunk exists, and no other thread takes it.
     unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Self::Raw;
 
-    /// The elements of a chunk that was [loaded](Self::fetch), which may be normalised; writes what belongs to it on the
-    /// side.
+    /// Takes a chunk that was [loaded](Self::fetch), and writes what belongs to it on the side.
     ///
     /// # Safety
     /// The same as [`fetch`](Self::fetch).
-    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Chunk;
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Self::Kept;
 
-    /// Loads a chunk again, and returns its elements.
+    /// Loads a chunk again.
     ///
     /// # Safety
     /// This thread has [taken](Self::take) the chunk.
-    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk;
+    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Self::Kept;
 
-    /// The chunk's values, of its elements and the norm's weights.
+    /// The elements that are normalised.
+    fn elements(kept: &Self::Kept) -> Chunk;
+
+    /// The chunk's values.
     ///
     /// # Safety
     /// `p` keeps the module's contract; the chunk exists.
     unsafe fn values(
         p: &RowsParams,
         statistics: &Statistics,
-        elements: &Chunk,
-        weights: &Words,
+        kept: &Self::Kept,
         chunk: u32,
     ) -> Chunk;
-}
-
-/// Loads a chunk of the norm's weights, if there is a norm.
-///
-/// # Safety
-/// `p` keeps the module's contract; the chunk exists.
-#[inline(always)]
-pub unsafe fn weights<S: Source>(p: &RowsParams, chunk: u32) -> Words {
-    if S::NORMS && S::Steps::norm(p) != Norm::None as u32 {
-        // SAFETY: the chunk exists, and a norm has weights.
-        unsafe { load(p.weight + u64::from(chunk) * BYTES) }
-    } else {
-        NOTHING
-    }
 }
 
 /// The element of the index that a row has.
@@ -211,6 +200,16 @@ pub unsafe fn weights<S: Source>(p: &RowsParams, chunk: u32) -> Words {
 pub unsafe fn index(p: &RowsParams, row: u32) -> u32 {
     // SAFETY: the caller guarantees that the element exists.
     unsafe { memory::ld_global_b32(p.index + u64::from(row) * 4) }
+}
+
+/// Prefetches a chunk of the weights into L2.
+///
+/// # Safety
+/// There are weights, and the chunk exists.
+#[inline(always)]
+pub unsafe fn prefetch_weights(p: &RowsParams, chunk: u32) {
+    // SAFETY: the chunk exists.
+    unsafe { memory::prefetch_global_l2(p.weight + u64::from(chunk) * BYTES) };
 }
 
 /// Address of a chunk of a row of a matrix.
@@ -277,7 +276,9 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     type Steps = T;
     const NORMS: bool = true;
     type Raw = Words;
+    type Kept = Words;
     const NOTHING: Words = NOTHING;
+    const ABSENT: Words = NOTHING;
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -300,52 +301,50 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     }
 
     #[inline(always)]
-    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words) -> Chunk {
-        let mut elements = chunk_of::<I>(raw);
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words) -> Words {
+        let mut elements = *raw;
         if T::has_residual(p) {
-            // SAFETY: the chunk exists.
-            let residual = unsafe { load_own(at(p.quantize.up, p, place.row, chunk)) };
-            let residual = chunk_of::<I>(&residual);
-            for half in 0..2 {
-                for i in 0..8 {
-                    elements[half][i] += residual[half][i];
-                }
-            }
-            let sums = narrowed::<I>(&elements);
             // SAFETY: the chunk exists; its sums are this thread's.
-            unsafe { store(at(p.residual_out, p, place.row, chunk), sums) };
-            elements = chunk_of::<I>(&sums);
+            unsafe {
+                let residual = load_own(at(p.quantize.up, p, place.row, chunk));
+                let (mut sums, residual) = (chunk_of::<I>(raw), chunk_of::<I>(&residual));
+                for half in 0..2 {
+                    for i in 0..8 {
+                        sums[half][i] += residual[half][i];
+                    }
+                }
+                elements = narrowed::<I>(&sums);
+                store(at(p.residual_out, p, place.row, chunk), elements);
+            }
         }
         elements
     }
 
     #[inline(always)]
-    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
-        let mut words = NOTHING;
+    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Words {
         // SAFETY: the chunk exists, and its sums are written.
         unsafe {
             if T::has_residual(p) {
-                words = load_own(at(p.residual_out, p, place.row, chunk));
-            } else if place.exists {
-                words = load(at(p.quantize.input, p, place.from, chunk));
+                load_own(at(p.residual_out, p, place.row, chunk))
+            } else {
+                Self::fetch(p, place, chunk)
             }
         }
-        chunk_of::<I>(&words)
     }
 
     #[inline(always)]
-    unsafe fn values(
-        p: &RowsParams,
-        statistics: &Statistics,
-        elements: &Chunk,
-        weights: &Words,
-        chunk: u32,
-    ) -> Chunk {
-        let mut values = centred::<T>(p, statistics, *elements);
+    fn elements(kept: &Words) -> Chunk {
+        chunk_of::<I>(kept)
+    }
+
+    #[inline(always)]
+    unsafe fn values(p: &RowsParams, statistics: &Statistics, kept: &Words, chunk: u32) -> Chunk {
         if T::norm(p) == Norm::None as u32 {
-            return values;
+            return Self::elements(kept);
         }
-        let weights = chunk_of::<I>(weights);
+        // SAFETY: the chunk exists, and a norm has weights.
+        let weights = chunk_of::<I>(&unsafe { load(p.weight + u64::from(chunk) * BYTES) });
+        let mut values = centred::<T>(p, statistics, Self::elements(kept));
         for half in 0..2 {
             for i in 0..8 {
                 values[half][i] = normalised(values[half][i], statistics, weights[half][i]);
@@ -371,7 +370,9 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     type Steps = T;
     const NORMS: bool = false;
     type Raw = [Words; 2];
+    type Kept = Chunk;
     const NOTHING: [Words; 2] = [NOTHING; 2];
+    const ABSENT: Chunk = [[0.0; 8]; 2];
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -419,13 +420,17 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     }
 
     #[inline(always)]
+    fn elements(kept: &Chunk) -> Chunk {
+        *kept
+    }
+
+    #[inline(always)]
     unsafe fn values(
         _p: &RowsParams,
         _statistics: &Statistics,
-        elements: &Chunk,
-        _weights: &Words,
+        kept: &Chunk,
         _chunk: u32,
     ) -> Chunk {
-        *elements
+        *kept
     }
 }
