@@ -50,8 +50,11 @@ pub struct RowsConfig {
 impl RowsConfig {
     /// Most threads of a CTA of any kernel.
     pub const MOST_THREADS: u32 = 768;
-    /// Chunks of a row that a thread keeps in registers; further ones it reads again, from L2, for each pass over the row.
+    /// Most chunks of a row that a thread has in shared memory; further ones it reads again, from L2, for each pass over the
+    /// row.
     pub const KEPT: usize = 2;
+    /// Rows in shared memory: one that is finished, and one on its way.
+    const STAGES: u32 = 2;
 
     /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers, of which two matrices take more.
     #[must_use]
@@ -64,10 +67,26 @@ impl RowsConfig {
         }
     }
 
-    /// Elements of a row that a CTA of so many threads keeps in registers.
+    /// Elements of a row that a CTA of so many threads has in shared memory.
     #[must_use]
     pub const fn kept(threads: u32) -> u32 {
         threads * (Self::KEPT * CHUNK) as u32
+    }
+
+    /// Chunks that a thread has in shared memory, of a row of `groups` groups of chunks that `warps` warps share.
+    #[must_use]
+    #[inline(always)]
+    pub const fn kept_chunks(groups: u32, warps: u32) -> u32 {
+        let all = groups.div_ceil(warps);
+        if all < Self::KEPT as u32 { all } else { Self::KEPT as u32 }
+    }
+
+    /// Bytes of dynamic shared memory of a launch with so many threads, for rows of `k` elements.
+    #[must_use]
+    pub const fn dynamic_shared(&self, k: u32, threads: u32) -> u32 {
+        let kept = Self::kept_chunks(groups(k), threads / WARP);
+        let operands = if self.gated { 2 } else { 1 };
+        Self::STAGES * kept * threads * operands * CHUNK as u32 * self.input.float().bytes()
     }
 
     /// The launch for `m` rows of `k` elements on a GPU with `sms` SMs: CTAs, and their threads.
@@ -77,7 +96,7 @@ impl RowsConfig {
     /// scales the rows of padding count, too.
     #[must_use]
     pub const fn launch(&self, [m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
-        let groups = (k / CHUNK as u32).div_ceil(GROUP as u32);
+        let groups = groups(k);
         let warps = if m <= sms { groups } else { groups.div_ceil(Self::KEPT as u32) };
         let most = self.max_threads() / WARP;
         let threads = if warps > most { most } else { warps } * WARP;
@@ -89,6 +108,11 @@ impl RowsConfig {
         let resident = sms as u64 * together as u64;
         (if (rows as u64) < resident { rows } else { resident as u32 }, threads)
     }
+}
+
+/// Groups of chunks of a row of `k` elements.
+const fn groups(k: u32) -> u32 {
+    (k / CHUNK as u32).div_ceil(GROUP as u32)
 }
 
 macro_rules! rows {

@@ -10,7 +10,7 @@
 //!
 //! # Roles
 //! A CTA takes rows in turn, a thread [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time; the first chunks of the
-//! next row are on their way to registers while a row is finished.
+//! next row are on their way to shared memory while a row is finished ([`ring`]).
 //! [`source`] loads and normalises or activates elements, [`sink`] quantises and stores them; both are types. The norm, the
 //! activation, the rotation, the recipe and the layout are uniform branches; operations that engines have most often (one
 //! matrix as it is or with RMSNorm, SiLU, TorchAO's recipe of NVFP4) have copies of the code without them
@@ -19,6 +19,7 @@
 //! # Shared memory
 //! | buffer | what |
 //! |---|---|
+//! | ring | each thread's chunks of two rows |
 //! | sums, twice | sums of the row's groups of chunks: of squares, or of elements |
 //! | maxima, twice | the largest magnitude of each warp |
 //!
@@ -39,6 +40,7 @@
 //! ([`Instructions`](crate::floats::Instructions)).
 
 mod reduce;
+mod ring;
 mod sink;
 mod source;
 
@@ -55,8 +57,9 @@ use fp4_formats::rows::{Norm, ROWS, RowsConfig, RowsParams, RowsSink};
 use crate::pipeline::{follow_stream, release_stream};
 use crate::quantize::input::{Bf16, F16};
 use reduce::Meeting;
+use ring::Ring;
 use sink::{Adaptive, Blocks, E4m3, Half, Mxfp4, Nvfp4, Sink};
-use source::{Any, Bare, Gated, Narrow, One, Rms, Source, Steps};
+use source::{Any, Bare, Gated, Narrow, One, Raw, Rms, Source, Steps, fetch};
 
 /// The place of a row, and of this thread in it.
 #[derive(Clone, Copy)]
@@ -92,8 +95,8 @@ impl Place {
 
     /// The chunk that a thread has as its `i`-th.
     #[inline(always)]
-    fn kept(&self, i: usize) -> u32 {
-        self.chunk(self.warp + i as u32 * self.warps)
+    fn kept(&self, i: u32) -> u32 {
+        self.chunk(self.warp + i * self.warps)
     }
 
     /// Finds the input's row of the result's row `row`.
@@ -132,7 +135,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         warp: thread / warp::LANES,
         lane: warp::lane_id(),
     };
-    let mut raw = [S::NOTHING; RowsConfig::KEPT];
+    let mut ring = Ring::new::<S>(&place);
     // SAFETY: the parameters keep the contract; all threads of the CTA run the same iterations.
     unsafe {
         prefetch::<S>(p, &place, row);
@@ -140,9 +143,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
             source::prefetch_weights(p, place.kept(0));
         }
         follow_stream();
-        if S::Steps::AHEAD {
-            fetch::<S>(p, &mut place, row, &mut raw);
-        }
+        start::<S>(p, &mut place, row, &ring);
         let of_all = K::row(p, 0.0);
         let all = if p.quantize.blocked != 0 {
             p.quantize.m.next_multiple_of(TILE_ROWS as u32)
@@ -151,30 +152,37 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         };
         let mut meeting = Meeting::new();
         while row < all {
+            let next = row + thread::grid_dim_x();
             if row < p.quantize.m {
-                let next = row + thread::grid_dim_x();
-                if !S::Steps::AHEAD {
-                    fetch::<S>(p, &mut place, row, &mut raw);
-                }
-                if !S::Steps::AHEAD || S::Steps::has_residual(p) {
+                let now = place;
+                ring.turn();
+                start::<S>(p, &mut place, next, &ring);
+                ring.wait();
+                if S::Steps::has_residual(p) {
                     prefetch::<S>(p, &place, next);
                 }
-                let now = place;
-                let mut kept = [S::ABSENT; RowsConfig::KEPT];
-                for i in 0..RowsConfig::KEPT {
-                    if now.kept(i) < chunks {
-                        kept[i] = S::take(p, &now, now.kept(i), &raw[i]);
-                    }
-                }
-                if S::Steps::AHEAD {
-                    fetch::<S>(p, &mut place, next, &mut raw);
-                }
-                finish::<S, K>(p, &now, &kept, &of_all, &mut meeting);
+                finish::<S, K>(p, &now, &ring, &of_all, &mut meeting);
             }
             K::pad(p, row, thread);
-            row += thread::grid_dim_x();
+            row = next;
         }
     }
+}
+
+/// Finds the input's row of the result's row `row`, if there is one, and starts its copies; ends their group.
+///
+/// # Safety
+/// The launch satisfies the module's contract.
+#[inline(always)]
+unsafe fn start<S: Source>(p: &RowsParams, place: &mut Place, row: u32, ring: &Ring) {
+    if row < p.quantize.m {
+        // SAFETY: the row exists.
+        unsafe {
+            place.find::<S::Steps>(p, row);
+            ring.start::<S>(p, place);
+        }
+    }
+    ring.commit();
 }
 
 /// Prefetches this thread's first chunks of the result's row `row` into L2, if there is such a row and the input's rows
@@ -184,34 +192,10 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
 /// The launch satisfies the module's contract.
 #[inline(always)]
 unsafe fn prefetch<S: Source>(p: &RowsParams, place: &Place, row: u32) {
-    for i in 0..RowsConfig::KEPT {
+    for i in 0..RowsConfig::KEPT as u32 {
         if row < p.quantize.m && !S::Steps::has_index(p) && place.kept(i) < place.chunks {
             // SAFETY: the chunk exists.
             unsafe { S::prefetch(p, row, place.kept(i)) };
-        }
-    }
-}
-
-/// Finds the input's row of the result's row `row`, if there is one, and loads this thread's first chunks.
-///
-/// # Safety
-/// The launch satisfies the module's contract.
-#[inline(always)]
-unsafe fn fetch<S: Source>(
-    p: &RowsParams,
-    place: &mut Place,
-    row: u32,
-    raw: &mut [S::Raw; RowsConfig::KEPT],
-) {
-    if row < p.quantize.m {
-        // SAFETY: the row exists, and so do the chunks.
-        unsafe {
-            place.find::<S::Steps>(p, row);
-            for i in 0..RowsConfig::KEPT {
-                if place.kept(i) < place.chunks {
-                    raw[i] = S::fetch(p, place, place.kept(i));
-                }
-            }
         }
     }
 }
@@ -224,18 +208,18 @@ unsafe fn fetch<S: Source>(
 unsafe fn finish<S: Source, K: Sink>(
     p: &RowsParams,
     place: &Place,
-    kept: &[S::Kept; RowsConfig::KEPT],
+    ring: &Ring,
     of_all: &K::Row,
     meeting: &mut Meeting,
 ) {
     let mut again = false;
     // SAFETY: all threads are here, and every chunk is taken once before it is read again.
     unsafe {
-        let statistics = statistics::<S>(p, place, kept, &mut again, meeting);
+        let statistics = statistics::<S>(p, place, ring, &mut again, meeting);
         let (mut amax, mut shared) = (0.0, *of_all);
         if K::reduces(&p.quantize) {
             let mut pass = Largest { statistics: &statistics, amax: 0.0 };
-            each::<S, _>(p, place, kept, again, &mut pass);
+            each::<S, _>(p, place, ring, [again, true], &mut pass);
             amax = meeting.largest(pass.amax, place.warps);
             shared = K::row(p, amax);
             again = true;
@@ -244,7 +228,7 @@ unsafe fn finish<S: Source, K: Sink>(
             K::note(p, place.row, amax);
         }
         let mut pass = Stores::<K> { statistics: &statistics, shared: &shared };
-        each::<S, _>(p, place, kept, again, &mut pass);
+        each::<S, _>(p, place, ring, [again, false], &mut pass);
     }
 }
 
@@ -314,10 +298,12 @@ impl<S: Source, K: Sink> Pass<S> for Stores<'_, K> {
     }
 }
 
-/// Adds a number of each chunk to its group.
+/// Adds a number of each chunk to its group, two groups at a time.
 struct Adds<'a, N> {
     number: N,
     meeting: &'a Meeting,
+    /// The group that waits for another one, and this lane's number of it.
+    waiting: Option<(u32, f32)>,
 }
 
 impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
@@ -330,8 +316,13 @@ impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
         kept: &S::Kept,
     ) {
         let number = if chunk < place.chunks { (self.number)(&S::elements(kept)) } else { 0.0 };
-        // SAFETY: all lanes are here, and the group is this warp's.
-        unsafe { self.meeting.add(group, number) };
+        match self.waiting.take() {
+            None => self.waiting = Some((group, number)),
+            // SAFETY: all lanes are here, and the groups are this warp's.
+            Some((first, of_first)) => unsafe {
+                self.meeting.add_both([first, group], true, [of_first, number]);
+            },
+        }
     }
 }
 
@@ -354,43 +345,52 @@ unsafe fn values<S: Source>(
     }
 }
 
-/// Gives a pass each of the thread's chunks: kept, or loaded, `again` if all have been taken before. All lanes of a warp
-/// have as many; the last may be past the row's end.
+/// Gives a pass each of the thread's chunks: of the ring, or loaded. `again`: all have been taken before; `more`: another
+/// pass follows. All lanes of a warp have as many; the last may be past the row's end.
 ///
 /// # Safety
-/// `p` keeps the module's contract; the first chunks are kept.
+/// `p` keeps the module's contract; the row's copies have been waited for.
 #[inline(always)]
 unsafe fn each<S: Source, P: Pass<S>>(
     p: &RowsParams,
     place: &Place,
-    kept: &[S::Kept; RowsConfig::KEPT],
-    again: bool,
+    ring: &Ring,
+    [again, more]: [bool; 2],
     pass: &mut P,
 ) {
-    const { assert!(RowsConfig::KEPT == 2) };
-    let (mut i, mut group, mut now) = (0, place.warp, kept[0]);
+    let (mut i, mut group) = (0, place.warp);
     while group < place.groups {
+        let at = place.of_group(group);
+        let mut kept = S::of_words(&S::Raw::NOTHING);
+        if at.chunk < place.chunks {
+            // SAFETY: the chunk exists.
+            unsafe {
+                if ring.has(i) {
+                    let words = ring.load::<S>(i);
+                    if again || !S::differs(p) {
+                        kept = S::of_words(&words);
+                    } else {
+                        kept = S::take(p, place, at.chunk, &words);
+                        if more {
+                            ring.store::<S>(i, &S::words(&kept));
+                        }
+                    }
+                } else if again {
+                    kept = S::reload(p, place, at.chunk);
+                } else {
+                    kept = S::take(p, place, at.chunk, &fetch::<S>(p, place, at.chunk));
+                }
+            }
+        }
         // SAFETY: the same as the caller's.
-        unsafe { pass.take(p, place, place.of_group(group), &now) };
+        unsafe { pass.take(p, place, at, &kept) };
         group += place.warps;
         // The pin keeps the compiler from unrolling the loop.
         i = marker::pin(i + 1);
-        now = kept[1];
-        let chunk = place.chunk(group);
-        if i > 1 && chunk < place.chunks {
-            // SAFETY: the chunk exists.
-            unsafe {
-                now = if again {
-                    S::reload(p, place, chunk)
-                } else {
-                    S::take(p, place, chunk, &S::fetch(p, place, chunk))
-                };
-            }
-        }
     }
 }
 
-/// The statistics of the norm of a row, whose first chunks are kept; `again` becomes true if all have been taken.
+/// The statistics of the norm of a row, `again` becomes true if all have been taken.
 ///
 /// # Safety
 /// The same as [`finish`].
@@ -398,7 +398,7 @@ unsafe fn each<S: Source, P: Pass<S>>(
 unsafe fn statistics<S: Source>(
     p: &RowsParams,
     place: &Place,
-    kept: &[S::Kept; RowsConfig::KEPT],
+    ring: &Ring,
     again: &mut bool,
     meeting: &mut Meeting,
 ) -> Statistics {
@@ -412,7 +412,7 @@ unsafe fn statistics<S: Source>(
     unsafe {
         if norm == Norm::Layer as u32 {
             let sum = |elements: &Chunk| arithmetic::sum(elements);
-            add::<S>(p, place, kept, *again, meeting, sum);
+            add::<S>(p, place, ring, *again, meeting, sum);
             statistics.mean = meeting.sum(place.groups) / k as f32;
             *again = true;
         }
@@ -420,7 +420,7 @@ unsafe fn statistics<S: Source>(
             let centred = centred::<S::Steps>(p, &statistics, *elements);
             arithmetic::squares(&centred, float::fma_rn_f32)
         };
-        add::<S>(p, place, kept, *again, meeting, squares);
+        add::<S>(p, place, ring, *again, meeting, squares);
         let squares = meeting.sum(place.groups);
         statistics.factor = arithmetic::factor(squares, k, p.epsilon, float::sqrt_rn_f32);
         *again = true;
@@ -428,7 +428,7 @@ unsafe fn statistics<S: Source>(
     statistics
 }
 
-/// Adds a number of each of the thread's chunks for the next [`Meeting::sum`]. That of zeros is 0 if the steps are known.
+/// Adds a number of each of the thread's chunks for the next [`Meeting::sum`].
 ///
 /// # Safety
 /// The same as [`each`]; all lanes of the warp are here.
@@ -436,21 +436,18 @@ unsafe fn statistics<S: Source>(
 unsafe fn add<S: Source>(
     p: &RowsParams,
     place: &Place,
-    kept: &[S::Kept; RowsConfig::KEPT],
+    ring: &Ring,
     again: bool,
     meeting: &Meeting,
     number: impl Fn(&Chunk) -> f32,
 ) {
+    let mut pass = Adds { number, meeting, waiting: None };
     // SAFETY: the same as the caller's; a chunk past the row's end adds 0.
     unsafe {
-        if S::Steps::AHEAD && place.groups <= RowsConfig::KEPT as u32 * place.warps {
-            // Chunks past the row's end are zeros, whose squares add nothing.
-            let of_lanes = [number(&S::elements(&kept[0])), number(&S::elements(&kept[1]))];
-            let groups = [place.warp, place.warp + place.warps];
-            meeting.add_both(groups, groups[1] < place.groups, of_lanes);
-            return;
+        each::<S, _>(p, place, ring, [again, true], &mut pass);
+        if let Some((group, number)) = pass.waiting {
+            meeting.add(group, number);
         }
-        each::<S, _>(p, place, kept, again, &mut Adds { number, meeting });
     }
 }
 

@@ -38,9 +38,6 @@ impl Narrow for crate::quantize::input::Bf16 {
 /// The steps of an operation that a copy of the code has. Those that the parameters have to ask for cost branches and keep
 /// the compiler from moving instructions across them, so that usual operations have copies of their own.
 pub trait Steps {
-    /// Whether a row's first chunks are on their way to registers while the row before is finished.
-    const AHEAD: bool;
-
     /// The [`Norm`].
     fn norm(p: &RowsParams) -> u32;
     /// Whether rows are chosen by an index.
@@ -63,8 +60,6 @@ pub struct Bare;
 pub struct Rms;
 
 impl Steps for Any {
-    const AHEAD: bool = false;
-
     #[inline(always)]
     fn norm(p: &RowsParams) -> u32 {
         p.norm
@@ -100,8 +95,6 @@ impl Steps for Any {
 macro_rules! usual {
     ($name:ident, $norm:ident, $residual:expr) => {
         impl Steps for $name {
-            const AHEAD: bool = true;
-
             #[inline(always)]
             fn norm(_p: &RowsParams) -> u32 {
                 Norm::$norm as u32
@@ -144,14 +137,10 @@ pub trait Source {
     type Steps: Steps;
     /// Whether it may be normalised; otherwise [`RowsParams::norm`] is not looked at.
     const NORMS: bool;
-    /// A chunk as it is in memory.
-    type Raw: Copy;
-    /// A chunk in registers.
+    /// A chunk as it is in memory: 16-byte words.
+    type Raw: Raw;
+    /// A chunk in registers, which takes as many words.
     type Kept: Copy;
-    /// A chunk of zeros.
-    const NOTHING: Self::Raw;
-    /// The same.
-    const ABSENT: Self::Kept;
 
     /// Prefetches a chunk of an input's row into L2.
     ///
@@ -159,22 +148,28 @@ pub trait Source {
     /// `p` keeps the module's contract; the chunk exists.
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32);
 
-    /// Loads a chunk.
+    /// Address of a word of a chunk.
+    fn word(p: &RowsParams, place: &Place, chunk: u32, word: u32) -> u64;
+
+    /// Takes a chunk, and writes what belongs to it on the side.
     ///
     /// # Safety
     /// `p` keeps the module's contract; the chunk exists, and no other thread takes it.
-    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Self::Raw;
-
-    /// Takes a chunk that was [loaded](Self::fetch), and writes what belongs to it on the side.
-    ///
-    /// # Safety
-    /// The same as [`fetch`](Self::fetch).
     unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Self::Kept;
+
+    /// Whether a chunk that was [taken](Self::take) differs from that in memory.
+    fn differs(p: &RowsParams) -> bool;
+
+    /// The words of a chunk that was taken.
+    fn words(kept: &Self::Kept) -> Self::Raw;
+
+    /// The chunk of these words.
+    fn of_words(words: &Self::Raw) -> Self::Kept;
 
     /// Loads a chunk again.
     ///
     /// # Safety
-    /// This thread has [taken](Self::take) the chunk.
+    /// This thread has taken the chunk.
     unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Self::Kept;
 
     /// The elements that are normalised.
@@ -190,6 +185,55 @@ pub trait Source {
         kept: &Self::Kept,
         chunk: u32,
     ) -> Chunk;
+}
+
+/// 16-byte words.
+pub trait Raw: Copy {
+    /// How many.
+    const WORDS: u32;
+    /// Zeros.
+    const NOTHING: Self;
+
+    /// Makes them of each.
+    fn of(word: impl FnMut(u32) -> Word) -> Self;
+
+    /// Gives each.
+    fn each(&self, give: impl FnMut(u32, Word));
+}
+
+impl Raw for Words {
+    const WORDS: u32 = 2;
+    const NOTHING: Self = NOTHING;
+
+    #[inline(always)]
+    fn of(mut word: impl FnMut(u32) -> Word) -> Self {
+        [word(0), word(1)]
+    }
+
+    #[inline(always)]
+    fn each(&self, mut give: impl FnMut(u32, Word)) {
+        give(0, self[0]);
+        give(1, self[1]);
+    }
+}
+
+/// Two chunks of 16-bit elements, or one of f32.
+impl Raw for [Words; 2] {
+    const WORDS: u32 = 4;
+    const NOTHING: Self = [NOTHING; 2];
+
+    #[inline(always)]
+    fn of(mut word: impl FnMut(u32) -> Word) -> Self {
+        [[word(0), word(1)], [word(2), word(3)]]
+    }
+
+    #[inline(always)]
+    fn each(&self, mut give: impl FnMut(u32, Word)) {
+        give(0, self[0][0]);
+        give(1, self[0][1]);
+        give(2, self[1][0]);
+        give(3, self[1][1]);
+    }
 }
 
 /// The element of the index that a row has.
@@ -216,6 +260,19 @@ pub unsafe fn prefetch_weights(p: &RowsParams, chunk: u32) {
 #[inline(always)]
 fn at(matrix: u64, p: &RowsParams, row: u32, chunk: u32) -> u64 {
     matrix + u64::from(row) * (u64::from(p.quantize.k) * 2) + u64::from(chunk) * BYTES
+}
+
+/// Loads a chunk of a source's operands.
+///
+/// # Safety
+/// `p` keeps the module's contract; the chunk exists.
+#[inline(always)]
+pub unsafe fn fetch<S: Source>(p: &RowsParams, place: &Place, chunk: u32) -> S::Raw {
+    if !place.exists {
+        return S::Raw::NOTHING;
+    }
+    // SAFETY: the chunk exists in all operands; its words are aligned.
+    S::Raw::of(|word| unsafe { memory::ld_global_nc_v4_b32(S::word(p, place, chunk, word)) })
 }
 
 /// Loads a chunk, which no kernel that runs at the same time writes.
@@ -277,8 +334,6 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     const NORMS: bool = true;
     type Raw = Words;
     type Kept = Words;
-    const NOTHING: Words = NOTHING;
-    const ABSENT: Words = NOTHING;
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -292,12 +347,8 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     }
 
     #[inline(always)]
-    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Words {
-        if !place.exists {
-            return NOTHING;
-        }
-        // SAFETY: the chunk exists.
-        unsafe { load(at(p.quantize.input, p, place.from, chunk)) }
+    fn word(p: &RowsParams, place: &Place, chunk: u32, word: u32) -> u64 {
+        at(p.quantize.input, p, place.from, chunk) + u64::from(word) * 16
     }
 
     #[inline(always)]
@@ -321,13 +372,28 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     }
 
     #[inline(always)]
+    fn differs(p: &RowsParams) -> bool {
+        T::has_residual(p)
+    }
+
+    #[inline(always)]
+    fn words(kept: &Words) -> Words {
+        *kept
+    }
+
+    #[inline(always)]
+    fn of_words(words: &Words) -> Words {
+        *words
+    }
+
+    #[inline(always)]
     unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Words {
         // SAFETY: the chunk exists, and its sums are written.
         unsafe {
             if T::has_residual(p) {
                 load_own(at(p.residual_out, p, place.row, chunk))
             } else {
-                Self::fetch(p, place, chunk)
+                fetch::<Self>(p, place, chunk)
             }
         }
     }
@@ -371,8 +437,6 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     const NORMS: bool = false;
     type Raw = [Words; 2];
     type Kept = Chunk;
-    const NOTHING: [Words; 2] = [NOTHING; 2];
-    const ABSENT: Chunk = [[0.0; 8]; 2];
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -384,17 +448,9 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     }
 
     #[inline(always)]
-    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> [Words; 2] {
-        if !place.exists {
-            return [NOTHING; 2];
-        }
-        // SAFETY: the chunk exists in both operands.
-        unsafe {
-            [
-                load(at(p.quantize.input, p, place.from, chunk)),
-                load(at(p.quantize.up, p, place.from, chunk)),
-            ]
-        }
+    fn word(p: &RowsParams, place: &Place, chunk: u32, word: u32) -> u64 {
+        let matrix = if word < Words::WORDS { p.quantize.input } else { p.quantize.up };
+        at(matrix, p, place.from, chunk) + u64::from(word % Words::WORDS) * 16
     }
 
     #[inline(always)]
@@ -414,9 +470,32 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     }
 
     #[inline(always)]
+    fn differs(_p: &RowsParams) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn words(kept: &Chunk) -> [Words; 2] {
+        let mut words = [NOTHING; 2];
+        for i in 0..CHUNK {
+            words[i / 8][i % 8 / 4][i % 4] = kept[i / 8][i % 8].to_bits();
+        }
+        words
+    }
+
+    #[inline(always)]
+    fn of_words(words: &[Words; 2]) -> Chunk {
+        let mut kept = [[0.0; 8]; 2];
+        for i in 0..CHUNK {
+            kept[i / 8][i % 8] = f32::from_bits(words[i / 8][i % 8 / 4][i % 4]);
+        }
+        kept
+    }
+
+    #[inline(always)]
     unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
         // SAFETY: the same as the caller's.
-        unsafe { Self::take(p, place, chunk, &Self::fetch(p, place, chunk)) }
+        unsafe { Self::take(p, place, chunk, &fetch::<Self>(p, place, chunk)) }
     }
 
     #[inline(always)]
