@@ -48,45 +48,15 @@ pub struct RowsConfig {
 }
 
 impl RowsConfig {
-    /// Most threads of a CTA of any kernel.
-    pub const MOST_THREADS: u32 = 768;
-    /// Most chunks of a row that a thread has in shared memory; further ones it reads again, from L2, for each pass over the
-    /// row.
+    /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers.
+    pub const MAX_THREADS: u32 = 512;
+    /// Chunks of a row that a thread keeps in registers; further ones it reads again, from L2, for each pass over the row.
     pub const KEPT: usize = 2;
-    /// Rows in shared memory: one that is finished, and one on its way.
-    const STAGES: u32 = 2;
 
-    /// Most threads of a CTA, and threads that an SM has at a time; bounds the registers, of which two matrices take more.
-    #[must_use]
-    pub const fn max_threads(&self) -> u32 {
-        match (self.gated, self.sink) {
-            (false, RowsSink::Nvfp4 | RowsSink::Mxfp4 | RowsSink::E4m3 | RowsSink::Half) => {
-                Self::MOST_THREADS
-            }
-            (true, _) | (false, RowsSink::Adaptive) => 512,
-        }
-    }
-
-    /// Elements of a row that a CTA of so many threads has in shared memory.
+    /// Elements of a row that a CTA of so many threads keeps in registers.
     #[must_use]
     pub const fn kept(threads: u32) -> u32 {
         threads * (Self::KEPT * CHUNK) as u32
-    }
-
-    /// Chunks that a thread has in shared memory, of a row of `groups` groups of chunks that `warps` warps share.
-    #[must_use]
-    #[inline(always)]
-    pub const fn kept_chunks(groups: u32, warps: u32) -> u32 {
-        let all = groups.div_ceil(warps);
-        if all < Self::KEPT as u32 { all } else { Self::KEPT as u32 }
-    }
-
-    /// Bytes of dynamic shared memory of a launch with so many threads, for rows of `k` elements.
-    #[must_use]
-    pub const fn dynamic_shared(&self, k: u32, threads: u32) -> u32 {
-        let kept = Self::kept_chunks(groups(k), threads / WARP);
-        let operands = if self.gated { 2 } else { 1 };
-        Self::STAGES * kept * threads * operands * CHUNK as u32 * self.input.float().bytes()
     }
 
     /// The launch for `m` rows of `k` elements on a GPU with `sms` SMs: CTAs, and their threads.
@@ -95,24 +65,19 @@ impl RowsConfig {
     /// on their way at once; otherwise threads keep [`KEPT`](Self::KEPT) chunks, and more CTAs share an SM. With 128x4
     /// scales the rows of padding count, too.
     #[must_use]
-    pub const fn launch(&self, [m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
-        let groups = groups(k);
+    pub const fn launch([m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
+        let groups = (k / CHUNK as u32).div_ceil(GROUP as u32);
         let warps = if m <= sms { groups } else { groups.div_ceil(Self::KEPT as u32) };
-        let most = self.max_threads() / WARP;
+        let most = Self::MAX_THREADS / WARP;
         let threads = if warps > most { most } else { warps } * WARP;
         let rows = match layout {
             ScaleLayout::Linear => m,
             ScaleLayout::Blocked128x4 => m.next_multiple_of(TILE_ROWS as u32),
         };
-        let together = self.max_threads() / threads;
+        let together = Self::MAX_THREADS / threads;
         let resident = sms as u64 * together as u64;
         (if (rows as u64) < resident { rows } else { resident as u32 }, threads)
     }
-}
-
-/// Groups of chunks of a row of `k` elements.
-const fn groups(k: u32) -> u32 {
-    (k / CHUNK as u32).div_ceil(GROUP as u32)
 }
 
 macro_rules! rows {
@@ -163,16 +128,13 @@ mod tests {
 
     #[test]
     fn launches_fit_the_rows() {
-        let config = rows_config(RowsSink::E4m3, false, HalfType::Bf16);
-        let launch = |m, k| config.launch([m, k], ScaleLayout::Linear, 132);
+        let launch = |m, k| RowsConfig::launch([m, k], ScaleLayout::Linear, 132);
         assert_eq!(launch(1, 16), (1, 32));
         assert_eq!(launch(64, 7168), (64, 448));
-        assert_eq!(launch(4096, 7168), (3 * 132, 224));
-        assert_eq!(launch(4096, 65536), (132, 768));
-        assert_eq!(launch(8192, 128), (24 * 132, 32));
-        let padded = config.launch([129, 16], ScaleLayout::Blocked128x4, 132);
+        assert_eq!(launch(4096, 7168), (2 * 132, 224));
+        assert_eq!(launch(4096, 65536), (132, 512));
+        assert_eq!(launch(8192, 128), (16 * 132, 32));
+        let padded = RowsConfig::launch([129, 16], ScaleLayout::Blocked128x4, 132);
         assert_eq!(padded, (256, 32));
-        let gated = rows_config(RowsSink::Nvfp4, true, HalfType::F16);
-        assert_eq!(gated.launch([4096, 8192], ScaleLayout::Linear, 132), (2 * 132, 256));
     }
 }

@@ -12,10 +12,10 @@ use super::{
     Checked, Made, Operands, Outputs, Results, RowsOptions, Source, half_bytes, operands_given,
 };
 use crate::buffer::DeviceBuffer;
-use crate::device::{AtOnce, FoundKernel, Kernels, LaunchSpec, Queue};
+use crate::device::{AtOnce, FoundKernel, Kernels, Queue};
 use crate::error::{Error, Result};
 use crate::floats;
-use crate::quantize::device::{Plan, PlannedKernel, scale_bytes};
+use crate::quantize::device::{Plan, PlannedKernel, launch_step, scale_bytes};
 use crate::quantize::{QuantizedMatrix, TensorScale};
 use crate::stream::FirstStream;
 use crate::tensor::Dims;
@@ -60,7 +60,7 @@ impl Rows {
         let sms = device.properties().sms.max(1);
         let arch = device.choice().arch;
         let shape = [checked.m, checked.k];
-        let (ctas, threads) = config.launch(shape, results.layout(), sms);
+        let (ctas, threads) = RowsConfig::launch(shape, results.layout(), sms);
         let mut why =
             vec![format!("{} of {} to {}", source.name(), element.name(), results.name())];
         if let Results::Blocks(options) = results {
@@ -201,23 +201,11 @@ impl Rows {
         let params = self.parameter_block(operands, outputs)?;
         launching.require("operation", device)?;
         if let Some(step) = self.plan.steps.first() {
-            let config = rows_config(
-                self.options.results.sink(),
-                self.options.source.is_gated(),
-                self.element,
-            );
-            let spec = LaunchSpec {
-                entry: self.found.name(),
-                grid: [step.ctas, 1, 1],
-                block: [step.threads, 1, 1],
-                cluster: None,
-                dynamic_shared: config.dynamic_shared(self.checked.k, step.threads),
-                overlaps: true,
-                params: bytes(&params),
-            };
             // SAFETY: the buffers have the sizes that the parameters state, and are alive until the launch is complete,
             // because freeing device memory waits for launches. An index is the caller's to keep in range.
-            unsafe { queue.launch(&self.kernels, &self.found, &spec)? };
+            unsafe {
+                launch_step(queue, &self.kernels, (step, &self.found), true, bytes(&params))?
+            };
         }
         Ok(())
     }

@@ -4,22 +4,21 @@
 //! Parameters: [`RowsParams`]. Any M >= 1, K a multiple of [`RowsSink::granularity`] and at most
 //! [`MAX_COLUMNS`](fp4_formats::rows::MAX_COLUMNS); CTAs and threads of [`RowsConfig::launch`], or any others of
 //! whole warps. Reads each element of the operands once, and nothing past them; of rows that are longer than
-//! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::max_threads`]), the rest once for each pass over the row: the sums
+//! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::MAX_THREADS`]), the rest once for each pass over the row: the sums
 //! of a norm, the largest magnitude, the results. Writes each result once, the updated residual too, and zeros to all
 //! padding of 128x4 scales.
 //!
 //! # Roles
 //! A CTA takes rows in turn, a thread [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time; the first chunks of the
-//! next row are on their way to shared memory while a row is finished ([`ring`]).
+//! next row are on their way to registers while a row is finished, and the weights of a thread's first chunks stay there.
 //! [`source`] loads and normalises or activates elements, [`sink`] quantises and stores them; both are types. The norm, the
 //! activation, the rotation, the recipe and the layout are uniform branches; operations that engines have most often (one
 //! matrix as it is or with RMSNorm, SiLU, TorchAO's recipe of NVFP4) have copies of the code without them
-//! ([`source::Steps`], [`sink::Sink::Usual`]).
+//! ([`Steps`], [`Sink::Usual`]).
 //!
 //! # Shared memory
 //! | buffer | what |
 //! |---|---|
-//! | ring | each thread's chunks of two rows |
 //! | sums, twice | sums of the row's groups of chunks: of squares, or of elements |
 //! | maxima, twice | the largest magnitude of each warp |
 //!
@@ -39,27 +38,31 @@
 //! That of [`fp4_formats::rows`]. Approximate `rcp` and `ex2` occur in gated activations alone
 //! ([`Instructions`](crate::floats::Instructions)).
 
+mod adaptive;
+mod passes;
 mod reduce;
-mod ring;
 mod sink;
 mod source;
+mod steps;
 
-use cuda_std::ptx::{float, marker};
+use cuda_std::ptx::float;
 use cuda_std::{kernel, thread, warp};
 use fp4_formats::HalfType;
 use fp4_formats::gemm::{Activation, Combine};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::moe::NOWHERE;
 use fp4_formats::quantize::QuantizeParams;
-use fp4_formats::rows::arithmetic::{self, CHUNK, Chunk, Statistics, rotated};
+use fp4_formats::rows::arithmetic::{CHUNK, Chunk};
 use fp4_formats::rows::{Norm, ROWS, RowsConfig, RowsParams, RowsSink};
 
 use crate::pipeline::{follow_stream, release_stream};
 use crate::quantize::input::{Bf16, F16};
+use adaptive::Adaptive;
+use passes::finish;
 use reduce::Meeting;
-use ring::Ring;
-use sink::{Adaptive, Blocks, E4m3, Half, Mxfp4, Nvfp4, Sink};
-use source::{Any, Bare, Gated, Narrow, One, Raw, Rms, Source, Steps, fetch};
+use sink::{Blocks, E4m3, Half, Mxfp4, Nvfp4, Sink};
+use source::{Gated, Narrow, One, Source};
+use steps::{Any, Bare, Rms, Steps};
 
 /// The place of a row, and of this thread in it.
 #[derive(Clone, Copy)]
@@ -87,16 +90,10 @@ impl Place {
         group * warp::LANES + self.lane
     }
 
-    /// The lane's chunk of a group, with it.
-    #[inline(always)]
-    fn of_group(&self, group: u32) -> ChunkOf {
-        ChunkOf { chunk: self.chunk(group), group }
-    }
-
     /// The chunk that a thread has as its `i`-th.
     #[inline(always)]
-    fn kept(&self, i: u32) -> u32 {
-        self.chunk(self.warp + i * self.warps)
+    fn kept(&self, i: usize) -> u32 {
+        self.chunk(self.warp + i as u32 * self.warps)
     }
 
     /// Finds the input's row of the result's row `row`.
@@ -135,15 +132,20 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         warp: thread / warp::LANES,
         lane: warp::lane_id(),
     };
-    let mut ring = Ring::new::<S>(&place);
+    let mut raw = [S::NOTHING; RowsConfig::KEPT];
+    let mut weights = [source::NOTHING; RowsConfig::KEPT];
     // SAFETY: the parameters keep the contract; all threads of the CTA run the same iterations.
     unsafe {
         prefetch::<S>(p, &place, row);
-        if S::NORMS && S::Steps::norm(p) != Norm::None as u32 && place.kept(0) < chunks {
-            source::prefetch_weights(p, place.kept(0));
-        }
         follow_stream();
-        start::<S>(p, &mut place, row, &ring);
+        if S::Steps::AHEAD {
+            for i in 0..RowsConfig::KEPT {
+                if place.kept(i) < chunks {
+                    weights[i] = source::weights::<S>(p, place.kept(i));
+                }
+            }
+            fetch::<S>(p, &mut place, row, &mut raw);
+        }
         let of_all = K::row(p, 0.0);
         let all = if p.quantize.blocked != 0 {
             p.quantize.m.next_multiple_of(TILE_ROWS as u32)
@@ -152,37 +154,32 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         };
         let mut meeting = Meeting::new();
         while row < all {
-            let next = row + thread::grid_dim_x();
             if row < p.quantize.m {
-                let now = place;
-                ring.turn();
-                start::<S>(p, &mut place, next, &ring);
-                ring.wait();
-                if S::Steps::has_residual(p) {
+                let next = row + thread::grid_dim_x();
+                if !S::Steps::AHEAD {
+                    fetch::<S>(p, &mut place, row, &mut raw);
+                }
+                if !S::Steps::AHEAD || S::Steps::has_residual(p) {
                     prefetch::<S>(p, &place, next);
                 }
-                finish::<S, K>(p, &now, &ring, &of_all, &mut meeting);
+                let now = place;
+                let mut kept = [[[0.0; 8]; 2]; RowsConfig::KEPT];
+                for i in 0..RowsConfig::KEPT {
+                    // A chunk past the row's end is zeros, which add nothing: fewer branches, if nothing is written.
+                    let anyhow = S::Steps::AHEAD && !S::Steps::has_residual(p);
+                    if anyhow || now.kept(i) < chunks {
+                        kept[i] = S::take(p, &now, now.kept(i), &raw[i]);
+                    }
+                }
+                if S::Steps::AHEAD {
+                    fetch::<S>(p, &mut place, next, &mut raw);
+                }
+                finish::<S, K>(p, &now, &kept, &weights, &of_all, &mut meeting);
             }
             K::pad(p, row, thread);
-            row = next;
+            row += thread::grid_dim_x();
         }
     }
-}
-
-/// Finds the input's row of the result's row `row`, if there is one, and starts its copies; ends their group.
-///
-/// # Safety
-/// The launch satisfies the module's contract.
-#[inline(always)]
-unsafe fn start<S: Source>(p: &RowsParams, place: &mut Place, row: u32, ring: &Ring) {
-    if row < p.quantize.m {
-        // SAFETY: the row exists.
-        unsafe {
-            place.find::<S::Steps>(p, row);
-            ring.start::<S>(p, place);
-        }
-    }
-    ring.commit();
 }
 
 /// Prefetches this thread's first chunks of the result's row `row` into L2, if there is such a row and the input's rows
@@ -192,7 +189,7 @@ unsafe fn start<S: Source>(p: &RowsParams, place: &mut Place, row: u32, ring: &R
 /// The launch satisfies the module's contract.
 #[inline(always)]
 unsafe fn prefetch<S: Source>(p: &RowsParams, place: &Place, row: u32) {
-    for i in 0..RowsConfig::KEPT as u32 {
+    for i in 0..RowsConfig::KEPT {
         if row < p.quantize.m && !S::Steps::has_index(p) && place.kept(i) < place.chunks {
             // SAFETY: the chunk exists.
             unsafe { S::prefetch(p, row, place.kept(i)) };
@@ -200,269 +197,28 @@ unsafe fn prefetch<S: Source>(p: &RowsParams, place: &Place, row: u32) {
     }
 }
 
-/// Makes the results of a row.
+/// Finds the input's row of the result's row `row`, if there is one, and loads this thread's first chunks.
 ///
 /// # Safety
-/// The launch satisfies the module's contract; all threads of the CTA are here, and the row exists.
+/// The launch satisfies the module's contract.
 #[inline(always)]
-unsafe fn finish<S: Source, K: Sink>(
+unsafe fn fetch<S: Source>(
     p: &RowsParams,
-    place: &Place,
-    ring: &Ring,
-    of_all: &K::Row,
-    meeting: &mut Meeting,
+    place: &mut Place,
+    row: u32,
+    raw: &mut [S::Raw; RowsConfig::KEPT],
 ) {
-    let mut again = false;
-    // SAFETY: all threads are here, and every chunk is taken once before it is read again.
-    unsafe {
-        let statistics = statistics::<S>(p, place, ring, &mut again, meeting);
-        let (mut amax, mut shared) = (0.0, *of_all);
-        if K::reduces(&p.quantize) {
-            let mut pass = Largest { statistics: &statistics, amax: 0.0 };
-            each::<S, _>(p, place, ring, [again, true], &mut pass);
-            amax = meeting.largest(pass.amax, place.warps);
-            shared = K::row(p, amax);
-            again = true;
-        }
-        if place.warp + place.lane == 0 {
-            K::note(p, place.row, amax);
-        }
-        let mut pass = Stores::<K> { statistics: &statistics, shared: &shared };
-        each::<S, _>(p, place, ring, [again, false], &mut pass);
-    }
-}
-
-/// What a pass over a row does with a chunk. A method and no closure, which the compiler does not inline where it is called
-/// more than once.
-trait Pass<S: Source> {
-    /// Takes a chunk, which may be past the row's end, of a group.
-    ///
-    /// # Safety
-    /// `p` keeps the module's contract; all lanes of the warp are here, each with its own chunk.
-    unsafe fn take(&mut self, p: &RowsParams, place: &Place, at: ChunkOf, kept: &S::Kept);
-}
-
-/// A chunk and its group.
-#[derive(Clone, Copy)]
-struct ChunkOf {
-    chunk: u32,
-    group: u32,
-}
-
-/// Finds the largest magnitude.
-struct Largest<'a> {
-    statistics: &'a Statistics,
-    amax: f32,
-}
-
-impl<S: Source> Pass<S> for Largest<'_> {
-    #[inline(always)]
-    unsafe fn take(
-        &mut self,
-        p: &RowsParams,
-        place: &Place,
-        ChunkOf { chunk, group: _ }: ChunkOf,
-        kept: &S::Kept,
-    ) {
-        if chunk < place.chunks {
-            // SAFETY: the chunk exists.
-            let values = unsafe { values::<S>(p, self.statistics, kept, chunk) };
-            self.amax = float::max_nan_f32(self.amax, magnitude(&values));
-        }
-    }
-}
-
-/// Quantises and stores.
-struct Stores<'a, K: Sink> {
-    statistics: &'a Statistics,
-    shared: &'a K::Row,
-}
-
-impl<S: Source, K: Sink> Pass<S> for Stores<'_, K> {
-    #[inline(always)]
-    unsafe fn take(
-        &mut self,
-        p: &RowsParams,
-        place: &Place,
-        ChunkOf { chunk, group: _ }: ChunkOf,
-        kept: &S::Kept,
-    ) {
-        let mut made = [[0.0; 8]; 2];
-        // SAFETY: the chunk exists if it is looked at; the rest is the caller's.
+    if row < p.quantize.m {
+        // SAFETY: the row exists, and so do the chunks.
         unsafe {
-            if chunk < place.chunks {
-                made = values::<S>(p, self.statistics, kept, chunk);
-            }
-            K::store(p, self.shared, place, chunk, &made);
-        }
-    }
-}
-
-/// Adds a number of each chunk to its group, two groups at a time.
-struct Adds<'a, N> {
-    number: N,
-    meeting: &'a Meeting,
-    /// The group that waits for another one, and this lane's number of it.
-    waiting: Option<(u32, f32)>,
-}
-
-impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
-    #[inline(always)]
-    unsafe fn take(
-        &mut self,
-        _p: &RowsParams,
-        place: &Place,
-        ChunkOf { chunk, group }: ChunkOf,
-        kept: &S::Kept,
-    ) {
-        let number = if chunk < place.chunks { (self.number)(&S::elements(kept)) } else { 0.0 };
-        match self.waiting.take() {
-            None => self.waiting = Some((group, number)),
-            // SAFETY: all lanes are here, and the groups are this warp's.
-            Some((first, of_first)) => unsafe {
-                self.meeting.add_both([first, group], true, [of_first, number]);
-            },
-        }
-    }
-}
-
-/// The values of a chunk, rotated if the steps say so.
-///
-/// # Safety
-/// The same as [`Source::values`].
-#[inline(always)]
-unsafe fn values<S: Source>(
-    p: &RowsParams,
-    statistics: &Statistics,
-    kept: &S::Kept,
-    chunk: u32,
-) -> Chunk {
-    // SAFETY: the same as the caller's.
-    let values = unsafe { S::values(p, statistics, kept, chunk) };
-    match S::Steps::rotation(p) {
-        Some(signs) => rotated(&values, signs),
-        None => values,
-    }
-}
-
-/// Gives a pass each of the thread's chunks: of the ring, or loaded. `again`: all have been taken before; `more`: another
-/// pass follows. All lanes of a warp have as many; the last may be past the row's end.
-///
-/// # Safety
-/// `p` keeps the module's contract; the row's copies have been waited for.
-#[inline(always)]
-unsafe fn each<S: Source, P: Pass<S>>(
-    p: &RowsParams,
-    place: &Place,
-    ring: &Ring,
-    [again, more]: [bool; 2],
-    pass: &mut P,
-) {
-    let (mut i, mut group) = (0, place.warp);
-    while group < place.groups {
-        let at = place.of_group(group);
-        let mut kept = S::of_words(&S::Raw::NOTHING);
-        if at.chunk < place.chunks {
-            // SAFETY: the chunk exists.
-            unsafe {
-                if ring.has(i) {
-                    let words = ring.load::<S>(i);
-                    if again || !S::differs(p) {
-                        kept = S::of_words(&words);
-                    } else {
-                        kept = S::take(p, place, at.chunk, &words);
-                        if more {
-                            ring.store::<S>(i, &S::words(&kept));
-                        }
-                    }
-                } else if again {
-                    kept = S::reload(p, place, at.chunk);
-                } else {
-                    kept = S::take(p, place, at.chunk, &fetch::<S>(p, place, at.chunk));
+            place.find::<S::Steps>(p, row);
+            for i in 0..RowsConfig::KEPT {
+                if place.kept(i) < place.chunks {
+                    raw[i] = S::fetch(p, place, place.kept(i));
                 }
             }
         }
-        // SAFETY: the same as the caller's.
-        unsafe { pass.take(p, place, at, &kept) };
-        group += place.warps;
-        // The pin keeps the compiler from unrolling the loop.
-        i = marker::pin(i + 1);
     }
-}
-
-/// The statistics of the norm of a row, `again` becomes true if all have been taken.
-///
-/// # Safety
-/// The same as [`finish`].
-#[inline(always)]
-unsafe fn statistics<S: Source>(
-    p: &RowsParams,
-    place: &Place,
-    ring: &Ring,
-    again: &mut bool,
-    meeting: &mut Meeting,
-) -> Statistics {
-    let mut statistics = Statistics { mean: 0.0, factor: 1.0 };
-    let norm = S::Steps::norm(p);
-    if !S::NORMS || norm == Norm::None as u32 {
-        return statistics;
-    }
-    let k = p.quantize.k;
-    // SAFETY: all threads are here; groups are the same for all lanes of a warp, and every group is one warp's.
-    unsafe {
-        if norm == Norm::Layer as u32 {
-            let sum = |elements: &Chunk| arithmetic::sum(elements);
-            add::<S>(p, place, ring, *again, meeting, sum);
-            statistics.mean = meeting.sum(place.groups) / k as f32;
-            *again = true;
-        }
-        let squares = |elements: &Chunk| {
-            let centred = centred::<S::Steps>(p, &statistics, *elements);
-            arithmetic::squares(&centred, float::fma_rn_f32)
-        };
-        add::<S>(p, place, ring, *again, meeting, squares);
-        let squares = meeting.sum(place.groups);
-        statistics.factor = arithmetic::factor(squares, k, p.epsilon, float::sqrt_rn_f32);
-        *again = true;
-    }
-    statistics
-}
-
-/// Adds a number of each of the thread's chunks for the next [`Meeting::sum`].
-///
-/// # Safety
-/// The same as [`each`]; all lanes of the warp are here.
-#[inline(always)]
-unsafe fn add<S: Source>(
-    p: &RowsParams,
-    place: &Place,
-    ring: &Ring,
-    again: bool,
-    meeting: &Meeting,
-    number: impl Fn(&Chunk) -> f32,
-) {
-    let mut pass = Adds { number, meeting, waiting: None };
-    // SAFETY: the same as the caller's; a chunk past the row's end adds 0.
-    unsafe {
-        each::<S, _>(p, place, ring, [again, true], &mut pass);
-        if let Some((group, number)) = pass.waiting {
-            meeting.add(group, number);
-        }
-    }
-}
-
-/// The chunk's distances from the mean, if it is not 0 by definition.
-#[inline(always)]
-fn centred<T: Steps>(p: &RowsParams, statistics: &Statistics, mut values: Chunk) -> Chunk {
-    // A branch, because most norms have no mean.
-    if T::norm(p) == Norm::Layer as u32 {
-        for half in 0..2 {
-            for i in 0..8 {
-                values[half][i] = arithmetic::centred(values[half][i], statistics);
-            }
-        }
-    }
-    values
 }
 
 /// The largest magnitude of a chunk; NaN if an element is.
@@ -554,7 +310,7 @@ macro_rules! entries {
             ///
             /// # Safety
             /// The launch satisfies the module's contract.
-            #[kernel(max_threads = ROWS[$index].max_threads())]
+            #[kernel(max_threads = RowsConfig::MAX_THREADS)]
             pub unsafe fn $name(params: RowsParams) {
                 const { assert!(ROWS[$index].input as u32 == HalfType::$input as u32) };
                 const { assert!(ROWS[$index].gated != <$source<$input, Any> as Source>::NORMS) };

@@ -8,7 +8,7 @@ use fp4_formats::rows::arithmetic::MAX_GROUPS;
 /// Bytes of the sums of a row's groups.
 const SUM_BYTES: u32 = MAX_GROUPS as u32 * 4;
 /// Bytes of the warps' maxima.
-const MAXIMA_BYTES: u32 = RowsConfig::MOST_THREADS / warp::LANES * 4;
+const MAXIMA_BYTES: u32 = RowsConfig::MAX_THREADS / warp::LANES * 4;
 
 /// The buffers through which the threads of a CTA reduce, and which of each is next.
 pub struct Meeting {

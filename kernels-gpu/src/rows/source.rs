@@ -1,10 +1,12 @@
 //! The values of a row before they are rotated: of one matrix, normalised or not, or the gated product of two.
 
-use super::{Place, centred};
+use super::Place;
+use super::passes::centred;
+use super::steps::Steps;
 use crate::floats::Instructions;
 use crate::quantize::input::{Input, Word};
 use core::marker::PhantomData;
-use cuda_std::ptx::{convert, memory};
+use cuda_std::ptx::{convert, marker, memory};
 use fp4_formats::gemm::combine::silu_product;
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk, Statistics, normalised};
 use fp4_formats::rows::{Norm, RowsParams};
@@ -13,7 +15,8 @@ use fp4_formats::rows::{Norm, RowsParams};
 const BYTES: u64 = CHUNK as u64 * 2;
 /// The elements of a chunk.
 pub type Words = [Word; 2];
-const NOTHING: Words = [[0; 4]; 2];
+/// Zeros.
+pub const NOTHING: Words = [[0; 4]; 2];
 
 /// A 16-bit type of elements.
 pub trait Narrow: Input {
@@ -35,112 +38,16 @@ impl Narrow for crate::quantize::input::Bf16 {
     }
 }
 
-/// The steps of an operation that a copy of the code has. Those that the parameters have to ask for cost branches and keep
-/// the compiler from moving instructions across them, so that usual operations have copies of their own.
-pub trait Steps {
-    /// The [`Norm`].
-    fn norm(p: &RowsParams) -> u32;
-    /// Whether rows are chosen by an index.
-    fn has_index(p: &RowsParams) -> bool;
-    /// Whether there is a residual.
-    fn has_residual(p: &RowsParams) -> bool;
-    /// Whether there are addends behind the weights.
-    fn has_bias(p: &RowsParams) -> bool;
-    /// The signs of the rotation, if there is one.
-    fn rotation(p: &RowsParams) -> Option<u32>;
-    /// Whether a gated input's activation is SiLU.
-    fn is_silu(p: &RowsParams) -> bool;
-}
-
-/// All steps, as the parameters ask for them.
-pub struct Any;
-/// One matrix as it is, or the product with SiLU.
-pub struct Bare;
-/// RMSNorm, with or without a residual.
-pub struct Rms;
-
-impl Steps for Any {
-    #[inline(always)]
-    fn norm(p: &RowsParams) -> u32 {
-        p.norm
-    }
-
-    #[inline(always)]
-    fn has_index(p: &RowsParams) -> bool {
-        p.index != 0
-    }
-
-    #[inline(always)]
-    fn has_residual(p: &RowsParams) -> bool {
-        p.quantize.up != 0
-    }
-
-    #[inline(always)]
-    fn has_bias(p: &RowsParams) -> bool {
-        p.bias != 0
-    }
-
-    #[inline(always)]
-    fn rotation(p: &RowsParams) -> Option<u32> {
-        p.rotation()
-    }
-
-    #[inline(always)]
-    fn is_silu(_p: &RowsParams) -> bool {
-        false
-    }
-}
-
-/// Steps of usual operations: the norm, and whether there may be a residual.
-macro_rules! usual {
-    ($name:ident, $norm:ident, $residual:expr) => {
-        impl Steps for $name {
-            #[inline(always)]
-            fn norm(_p: &RowsParams) -> u32 {
-                Norm::$norm as u32
-            }
-
-            #[inline(always)]
-            fn has_index(_p: &RowsParams) -> bool {
-                false
-            }
-
-            #[inline(always)]
-            fn has_residual(p: &RowsParams) -> bool {
-                $residual && p.quantize.up != 0
-            }
-
-            #[inline(always)]
-            fn has_bias(_p: &RowsParams) -> bool {
-                false
-            }
-
-            #[inline(always)]
-            fn rotation(_p: &RowsParams) -> Option<u32> {
-                None
-            }
-
-            #[inline(always)]
-            fn is_silu(_p: &RowsParams) -> bool {
-                true
-            }
-        }
-    };
-}
-
-usual!(Bare, None, false);
-usual!(Rms, Rms, true);
-
 /// The source of a row.
 pub trait Source {
     /// The steps.
     type Steps: Steps;
     /// Whether it may be normalised; otherwise [`RowsParams::norm`] is not looked at.
     const NORMS: bool;
-    /// A chunk as it is in memory: 16-byte words.
-    type Raw: Raw;
-    /// A chunk in registers, which takes as many words.
-    type Kept: Copy;
+    /// A chunk as it is in memory.
+    type Raw: Copy;
+    /// A chunk of zeros.
+    const NOTHING: Self::Raw;
 
     /// Prefetches a chunk of an input's row into L2.
     ///
@@ -148,91 +55,49 @@ pub trait Source {
     /// `p` keeps the module's contract; the chunk exists.
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32);
 
-    /// Address of a word of a chunk.
-    fn word(p: &RowsParams, place: &Place, chunk: u32, word: u32) -> u64;
-
-    /// Takes a chunk, and writes what belongs to it on the side.
+    /// Loads a chunk.
     ///
     /// # Safety
     /// `p` keeps the module's contract; the chunk exists, and no other thread takes it.
-    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Self::Kept;
+    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Self::Raw;
 
-    /// Whether a chunk that was [taken](Self::take) differs from that in memory.
-    fn differs(p: &RowsParams) -> bool;
-
-    /// The words of a chunk that was taken.
-    fn words(kept: &Self::Kept) -> Self::Raw;
-
-    /// The chunk of these words.
-    fn of_words(words: &Self::Raw) -> Self::Kept;
-
-    /// Loads a chunk again.
+    /// The elements of a chunk that was [loaded](Self::fetch), which may be normalised; writes what belongs to it on the
+    /// side.
     ///
     /// # Safety
-    /// This thread has taken the chunk.
-    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Self::Kept;
+    /// The same as [`fetch`](Self::fetch).
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Chunk;
 
-    /// The elements that are normalised.
-    fn elements(kept: &Self::Kept) -> Chunk;
+    /// Loads a chunk again, and returns its elements.
+    ///
+    /// # Safety
+    /// This thread has [taken](Self::take) the chunk.
+    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk;
 
-    /// The chunk's values.
+    /// The chunk's values, of its elements and the norm's weights.
     ///
     /// # Safety
     /// `p` keeps the module's contract; the chunk exists.
     unsafe fn values(
         p: &RowsParams,
         statistics: &Statistics,
-        kept: &Self::Kept,
+        elements: &Chunk,
+        weights: &Words,
         chunk: u32,
     ) -> Chunk;
 }
 
-/// 16-byte words.
-pub trait Raw: Copy {
-    /// How many.
-    const WORDS: u32;
-    /// Zeros.
-    const NOTHING: Self;
-
-    /// Makes them of each.
-    fn of(word: impl FnMut(u32) -> Word) -> Self;
-
-    /// Gives each.
-    fn each(&self, give: impl FnMut(u32, Word));
-}
-
-impl Raw for Words {
-    const WORDS: u32 = 2;
-    const NOTHING: Self = NOTHING;
-
-    #[inline(always)]
-    fn of(mut word: impl FnMut(u32) -> Word) -> Self {
-        [word(0), word(1)]
-    }
-
-    #[inline(always)]
-    fn each(&self, mut give: impl FnMut(u32, Word)) {
-        give(0, self[0]);
-        give(1, self[1]);
-    }
-}
-
-/// Two chunks of 16-bit elements, or one of f32.
-impl Raw for [Words; 2] {
-    const WORDS: u32 = 4;
-    const NOTHING: Self = [NOTHING; 2];
-
-    #[inline(always)]
-    fn of(mut word: impl FnMut(u32) -> Word) -> Self {
-        [[word(0), word(1)], [word(2), word(3)]]
-    }
-
-    #[inline(always)]
-    fn each(&self, mut give: impl FnMut(u32, Word)) {
-        give(0, self[0][0]);
-        give(1, self[0][1]);
-        give(2, self[1][0]);
-        give(3, self[1][1]);
+/// Loads a chunk of the norm's weights, if there is a norm.
+///
+/// # Safety
+/// `p` keeps the module's contract; the chunk exists.
+#[inline(always)]
+pub unsafe fn weights<S: Source>(p: &RowsParams, chunk: u32) -> Words {
+    if S::NORMS && S::Steps::norm(p) != Norm::None as u32 {
+        // SAFETY: the chunk exists, and a norm has weights.
+        unsafe { load(p.weight + u64::from(chunk) * BYTES) }
+    } else {
+        NOTHING
     }
 }
 
@@ -246,33 +111,10 @@ pub unsafe fn index(p: &RowsParams, row: u32) -> u32 {
     unsafe { memory::ld_global_b32(p.index + u64::from(row) * 4) }
 }
 
-/// Prefetches a chunk of the weights into L2.
-///
-/// # Safety
-/// There are weights, and the chunk exists.
-#[inline(always)]
-pub unsafe fn prefetch_weights(p: &RowsParams, chunk: u32) {
-    // SAFETY: the chunk exists.
-    unsafe { memory::prefetch_global_l2(p.weight + u64::from(chunk) * BYTES) };
-}
-
 /// Address of a chunk of a row of a matrix.
 #[inline(always)]
 fn at(matrix: u64, p: &RowsParams, row: u32, chunk: u32) -> u64 {
     matrix + u64::from(row) * (u64::from(p.quantize.k) * 2) + u64::from(chunk) * BYTES
-}
-
-/// Loads a chunk of a source's operands.
-///
-/// # Safety
-/// `p` keeps the module's contract; the chunk exists.
-#[inline(always)]
-pub unsafe fn fetch<S: Source>(p: &RowsParams, place: &Place, chunk: u32) -> S::Raw {
-    if !place.exists {
-        return S::Raw::NOTHING;
-    }
-    // SAFETY: the chunk exists in all operands; its words are aligned.
-    S::Raw::of(|word| unsafe { memory::ld_global_nc_v4_b32(S::word(p, place, chunk, word)) })
 }
 
 /// Loads a chunk, which no kernel that runs at the same time writes.
@@ -333,7 +175,7 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     type Steps = T;
     const NORMS: bool = true;
     type Raw = Words;
-    type Kept = Words;
+    const NOTHING: Words = NOTHING;
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -347,70 +189,68 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     }
 
     #[inline(always)]
-    fn word(p: &RowsParams, place: &Place, chunk: u32, word: u32) -> u64 {
-        at(p.quantize.input, p, place.from, chunk) + u64::from(word) * 16
+    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Words {
+        if !place.exists {
+            return NOTHING;
+        }
+        // SAFETY: the chunk exists.
+        unsafe { load(at(p.quantize.input, p, place.from, chunk)) }
     }
 
     #[inline(always)]
-    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words) -> Words {
-        let mut elements = *raw;
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words) -> Chunk {
+        let mut elements = chunk_of::<I>(raw);
         if T::has_residual(p) {
-            // SAFETY: the chunk exists; its sums are this thread's.
-            unsafe {
-                let residual = load_own(at(p.quantize.up, p, place.row, chunk));
-                let (mut sums, residual) = (chunk_of::<I>(raw), chunk_of::<I>(&residual));
-                for half in 0..2 {
-                    for i in 0..8 {
-                        sums[half][i] += residual[half][i];
-                    }
+            // SAFETY: the chunk exists.
+            let residual = unsafe { load_own(at(p.quantize.up, p, place.row, chunk)) };
+            let residual = chunk_of::<I>(&residual);
+            for half in 0..2 {
+                for i in 0..8 {
+                    elements[half][i] += residual[half][i];
                 }
-                elements = narrowed::<I>(&sums);
-                store(at(p.residual_out, p, place.row, chunk), elements);
             }
+            let sums = narrowed::<I>(&elements);
+            // SAFETY: the chunk exists; its sums are this thread's.
+            unsafe { store(at(p.residual_out, p, place.row, chunk), sums) };
+            elements = chunk_of::<I>(&sums);
         }
         elements
     }
 
     #[inline(always)]
-    fn differs(p: &RowsParams) -> bool {
-        T::has_residual(p)
-    }
-
-    #[inline(always)]
-    fn words(kept: &Words) -> Words {
-        *kept
-    }
-
-    #[inline(always)]
-    fn of_words(words: &Words) -> Words {
-        *words
-    }
-
-    #[inline(always)]
-    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Words {
+    unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
+        let mut words = NOTHING;
         // SAFETY: the chunk exists, and its sums are written.
         unsafe {
             if T::has_residual(p) {
-                load_own(at(p.residual_out, p, place.row, chunk))
-            } else {
-                fetch::<Self>(p, place, chunk)
+                words = load_own(at(p.residual_out, p, place.row, chunk));
+            } else if place.exists {
+                words = load(at(p.quantize.input, p, place.from, chunk));
             }
         }
+        chunk_of::<I>(&words)
     }
 
     #[inline(always)]
-    fn elements(kept: &Words) -> Chunk {
-        chunk_of::<I>(kept)
-    }
-
-    #[inline(always)]
-    unsafe fn values(p: &RowsParams, statistics: &Statistics, kept: &Words, chunk: u32) -> Chunk {
+    unsafe fn values(
+        p: &RowsParams,
+        statistics: &Statistics,
+        elements: &Chunk,
+        weights: &Words,
+        chunk: u32,
+    ) -> Chunk {
+        let mut values = centred::<T>(p, statistics, *elements);
         if T::norm(p) == Norm::None as u32 {
-            return Self::elements(kept);
+            return values;
         }
-        // SAFETY: the chunk exists, and a norm has weights.
-        let weights = chunk_of::<I>(&unsafe { load(p.weight + u64::from(chunk) * BYTES) });
-        let mut values = centred::<T>(p, statistics, Self::elements(kept));
+        // The pins keep the compiler from widening weights once for all rows, which would take twice the registers.
+        let mut packed = NOTHING;
+        for half in 0..2 {
+            for i in 0..4 {
+                packed[half][i] = marker::pin(weights[half][i]);
+            }
+        }
+        let weights = chunk_of::<I>(&packed);
         for half in 0..2 {
             for i in 0..8 {
                 values[half][i] = normalised(values[half][i], statistics, weights[half][i]);
@@ -436,7 +276,7 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     type Steps = T;
     const NORMS: bool = false;
     type Raw = [Words; 2];
-    type Kept = Chunk;
+    const NOTHING: [Words; 2] = [NOTHING; 2];
 
     #[inline(always)]
     unsafe fn prefetch(p: &RowsParams, row: u32, chunk: u32) {
@@ -448,9 +288,17 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     }
 
     #[inline(always)]
-    fn word(p: &RowsParams, place: &Place, chunk: u32, word: u32) -> u64 {
-        let matrix = if word < Words::WORDS { p.quantize.input } else { p.quantize.up };
-        at(matrix, p, place.from, chunk) + u64::from(word % Words::WORDS) * 16
+    unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> [Words; 2] {
+        if !place.exists {
+            return [NOTHING; 2];
+        }
+        // SAFETY: the chunk exists in both operands.
+        unsafe {
+            [
+                load(at(p.quantize.input, p, place.from, chunk)),
+                load(at(p.quantize.up, p, place.from, chunk)),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -470,46 +318,19 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     }
 
     #[inline(always)]
-    fn differs(_p: &RowsParams) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn words(kept: &Chunk) -> [Words; 2] {
-        let mut words = [NOTHING; 2];
-        for i in 0..CHUNK {
-            words[i / 8][i % 8 / 4][i % 4] = kept[i / 8][i % 8].to_bits();
-        }
-        words
-    }
-
-    #[inline(always)]
-    fn of_words(words: &[Words; 2]) -> Chunk {
-        let mut kept = [[0.0; 8]; 2];
-        for i in 0..CHUNK {
-            kept[i / 8][i % 8] = f32::from_bits(words[i / 8][i % 8 / 4][i % 4]);
-        }
-        kept
-    }
-
-    #[inline(always)]
     unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
         // SAFETY: the same as the caller's.
-        unsafe { Self::take(p, place, chunk, &fetch::<Self>(p, place, chunk)) }
-    }
-
-    #[inline(always)]
-    fn elements(kept: &Chunk) -> Chunk {
-        *kept
+        unsafe { Self::take(p, place, chunk, &Self::fetch(p, place, chunk)) }
     }
 
     #[inline(always)]
     unsafe fn values(
         _p: &RowsParams,
         _statistics: &Statistics,
-        kept: &Chunk,
+        elements: &Chunk,
+        _weights: &Words,
         _chunk: u32,
     ) -> Chunk {
-        *kept
+        *elements
     }
 }
