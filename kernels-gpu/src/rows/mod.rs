@@ -140,7 +140,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
         follow_stream();
         if S::Steps::AHEAD {
             for i in 0..RowsConfig::KEPT {
-                if place.kept(i) < chunks {
+                if K::HOLDS && place.kept(i) < chunks {
                     weights[i] = source::weights::<S>(p, place.kept(i));
                 }
             }
@@ -157,6 +157,8 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
             if row < p.quantize.m {
                 let next = row + thread::grid_dim_x();
                 if !S::Steps::AHEAD {
+                    // Nothing of the row before stays in registers.
+                    raw = [S::NOTHING; RowsConfig::KEPT];
                     fetch::<S>(p, &mut place, row, &mut raw);
                 }
                 if !S::Steps::AHEAD || S::Steps::has_residual(p) {
@@ -275,7 +277,7 @@ impl<I: Narrow> One<I, Any> {
                 if p.norm == Norm::Rms as u32 {
                     return rows::<One<I, Rms>, K::Usual>(p);
                 }
-                if p.norm == Norm::None as u32 && p.quantize.up == 0 {
+                if K::PLAIN && p.norm == Norm::None as u32 && p.quantize.up == 0 {
                     return rows::<One<I, Bare>, K::Usual>(p);
                 }
             }

@@ -52,6 +52,9 @@ pub unsafe fn finish<S: Source, K: Sink>(
 /// What a pass over a row does with a chunk. A method and no closure, which the compiler does not inline where it is called
 /// more than once.
 trait Pass<S: Source> {
+    /// Whether it loads the weights of each chunk, which are not held then.
+    const LOADS: bool = false;
+
     /// Takes a chunk, which may be past the row's end, of a group.
     ///
     /// # Safety
@@ -112,6 +115,8 @@ struct Stores<'a, K: Sink> {
 }
 
 impl<S: Source, K: Sink> Pass<S> for Stores<'_, K> {
+    const LOADS: bool = !K::HOLDS;
+
     #[inline(always)]
     unsafe fn take(
         &mut self,
@@ -192,16 +197,10 @@ unsafe fn each<S: Source, P: Pass<S>>(
     if S::Steps::AHEAD {
         // SAFETY: the same as the caller's.
         unsafe {
-            pass.take(p, place, ChunkOf::new(place, group), &held.elements[0], &held.weights[0]);
+            first::<S, P>(p, place, held, 0, group, pass);
             group += place.warps;
             if group < place.groups {
-                pass.take(
-                    p,
-                    place,
-                    ChunkOf::new(place, group),
-                    &held.elements[1],
-                    &held.weights[1],
-                );
+                first::<S, P>(p, place, held, 1, group, pass);
                 group += place.warps;
             }
         }
@@ -230,6 +229,30 @@ unsafe fn each<S: Source, P: Pass<S>>(
         // The pin keeps the compiler from unrolling the loop.
         i = marker::pin(i + 1);
         elements = held.elements[1];
+    }
+}
+
+/// Gives a pass the thread's `i`-th chunk, which is held.
+///
+/// # Safety
+/// The same as [`each`].
+#[inline(always)]
+unsafe fn first<S: Source, P: Pass<S>>(
+    p: &RowsParams,
+    place: &Place,
+    held: &Held<'_>,
+    i: usize,
+    group: u32,
+    pass: &mut P,
+) {
+    let at = ChunkOf::new(place, group);
+    let mut weights = held.weights[i];
+    // SAFETY: the chunk exists if its weights are loaded; the rest is the caller's.
+    unsafe {
+        if P::LOADS && at.chunk < place.chunks {
+            weights = source::weights::<S>(p, at.chunk);
+        }
+        pass.take(p, place, at, &held.elements[i], &weights);
     }
 }
 

@@ -29,6 +29,11 @@ pub trait Sink {
     /// The sink of the usual recipe alone.
     type Usual: Sink;
 
+    /// Whether one matrix as it is has a copy of the code.
+    const PLAIN: bool = true;
+    /// Whether there are registers for the weights of a thread's first chunks.
+    const HOLDS: bool = true;
+
     /// Whether the recipe is the usual one.
     fn is_usual(p: &QuantizeParams) -> bool;
 
@@ -88,20 +93,25 @@ unsafe fn report(p: &QuantizeParams, index: u64, values: [f32; 8]) {
 /// `p` keeps the module's contract; no other thread has the chunk, which begins at element `index`.
 #[inline(always)]
 pub unsafe fn store_any(p: &QuantizeParams, scale: BlockScale, index: u64, values: &Chunk) {
-    let (mut half, mut group) = (0, values[0]);
-    loop {
+    let mut half = 0;
+    while half < 2 {
         let index = index + u64::from(half) * 8;
+        // Element by element, and anew for each use: arrays that a loop carries would be kept in local memory.
+        let group = |_| {
+            let mut group = [0.0; 8];
+            for i in 0..8 {
+                group[i] = if half == 0 { values[0][i] } else { values[1][i] };
+            }
+            group
+        };
+        let [codes] = scale.group_codes::<AnyRange<F32>, 1>(group);
         // SAFETY: the chunk's codes, four bytes for eight elements.
         unsafe {
-            memory::st_global_b32(p.codes + index / 2, scale.codes::<AnyRange<F32>>(group));
-            report(p, index, group);
+            memory::st_global_b32(p.codes + index / 2, codes);
+            report(p, index, group(0));
         }
         // The pin keeps the compiler from unrolling the loop.
         half = marker::pin(half + 1);
-        if half == 2 {
-            break;
-        }
-        group = values[1];
     }
 }
 
@@ -200,6 +210,8 @@ impl<F: Format> Blocks<F> {
 impl<F: Format> Sink for Blocks<F> {
     type Row = <F::Recipe as Recipe>::Tensor;
     type Usual = Blocks<F::Usual>;
+    const PLAIN: bool = F::LEVELS;
+    const HOLDS: bool = F::LEVELS;
 
     #[inline(always)]
     fn reduces(p: &QuantizeParams) -> bool {
