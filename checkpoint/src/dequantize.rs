@@ -15,6 +15,7 @@ use super::decode::{self, Encoded};
 use super::encode::encoded;
 use super::error::CheckpointError;
 use super::load::{implausible, load, outline};
+use super::mlx;
 use super::model::Model;
 use super::options::{SHARD_BYTES, SaveOptions};
 use super::orientation::{Orientation, transposed};
@@ -102,6 +103,9 @@ pub fn dequantize_model(
 ) -> Result<DequantizeReport> {
     let (layout, parts) = Layout::detect_weights(model).unzip();
     let parts = parts.unwrap_or_default();
+    if layout == Some(Layout::Mlx) {
+        mlx::refuse_differing(model, "of floats")?;
+    }
     let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
     let element = match (options.dtype, stated) {
         (Some(element), _) => element,

@@ -11,15 +11,16 @@
 //! | compressed-tensors | a matrix each, under either names |
 //! | TorchAO | in one tensor |
 //! | gpt-oss | in one tensor, and nothing else is quantised |
-//! | GGUF | a matrix each here, which the files have in one tensor |
+//! | GGUF, MLX | a matrix each here, which the files have in one tensor |
 //!
 //! If `config.json` does not name the model, no reader builds it from that file, and any order is
 //! as good.
 
 use super::error::CheckpointError;
-use super::families::{self, Architecture, ExpertNames};
+use super::families::{self, Architecture, ExpertNames, Kept, Mlx};
 use super::model::Model;
 use super::parts::Layout;
+use super::pattern;
 use super::projections::PROJECTIONS;
 use super::weight::WeightSpec;
 use crate::error::Result;
@@ -58,11 +59,29 @@ impl Family {
 
     /// The name of an expert's `gate_proj`, `up_proj` or `down_proj` in a layout.
     pub fn projection(self, layout: Layout, name: &str) -> &str {
+        if layout == Layout::ModelOpt { self.numbered(name) } else { name }
+    }
+
+    /// The name that the model itself has for an expert's `gate_proj`, `up_proj` or `down_proj`.
+    pub fn numbered(self, name: &str) -> &str {
         let names = PROJECTIONS.iter().find(|(general, _)| *general == name);
-        match (layout, self.experts(), names) {
-            (Layout::ModelOpt, Some(ExpertNames::Numbered), Some((_, numbered))) => numbered,
+        match (self.experts(), names) {
+            (Some(ExpertNames::Numbered), Some((_, numbered))) => numbered,
             _ => name,
         }
+    }
+
+    /// Its form in mlx-lm; the general one for a model that is not known.
+    pub fn mlx(self) -> &'static Mlx {
+        match self {
+            Self::Known(architecture) => &architecture.mlx,
+            Self::Unknown | Self::Other => &families::SWITCH_MLP,
+        }
+    }
+
+    /// The reason why a matrix stays floats in MLX's layout.
+    pub fn stays_float_in_mlx(self, name: &str) -> Option<&'static Kept> {
+        self.mlx().floats.iter().find(|(pattern, _)| pattern::matches(pattern, name))
     }
 
     /// A tensor or module under the name that a layout has for it.
@@ -76,15 +95,15 @@ impl Family {
 }
 
 /// A name `experts.0.gate_proj`, with or without an ending, in its parts.
-struct Matrix<'a> {
+pub(super) struct Matrix<'a> {
     /// The name of the experts, with the part before it.
-    experts: &'a str,
-    index: &'a str,
-    projection: &'a str,
+    pub experts: &'a str,
+    pub index: &'a str,
+    pub projection: &'a str,
 }
 
 impl<'a> Matrix<'a> {
-    fn of(name: &'a str) -> Option<Self> {
+    pub fn of(name: &'a str) -> Option<Self> {
         const EXPERTS: &str = "experts.";
         let (at, _) = name.match_indices(EXPERTS).find(|(at, _)| {
             let rest = &name[at + EXPERTS.len()..];
@@ -147,10 +166,15 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
             "of another model than gpt-oss, whose experts alone readers of this layout expect; \
              layouts compressed-tensors and modelopt hold it",
         ),
+        (Layout::Mlx, _) if family.mlx().differs.is_some() => {
+            (weights.iter().collect(), family.mlx().differs.unwrap_or_default())
+        }
+        (Layout::Mlx, _) if matches!(family, Family::Known(_)) => return Ok(()),
         (Layout::Mlx, _) => (
             weights.iter().filter(|weight| weight.name.contains("experts.")).collect(),
-            "of experts, and MLX has all of a layer in tensors of its own, `switch_mlp`; quantize leaves \
-             experts as they are with --exclude '*.experts.*'",
+            "of experts, and without a config.json that names a known family it is not known where MLX has all \
+             of a layer, in `switch_mlp` or elsewhere; quantize leaves experts as they are with --exclude \
+             '*.experts.*'",
         ),
         (Layout::DeepSeek, _) => (
             weights.iter().filter(|weight| !expert(weight)).collect(),

@@ -6,6 +6,9 @@
 //! | `m.scales` | U8: nvfp4 e4m3, mxfp4 ue8m0 | `[.., N, K/16]`, `[.., N, K/32]` |
 //! | `m.global_scale` | F32 | `[E]`: the largest magnitude of each expert; stacked experts in nvfp4 only, and not written |
 //!
+//! Experts of a layer are one tensor `[E, ..]` for each projection in files, and a matrix each here: `stack`. A family
+//! says in `families` where mlx-lm has them and what else differs.
+//!
 //! `quantization` in `config.json` has the mode, for all layers or for each. A layer is quantised if it has
 //! `scales`; one in MLX's affine format has `biases`, too, and `mxfp8` has eight words for each scale. Neither is read.
 
@@ -15,8 +18,12 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
+use super::error::CheckpointError;
+use super::experts::Family;
 use super::model::Model;
 use super::parts::{Content, Parts, Piece, present};
+use super::pattern;
+use super::stack;
 use super::weight::{WeightSpec, module};
 
 /// Codes in a word.
@@ -31,7 +38,31 @@ pub(super) fn quantization(model: &Model) -> Option<&Value> {
 /// The mode of a layer, as the configuration says it, for itself or for all.
 fn mode<'a>(model: &'a Model, module: &str) -> Option<&'a str> {
     let stated = quantization(model)?;
-    [&stated[module]["mode"], &stated["mode"]].into_iter().find_map(Value::as_str)
+    [&layer(model, stated, module)["mode"], &stated["mode"]].into_iter().find_map(Value::as_str)
+}
+
+/// The description of a layer in `quantization`, null if it has none of its own.
+pub(super) fn layer<'a>(model: &Model, stated: &'a Value, module: &str) -> &'a Value {
+    match stack::whole(Family::of(model), module) {
+        Some((whole, _)) => &stated[whole.as_str()],
+        None => &stated[module],
+    }
+}
+
+/// Refuses a checkpoint of a family whose other tensors are not those of transformers in mlx-lm.
+///
+/// # Errors
+/// [`CheckpointError::Unsupported`] in `layout`, with the first tensor.
+pub(super) fn refuse_differing(model: &Model, layout: &'static str) -> Result<(), CheckpointError> {
+    let form = Family::of(model).mlx();
+    let own = |name: &str| form.own.iter().find(|(pattern, _)| pattern::matches(pattern, name));
+    let found = model.names().find_map(|name| match form.differs {
+        Some(reason) => Some((name, reason)),
+        None => own(name).map(|(_, reason)| (name, *reason)),
+    });
+    let Some((tensor, reason)) = found else { return Ok(()) };
+    let (tensor, reason) = (tensor.into(), reason.into());
+    Err(CheckpointError::Unsupported { layout, tensor, reason })
 }
 
 /// The format of a layer with words and scales of these shapes; `None` if it is not read.
@@ -105,6 +136,8 @@ pub(super) fn describe(contents: &Contents) -> Description {
     let mut stated = groups.first().map(|group| mode(group.format)).unwrap_or_default();
     for group in groups.iter().skip(1) {
         for module in group.modules() {
+            let whole = stack::whole(contents.extras.family, module);
+            let module = whole.map_or_else(|| module.to_owned(), |(whole, _)| whole);
             stated[module] = mode(group.format);
         }
     }

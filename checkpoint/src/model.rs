@@ -10,8 +10,11 @@ use nvfp4_gguf::Kind;
 use serde_json::Value;
 
 use super::error::{CheckpointError, similar};
+use super::experts::Family;
 use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
 use super::ggml::Stated;
+use super::mlx;
+use super::stack;
 use crate::error::Result;
 use nvfp4::error::Error;
 
@@ -103,7 +106,37 @@ impl Model {
         };
         model.hf_quant_config = json(&folder.join(HF_QUANT_CONFIG))?;
         model.path = path;
+        if mlx::quantization(&model).is_some() {
+            model.take_experts_apart()?;
+        }
         Ok(model)
+    }
+
+    /// Makes a matrix each of experts that mlx-lm has in one tensor.
+    fn take_experts_apart(&mut self) -> Result<()> {
+        let family = Family::of(self);
+        for at in 0..self.shards.len() {
+            let apart = |name: &str, shape: &[usize]| stack::apart(family, name, shape);
+            for (whole, parts) in self.shards[at].take_apart(apart)? {
+                if self.shard_of.get(&whole) != Some(&at) {
+                    self.unlisted.retain(|name| *name != whole);
+                    self.unlisted.extend(parts);
+                    continue;
+                }
+                self.tensors.remove(&whole);
+                self.shard_of.remove(&whole);
+                for part in parts {
+                    if let Some(other) = self.tensors.insert(part.clone(), at) {
+                        let other = self.shards[other].path().display();
+                        let reason = format!("tensor `{part}` is also in {other}");
+                        let path = self.shards[at].path().to_path_buf();
+                        return Err(CheckpointError::Malformed { path, reason });
+                    }
+                    self.shard_of.insert(part, at);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Opens the files of a model in GGUF. The first of several has the metadata for all.

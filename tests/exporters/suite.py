@@ -43,7 +43,7 @@ FURTHER = {"gguf": "current", "mlx": "current", "quark": "current", "auto-round"
 # The layouts that exports of these names go to besides those of READERS.
 TARGETS = {
     "gguf": ["*-llama", "*-llama-tied", "modelopt-nvfp4-qwen3-moe", "llmcompressor-nvfp4-mixtral"],
-    "mlx": ["mlx-*", "*-mxfp4-llama"],
+    "mlx": ["mlx-*", "*-mxfp4-llama", "gpt-oss-huggingface-*", "llmcompressor-mxfp4a16-gpt-oss"],
 }
 # What the newest compressed-tensors reads in the newest transformers. With several schemes, transformers decodes all
 # layers by one of them there, and experts are made layers of their own by llmcompressor.

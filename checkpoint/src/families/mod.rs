@@ -8,7 +8,9 @@ mod glm;
 mod gpt2;
 mod gpt_oss;
 mod hunyuan;
+mod kimi;
 mod llama;
+mod llama4;
 mod minimax;
 mod mistral;
 mod mixtral;
@@ -38,6 +40,49 @@ pub(super) enum ExpertNames {
     Joint,
 }
 
+/// The experts of a layer in transformers' files of a model that is not quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FloatExperts {
+    /// A matrix for each.
+    Matrices,
+    /// All in `gate_up_proj` and `down_proj`, each with the input dimension first: `[experts, K, N]`.
+    InputFirst {
+        /// Whether columns of gate and up alternate; otherwise those of the gate come first.
+        alternate: bool,
+    },
+}
+
+/// The form of a family in mlx-lm 0.32, as far as it is not that of transformers' files.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mlx {
+    /// The module of all experts of a layer, in the place of `experts`: a tensor `[experts, N, K]` for each projection.
+    pub experts: &'static str,
+    /// Matrices that its models take in floats only.
+    pub floats: &'static [Kept],
+    /// Modules that only its models have.
+    pub own: &'static [Kept],
+    /// The difference of other tensors, with which nothing is written for it, and its files are not written in other
+    /// forms.
+    pub differs: Option<&'static str>,
+}
+
+/// Experts under `switch_mlp`, and nothing else that differs.
+pub(super) const SWITCH_MLP: Mlx =
+    Mlx { experts: "switch_mlp", floats: &[], own: &[], differs: None };
+
+/// Multi-head latent attention, whose `kv_b_proj` mlx-lm takes apart when it loads it in floats.
+const LATENT: Mlx = Mlx {
+    floats: &[("*.kv_b_proj.weight", "mlx-lm makes two tensors of it, from floats")],
+    own: &[
+        ("*.embed_q.*", "mlx-lm has kv_b_proj in two tensors, one of them transposed"),
+        ("*.unembed_out.*", "mlx-lm has kv_b_proj in two tensors, one of them transposed"),
+    ],
+    ..SWITCH_MLP
+};
+
+/// Models with several parts, of which mlx-lm has the text alone.
+const RENAMED: &str = "mlx-lm has its tensors under other names, and none of the encoder of images";
+
 /// A family of models that are built alike.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Architecture {
@@ -53,6 +98,10 @@ pub(super) struct Architecture {
     pub floats: &'static [Kept],
     /// Its experts in ModelOpt's export.
     pub experts: ExpertNames,
+    /// Its experts in transformers' files of floats.
+    pub float_experts: FloatExperts,
+    /// Its form in mlx-lm.
+    pub mlx: Mlx,
 }
 
 /// A family in which nothing differs from the general rules.
@@ -63,25 +112,31 @@ const GENERAL: Architecture = Architecture {
     joined: &[],
     floats: &[],
     experts: ExpertNames::General,
+    float_experts: FloatExperts::Matrices,
+    mlx: SWITCH_MLP,
 };
 
 /// All known families.
-const ALL: [&Architecture; 18] = [
+const ALL: [&Architecture; 22] = [
     &bert::BERT,
     &deepseek::DEEPSEEK,
+    &deepseek::DEEPSEEK_V4,
     &gemma::GEMMA,
+    &gemma::GEMMA4,
     &glm::GLM,
     &gpt2::GPT2,
     &gpt_oss::GPT_OSS,
     &hunyuan::HUNYUAN,
+    &kimi::KIMI,
     &llama::LLAMA,
-    &llama::LLAMA4,
+    &llama4::LLAMA4,
     &minimax::MINIMAX,
     &mistral::MISTRAL,
     &mixtral::MIXTRAL,
     &nemotron::NEMOTRON,
     &phi::PHI,
     &qwen::QWEN,
+    &qwen::QWEN_VL,
     &qwen_next::QWEN_NEXT,
     &t5::T5,
     &vision::VISION,
@@ -103,12 +158,12 @@ pub(super) fn joined(ending: &str) -> Option<usize> {
 }
 
 impl Architecture {
-    /// The family of this `model_type` or class.
+    /// The family of one of these values of `model_type` or, if there is none, of one of these classes, which
+    /// several families have.
     pub fn find(types: &[&str], classes: &[&str]) -> Option<&'static Self> {
-        ALL.into_iter().find(|family| {
-            family.model_types.iter().any(|kind| types.contains(kind))
-                || family.classes.iter().any(|class| classes.contains(class))
-        })
+        let by_type = |family: &&Self| family.model_types.iter().any(|kind| types.contains(kind));
+        let by_class = |family: &&Self| family.classes.iter().any(|class| classes.contains(class));
+        ALL.into_iter().find(by_type).or_else(|| ALL.into_iter().find(by_class))
     }
 
     /// The reason why a tensor stays floats in this family.
