@@ -19,7 +19,7 @@ use super::experts::Family;
 use super::load::{implausible, outline};
 use super::mlx;
 use super::model::Model;
-use super::options::{SaveOptions, is_embedding};
+use super::options::{SaveOptions, is_embedding, is_router};
 use super::others;
 use super::parts::{Layout, Parts};
 use super::plan::Item;
@@ -139,7 +139,9 @@ pub fn convert_model(
     let kept = from == to || to.quantizes_embeddings();
     let floats = |name: &str| {
         let for_mlx = from != to && to == Layout::Mlx && family.stays_float_in_mlx(name).is_some();
-        for_mlx || (!kept && is_embedding(name))
+        // mlx-lm quantises routers of some models, which are no linear layers in transformers.
+        let router = from == Layout::Mlx && to != Layout::Mlx && is_router(name);
+        for_mlx || router || (!kept && is_embedding(name))
     };
     let item = |spec: WeightSpec| match floats(&spec.name) {
         true => Item::Tensor(in_floats(spec)),

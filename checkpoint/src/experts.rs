@@ -17,7 +17,7 @@
 //! as good.
 
 use super::error::CheckpointError;
-use super::families::{self, Architecture, ExpertNames, Kept, Mlx};
+use super::families::{self, Architecture, ExpertNames, FloatExperts, Kept, Mlx};
 use super::model::Model;
 use super::parts::Layout;
 use super::pattern;
@@ -71,6 +71,14 @@ impl Family {
         }
     }
 
+    /// Its experts in transformers' files of floats.
+    pub fn float_experts(self) -> FloatExperts {
+        match self {
+            Self::Known(architecture) => architecture.float_experts,
+            Self::Unknown | Self::Other => FloatExperts::Matrices,
+        }
+    }
+
     /// Its form in mlx-lm; the general one for a model that is not known.
     pub fn mlx(self) -> &'static Mlx {
         match self {
@@ -86,11 +94,16 @@ impl Family {
 
     /// A tensor or module under the name that a layout has for it.
     pub fn renamed(self, layout: Layout, name: &str) -> String {
+        if layout == Layout::ModelOpt { self.own(name) } else { name.into() }
+    }
+
+    /// A tensor or module under the name that the model itself has for it.
+    pub fn own(self, name: &str) -> String {
         let Some(Matrix { experts, index, projection }) = Matrix::of(name) else {
             return name.into();
         };
         let rest = &name[experts.len() + index.len() + projection.len() + 2..];
-        format!("{experts}.{index}.{}{rest}", self.projection(layout, projection))
+        format!("{experts}.{index}.{}{rest}", self.numbered(projection))
     }
 }
 

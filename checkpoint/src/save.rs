@@ -163,7 +163,9 @@ impl Save {
             let path = self.staging.path().join(&file);
             for spec in &shard.specs {
                 files.insert(spec.name.clone(), file.clone());
-                let parts = shard.members.get(&spec.name).map(Vec::as_slice);
+                let parts = shard.members.get(&spec.name);
+                let parts = parts.or_else(|| contents.extras.parts.get(&spec.name));
+                let parts = parts.map(Vec::as_slice);
                 for name in parts.unwrap_or(std::slice::from_ref(&spec.name)) {
                     if self.places.insert(name.clone(), at).is_some() {
                         let reason = format!("two tensors would have the name `{name}`");
@@ -181,7 +183,8 @@ impl Save {
             };
             let sink = create(&path)?;
             let mut writer = TensorWriter::new(sink, &path, shard.specs, &metadata)?;
-            shard.members.iter().for_each(|(name, parts)| writer.announce(name, parts));
+            let parts = shard.members.iter().chain(&contents.extras.parts);
+            parts.for_each(|(name, parts)| writer.announce(name, parts));
             self.shards.push((file, writer));
         }
         if count > 1 {
