@@ -122,7 +122,7 @@ fn formats_that_are_not_read_have_names() {
         tensor(Dtype::U32, shape, vec![0x11; 4 * shape.iter().product::<usize>()])
     };
     let integers = |shape: &[usize]| tensor(Dtype::I8, shape, vec![1; shape.iter().product()]);
-    let cases: [(&str, Vec<(String, NewTensor)>); 6] = [
+    let cases: [(&str, Vec<(String, NewTensor)>); 5] = [
         (
             "packed 4-bit codes with float scales of blocks",
             vec![
@@ -131,14 +131,6 @@ fn formats_that_are_not_read_have_names() {
             ],
         ),
         ("8-bit integers", vec![(format!("{M}.weight"), integers(&[4, 32]))]),
-        (
-            "MLX's integers with scales and biases",
-            vec![
-                (format!("{M}.weight"), words(&[4, 8])),
-                (format!("{M}.scales"), floats(&[4, 1])),
-                (format!("{M}.biases"), floats(&[4, 1])),
-            ],
-        ),
         (
             "another format of MLX's",
             vec![(format!("{M}.weight"), words(&[4, 16])), (format!("{M}.scales"), bytes(&[4, 2]))],
