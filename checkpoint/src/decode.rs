@@ -222,6 +222,9 @@ impl Encoded {
             return Err(wrong("[K/8, N] or [K, N/8]"));
         };
         let mut tensors = vec![codes.clone(), scales, zeros];
+        // gptqmodel's scale of inputs in NVFP4, an F32 in an I32.
+        let input = format!("{of}activation_global_scale_bits");
+        tensors.extend(model.contains(&input).then_some(input));
         let (shape, encoding) = match bits {
             Some(bits @ (4 | 8)) if second == n => {
                 let groups = format!("{of}g_idx");
@@ -406,7 +409,7 @@ impl Encoded {
         let [rows, cols] = self.sizes();
         let per_word = 32 / bits as usize;
         let (file, words, scales, zeros, groups) = self.grouped(model, per_word)?;
-        let name = self.tensors.get(3).map(String::as_str);
+        let name = self.tensors.iter().find(|name| name.ends_with("g_idx")).map(String::as_str);
         let group_of = group_indices(model, name, cols, cols.div_ceil(groups), groups)?;
         let mask = (1u32 << bits) - 1;
         let field = |word: u32, at: usize| (word >> (at as u32 * bits)) & mask;
