@@ -27,8 +27,8 @@ pub(super) const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 /// Most tensors among which similar names are suggested for a missing tensor. If many of more
 /// tensors were missing, comparing all names would take minutes.
 const MAX_COMPARED: usize = 2000;
-/// Larger JSON files are not read.
-const MAX_JSON_BYTES: u64 = 256 << 20;
+/// Larger files beside the tensors are not read.
+const MAX_SMALL_BYTES: u64 = 256 << 20;
 
 /// An open checkpoint. Shards are mapped, not read, so it may be larger than memory.
 #[derive(Debug)]
@@ -359,6 +359,14 @@ impl Model {
         if self.path.is_dir() { json(&self.path.join(name)) } else { Ok(None) }
     }
 
+    /// A small file of the model's folder; `None` if it does not exist, or if a single file was opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`CheckpointError::Malformed`].
+    pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        if self.path.is_dir() { small(&self.path.join(name)) } else { Ok(None) }
+    }
+
     /// [`Checkpoint::release`] in the file that has the tensor.
     pub fn release(&self, name: &str) {
         if let Ok(file) = self.file(name) {
@@ -467,6 +475,18 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
 
 /// A JSON file, or `None` if it does not exist.
 fn json(path: &Path) -> Result<Option<Value>> {
+    let Some(text) = small(path)? else { return Ok(None) };
+    match serde_json::from_slice(&text) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => {
+            let reason = format!("no valid JSON: {error}");
+            Err(CheckpointError::Malformed { path: path.into(), reason })
+        }
+    }
+}
+
+/// The bytes of a file, or `None` if it does not exist.
+fn small(path: &Path) -> Result<Option<Vec<u8>>> {
     let io = |source| Error::Io { action: "read", path: path.into(), source };
     let malformed = |reason| CheckpointError::Malformed { path: path.into(), reason };
     let (mut file, info) = match open_at_once(path) {
@@ -474,14 +494,11 @@ fn json(path: &Path) -> Result<Option<Value>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error).into()),
     };
-    if !info.is_file() || info.len() > MAX_JSON_BYTES {
-        let reason = format!("no regular file of at most {MAX_JSON_BYTES} bytes");
+    if !info.is_file() || info.len() > MAX_SMALL_BYTES {
+        let reason = format!("no regular file of at most {MAX_SMALL_BYTES} bytes");
         return Err(malformed(reason));
     }
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(io)?;
-    match serde_json::from_slice(&text) {
-        Ok(value) => Ok(Some(value)),
-        Err(error) => Err(malformed(format!("no valid JSON: {error}"))),
-    }
+    Ok(Some(text))
 }

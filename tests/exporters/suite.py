@@ -272,7 +272,19 @@ class Suite:
                     self.quantise(model, original, recipe)
         self.judge(exports, originals)
         self.compare(exports)
+        if self.only in "vocabularies":
+            self.vocabularies()
         return self.table()
+
+    def vocabularies(self) -> None:
+        """Has the package gguf read tokenizers of SentencePiece."""
+        path = self.work / "vocabularies.json"
+        self.python(
+            "current", "vocabularies.py", "--nvfp4", str(self.program), "--work", str(self.work / "vocabularies"),
+            "--out", str(path),
+        )
+        for result in json.loads(path.read_text()):
+            self.check(result["name"], "gguf", result["problem"])
 
     def judge(self, exports: list[Path], originals: dict[Path, Path]) -> None:
         """Has every loader read what is for it."""
