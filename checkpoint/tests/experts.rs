@@ -199,6 +199,39 @@ fn stacked_experts_are_converted() {
     }
 }
 
+/// gpt-oss's experts, a matrix each in these layouts, become transformers' tensors with their biases again.
+#[test]
+fn floats_of_gpt_oss_are_those_of_transformers() {
+    let folder = Folder::new("experts-floats_of_gpt_oss_are_those_of_transformers");
+    let source = write_model(&folder.file("source"), "gpt_oss");
+    for layout in [Layout::Gguf, Layout::CompressedTensors, Layout::Mlx] {
+        let name = |what: &str| folder.file(&format!("{layout}-{what}"));
+        let there = quantized(&source, name("there"), layout, Format::Mxfp4);
+        let there = there.unwrap_or_else(|error| panic!("{layout}: {error}"));
+        let back = dequantized(&there, name("floats")).unwrap_or_else(|e| panic!("{layout}: {e}"));
+        assert_eq!(
+            source.names().collect::<Vec<_>>(),
+            back.names().collect::<Vec<_>>(),
+            "{layout}"
+        );
+        let experts = "model.layers.0.mlp.experts";
+        for (name, noise) in [
+            ("gate_up_proj", 0.03),
+            ("down_proj", 0.03),
+            ("gate_up_proj_bias", 0.0),
+            ("down_proj_bias", 0.0),
+        ] {
+            let name = format!("{experts}.{name}");
+            let shape = |model: &Model| model.raw(&name).expect("there").shape;
+            assert_eq!(shape(&source), shape(&back), "{layout}: {name}");
+            let (x, y) = (floats(&source, &name), floats(&back, &name));
+            let error: f32 = x.iter().zip(&y).map(|(x, y)| (x - y).powi(2)).sum();
+            let signal: f32 = x.iter().map(|x| x * x).sum();
+            assert!(error <= noise * signal, "{layout}: {name}: {error} of {signal}");
+        }
+    }
+}
+
 /// Weights of two formats: the configuration names mlx-lm's modules, and `verify` finds their descriptions.
 #[test]
 fn modes_of_stacked_experts_are_stated() {

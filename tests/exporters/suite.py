@@ -238,6 +238,13 @@ class Suite:
         else:
             reference = self.work / "originals" / original.name
             self.written.append(Written(row, column, out, layout, reference, False))
+            if layout in ("gguf", "mlx"):
+                # A matrix for each expert in these, which transformers has in one tensor for some models.
+                floats = self.work / "dequantised" / out.name
+                code, _, message = self.nvfp4("dequantize", str(out), "--dtype", "f32", "--out", str(floats))
+                self.check(row, column, None if code == 0 else f"dequantize: {message}")
+                if code == 0:
+                    self.written.append(Written(row, column, floats, "dequantize", reference, False))
 
     def read(self, tasks: dict[tuple[str, str], list[tuple[Path, Path]]]) -> None:
         """Has loaders read folders: (loader, environment) to (checkpoint, where the report goes)."""

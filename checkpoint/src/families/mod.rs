@@ -117,7 +117,7 @@ const GENERAL: Architecture = Architecture {
 };
 
 /// All known families.
-const ALL: [&Architecture; 22] = [
+const ALL: [&Architecture; 23] = [
     &bert::BERT,
     &deepseek::DEEPSEEK,
     &deepseek::DEEPSEEK_V4,
@@ -131,6 +131,7 @@ const ALL: [&Architecture; 22] = [
     &llama::LLAMA,
     &llama4::LLAMA4,
     &minimax::MINIMAX,
+    &minimax::MINIMAX_M3,
     &mistral::MISTRAL,
     &mixtral::MIXTRAL,
     &nemotron::NEMOTRON,
@@ -204,6 +205,46 @@ pub(super) fn predicts(model: &Model, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The values of `model_type`, and classes, that the models of these names have in their config.json.
+    #[test]
+    fn models_have_their_families() {
+        for (model, kind, class, family) in [
+            ("Llama 3.3", "llama", "LlamaForCausalLM", "Llama"),
+            ("Llama 4", "llama4", "Llama4ForConditionalGeneration", "Llama 4"),
+            ("Qwen3-Next", "qwen3_next", "Qwen3NextForCausalLM", "Qwen3-Next"),
+            ("Qwen3.5", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "Qwen3-Next"),
+            ("DeepSeek V3", "deepseek_v3", "DeepseekV3ForCausalLM", "DeepSeek"),
+            ("DeepSeek V3.2", "deepseek_v32", "DeepseekV32ForCausalLM", "DeepSeek"),
+            ("DeepSeek V4", "deepseek_v4", "DeepseekV4ForCausalLM", "DeepSeek V4"),
+            ("Kimi K2", "kimi_k2", "DeepseekV3ForCausalLM", "Kimi K2"),
+            ("Kimi K2.5", "kimi_k25", "KimiK25ForConditionalGeneration", "Kimi K2"),
+            ("GLM-4.5", "glm4_moe", "Glm4MoeForCausalLM", "GLM"),
+            ("GLM-5", "glm_moe_dsa", "GlmMoeDsaForCausalLM", "GLM"),
+            ("MiniMax-M2", "minimax_m2", "MiniMaxM2ForCausalLM", "MiniMax"),
+            ("MiniMax-M3", "minimax_m3", "", "MiniMax-M3"),
+            ("Gemma 3", "gemma3", "Gemma3ForConditionalGeneration", "Gemma"),
+            ("Gemma 4", "gemma4", "Gemma4ForConditionalGeneration", "Gemma 4"),
+            ("Phi-3", "phi3", "Phi3ForCausalLM", "Phi"),
+            ("Phi-4", "phi3", "Phi3ForCausalLM", "Phi"),
+            ("Phi-4-multimodal", "phi4mm", "Phi4MMForCausalLM", "Phi"),
+            ("Mistral Small 3", "mistral3", "Mistral3ForConditionalGeneration", "Mistral"),
+            ("Nemotron 3", "nemotron_h", "NemotronHForCausalLM", "Nemotron"),
+            ("gpt-oss", "gpt_oss", "GptOssForCausalLM", "gpt-oss"),
+        ] {
+            let found = |types: &[&str], classes: &[&str]| {
+                Architecture::find(types, classes).map(|family| family.name)
+            };
+            assert_eq!(found(&[kind], &[class]), Some(family), "{model}");
+            assert_eq!(found(&[kind], &[]), Some(family), "{model}");
+        }
+        // Of families with one class, that which the class alone names.
+        let by_class = Architecture::find(&["joyai"], &["DeepseekV3ForCausalLM"]);
+        assert_eq!(by_class.map(|family| family.name), Some("DeepSeek"));
+        // Mistral's own names are joined whatever names the model.
+        assert_eq!(joined("wq"), joined("wv"));
+        assert!(joined("wq").is_some());
+    }
 
     /// A model_type of two families, or a join that another table has too, would be found in one only.
     #[test]
