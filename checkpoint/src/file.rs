@@ -280,6 +280,11 @@ impl Checkpoint {
         entries
     }
 
+    /// Names of all tensors, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
     /// Offset of a tensor's data in the file; 0 if there is no such tensor.
     pub(crate) fn offset(&self, name: &str) -> u64 {
         self.places.get(name).map_or(0, |place| place.start as u64)

@@ -183,18 +183,18 @@ impl Model {
 
     /// A model of all tensors of these files.
     fn of_shards(path: &Path, shards: Vec<Checkpoint>) -> Result<Self> {
-        let mut tensors = BTreeMap::new();
-        for (at, shard) in shards.iter().enumerate() {
-            for entry in shard.entries() {
-                if let Some(other) = tensors.insert(entry.name.clone(), at) {
-                    let other: &Checkpoint = &shards[other];
-                    let reason =
-                        format!("tensor `{}` is also in {}", entry.name, other.path().display());
-                    let path = shard.path().to_path_buf();
-                    return Err(CheckpointError::Malformed { path, reason });
-                }
-            }
+        let all = shards.iter().enumerate();
+        let all = all.flat_map(|(at, shard)| shard.names().map(move |name| (name, at)));
+        let mut all: Vec<(&str, usize)> = all.collect();
+        all.sort_unstable();
+        if let Some(&[(name, other), (_, at)]) =
+            all.array_windows().find(|[(name, _), (next, _)]| name == next)
+        {
+            let reason = format!("tensor `{name}` is also in {}", shards[other].path().display());
+            let path = shards[at].path().to_path_buf();
+            return Err(CheckpointError::Malformed { path, reason });
         }
+        let tensors = all.into_iter().map(|(name, at)| (name.to_owned(), at)).collect();
         Ok(Self::new(path, shards, tensors, Vec::new()))
     }
 
@@ -248,8 +248,10 @@ impl Model {
         }
         let mut unlisted = Vec::new();
         for (at, shard) in shards.iter().enumerate() {
-            let entries = shard.entries().into_iter().map(|entry| entry.name);
-            unlisted.extend(entries.filter(|name| tensors.get(name) != Some(&at)));
+            let names = shard.names().filter(|name| tensors.get(*name) != Some(&at));
+            let mut names: Vec<&str> = names.collect();
+            names.sort_by_key(|name| (shard.offset(name), *name));
+            unlisted.extend(names.into_iter().map(str::to_owned));
         }
         Ok(Self::new(index, shards, tensors, unlisted))
     }

@@ -256,8 +256,8 @@ impl Check<'_> {
             .map(|(format, modules)| {
                 let (count, name) = (modules.len(), format.name());
                 let message = match count {
-                    1 => format!("it is in {name}, which is not read"),
-                    _ => format!("it and {} more are in {name}, which is not read", count - 1),
+                    1 => format!("it is in {name}, which is not checked"),
+                    _ => format!("it and {} more are in {name}, which is not checked", count - 1),
                 };
                 (modules[0].to_owned(), message)
             })

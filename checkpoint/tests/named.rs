@@ -220,7 +220,7 @@ fn formats_that_are_not_read_have_names() {
         assert_eq!(contents.others.len(), 1, "{name}: {contents}");
         assert_eq!(contents.others[0].format.name(), name);
         let report = verify(&model, None, &mut ()).expect("readable").to_string();
-        assert!(report.contains(&format!("it is in {name}, which is not read")), "{report}");
+        assert!(report.contains(&format!("it is in {name}, which is not checked")), "{report}");
         let out = folder.file("out");
         let convert = SaveOptions::new(Layout::ModelOpt);
         let converted = checkpoint::convert_model(&model, None, &convert, &out, &mut ());
