@@ -81,8 +81,7 @@ fn joint(
 ) -> Result<Joint> {
     let each = if name.contains("gate_up_proj") { 2 } else { 1 };
     let refuse = |tensor: &str, reason: String| {
-        Err(CheckpointError::Unsupported { layout: "of floats", tensor: tensor.into(), reason }
-            .into())
+        Err(CheckpointError::Unsupported { layout: "of floats", tensor: tensor.into(), reason })
     };
     let Some(first) = members.values().next() else { return refuse(&name, "no experts".into()) };
     let mut experts: Vec<Vec<String>> = Vec::new();

@@ -79,7 +79,7 @@ fn of_pieces(
     metadata.insert("tokenizer.ggml.add_space_prefix".into(), flag(adds_space));
     metadata.extend(special.into_iter().filter_map(id));
     // SentencePiece's have a beginning and no end unless something says otherwise.
-    let adds_first = tokenizer.map_or(true, |tokenizer| {
+    let adds_first = tokenizer.is_none_or(|tokenizer| {
         let first = &tokenizer["post_processor"]["single"][0]["SpecialToken"]["id"];
         first.as_str().is_some_and(|first| texts.contains_key(first))
     });
