@@ -17,7 +17,7 @@ use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;
 use super::load::{implausible, outline};
-use super::mlx;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::options::{SaveOptions, is_embedding, is_router};
 use super::others;

@@ -11,7 +11,7 @@ use super::error::CheckpointError;
 use super::experts::{self, Family};
 use super::families::{self, Kept};
 use super::ggml::NVFP4_ROW;
-use super::mlx;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::options::{DEFAULT_EXCLUDES, ModelOptions};
 use super::orientation::{EXPERTS, Orientation};
@@ -133,7 +133,7 @@ impl Decisions<'_> {
             {
                 return Some(format!("excluded by {pattern}: {why}"));
             }
-            if families::predicts(self.model, name) {
+            if families::predicts(self.model.config(), name) {
                 return Some("a multi-token predictor, past num_hidden_layers".into());
             }
         }
@@ -182,7 +182,7 @@ impl Decisions<'_> {
 
 /// The family in words, and what follows from it.
 pub(super) fn architecture(model: &Model, options: &ModelOptions) -> String {
-    let (types, classes) = families::stated(model);
+    let (types, classes) = families::stated(model.config());
     let named = types.first().or(classes.first()).copied().unwrap_or_default();
     let rules = match options.default_excludes {
         true => "the general list of exclusions and of joined weights",

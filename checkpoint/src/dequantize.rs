@@ -17,7 +17,7 @@ use super::error::CheckpointError;
 use super::experts::Family;
 use super::join;
 use super::load::{implausible, load, outline};
-use super::mlx;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::options::{SHARD_BYTES, SaveOptions};
 use super::orientation::{Orientation, transposed};

@@ -17,11 +17,11 @@
 //! as good.
 
 use super::error::CheckpointError;
+use super::expert_names::{Matrix, numbered};
 use super::families::{self, Architecture, ExpertNames, FloatExperts, Kept, Mlx};
 use super::model::Model;
 use super::parts::Layout;
 use super::pattern;
-use super::projections::PROJECTIONS;
 use super::weight::WeightSpec;
 use crate::error::Result;
 
@@ -40,7 +40,7 @@ pub(super) enum Family {
 impl Family {
     /// The model that `config.json` names.
     pub fn of(model: &Model) -> Self {
-        let (types, classes) = families::stated(model);
+        let (types, classes) = families::stated(model.config());
         match Architecture::find(&types, &classes) {
             Some(architecture) => Self::Known(architecture),
             None if types.is_empty() && classes.is_empty() => Self::Unknown,
@@ -62,13 +62,17 @@ impl Family {
         if layout == Layout::ModelOpt { self.numbered(name) } else { name }
     }
 
-    /// The name that the model itself has for an expert's `gate_proj`, `up_proj` or `down_proj`.
-    pub fn numbered(self, name: &str) -> &str {
-        let names = PROJECTIONS.iter().find(|(general, _)| *general == name);
-        match (self.experts(), names) {
-            (Some(ExpertNames::Numbered), Some((_, numbered))) => numbered,
-            _ => name,
+    /// The family, if it is one of `families`.
+    pub fn known(self) -> Option<&'static Architecture> {
+        match self {
+            Self::Known(architecture) => Some(architecture),
+            Self::Unknown | Self::Other => None,
         }
+    }
+
+    /// The name that the model itself has for an expert's `gate_proj`, `up_proj` or `down_proj`.
+    fn numbered(self, name: &str) -> &str {
+        numbered(self.known(), name)
     }
 
     /// Its experts in transformers' files of floats.
@@ -81,9 +85,9 @@ impl Family {
 
     /// Its form in mlx-lm; the general one for a model that is not known.
     pub fn mlx(self) -> &'static Mlx {
-        match self {
-            Self::Known(architecture) => &architecture.mlx,
-            Self::Unknown | Self::Other => &families::SWITCH_MLP,
+        match self.known() {
+            Some(architecture) => &architecture.mlx,
+            None => &families::SWITCH_MLP,
         }
     }
 
@@ -104,35 +108,6 @@ impl Family {
         };
         let rest = &name[experts.len() + index.len() + projection.len() + 2..];
         format!("{experts}.{index}.{}{rest}", self.numbered(projection))
-    }
-}
-
-/// A name `experts.0.gate_proj`, with or without an ending, in its parts.
-pub(super) struct Matrix<'a> {
-    /// The name of the experts, with the part before it.
-    pub experts: &'a str,
-    pub index: &'a str,
-    pub projection: &'a str,
-}
-
-impl<'a> Matrix<'a> {
-    pub fn of(name: &'a str) -> Option<Self> {
-        const EXPERTS: &str = "experts.";
-        let (at, _) = name.match_indices(EXPERTS).find(|(at, _)| {
-            let rest = &name[at + EXPERTS.len()..];
-            rest.split_once('.').is_some_and(|(index, _)| index.parse::<usize>().is_ok())
-        })?;
-        let experts = &name[..at + EXPERTS.len() - 1];
-        let (index, rest) = name[at + EXPERTS.len()..].split_once('.')?;
-        let projection = rest.split('.').next().unwrap_or(rest);
-        Some(Self { experts, index, projection })
-    }
-
-    /// Whether the names are not Mixtral's although those of the layers around them are. Only the
-    /// model itself says which names it wants then.
-    fn is_doubtful(&self) -> bool {
-        let general = PROJECTIONS.iter().any(|(general, _)| *general == self.projection);
-        general && self.experts.ends_with("block_sparse_moe.experts")
     }
 }
 

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::error::CheckpointError;
-use super::experts::{Family, Matrix};
+use super::expert_names::Matrix;
+use super::experts::Family;
 use super::families::FloatExperts;
 use super::projections::PROJECTIONS;
 use super::write::TensorSpec;

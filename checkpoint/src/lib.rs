@@ -14,7 +14,7 @@
 //! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
 //! | `decode`, `mlx_integers` | weights in FP8, e2m1 in I8 and packed integers as floats |
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
-//! | `shared`, `split`, `stack`, `join`, `experts` | tensor-level scales that several weights share; experts, a matrix each or all in one tensor, as readers expect them |
+//! | `shared`, `split`, `stack`, `join`, `experts`, `expert_names` | tensor-level scales that several weights share; experts, a matrix each or all in one tensor, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `dequantize`, `encode`, `matrix` | [`dequantize_model`]; floats of a type; [`matrix`], one weight as that of a product |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
@@ -89,6 +89,7 @@ mod dequantize;
 mod encode;
 mod error;
 mod exact;
+mod expert_names;
 mod experts;
 mod families;
 mod fate;
@@ -106,6 +107,7 @@ mod load;
 mod matrix;
 mod measured;
 mod mlx;
+mod mlx_config;
 mod mlx_integers;
 mod model;
 mod modelopt;

@@ -18,51 +18,19 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
-use super::error::CheckpointError;
-use super::experts::Family;
+use super::expert_names::whole;
+use super::mlx_config::{layer, quantization};
 use super::model::Model;
 use super::parts::{Content, Parts, Piece, present};
-use super::pattern;
-use super::stack;
 use super::weight::{WeightSpec, module};
 
 /// Codes in a word.
 const CODES: usize = 8;
 
-/// The object `quantization` of the configuration.
-pub(super) fn quantization(model: &Model) -> Option<&Value> {
-    let stated = &model.config()?["quantization"];
-    stated.is_object().then_some(stated)
-}
-
 /// The mode of a layer, as the configuration says it, for itself or for all.
 fn mode<'a>(model: &'a Model, module: &str) -> Option<&'a str> {
     let stated = quantization(model)?;
     [&layer(model, stated, module)["mode"], &stated["mode"]].into_iter().find_map(Value::as_str)
-}
-
-/// The description of a layer in `quantization`, null if it has none of its own.
-pub(super) fn layer<'a>(model: &Model, stated: &'a Value, module: &str) -> &'a Value {
-    match stack::whole(Family::of(model), module) {
-        Some((whole, _)) => &stated[whole.as_str()],
-        None => &stated[module],
-    }
-}
-
-/// Refuses a checkpoint of a family whose other tensors are not those of transformers in mlx-lm.
-///
-/// # Errors
-/// [`CheckpointError::Unsupported`] in `layout`, with the first tensor.
-pub(super) fn refuse_differing(model: &Model, layout: &'static str) -> Result<(), CheckpointError> {
-    let form = Family::of(model).mlx();
-    let own = |name: &str| form.own.iter().find(|(pattern, _)| pattern::matches(pattern, name));
-    let found = model.names().find_map(|name| match form.differs {
-        Some(reason) => Some((name, reason)),
-        None => own(name).map(|(_, reason)| (name, *reason)),
-    });
-    let Some((tensor, reason)) = found else { return Ok(()) };
-    let (tensor, reason) = (tensor.into(), reason.into());
-    Err(CheckpointError::Unsupported { layout, tensor, reason })
 }
 
 /// The format of a layer with words and scales of these shapes; `None` if it is not read.
@@ -136,7 +104,7 @@ pub(super) fn describe(contents: &Contents) -> Description {
     let mut stated = groups.first().map(|group| mode(group.format)).unwrap_or_default();
     for group in groups.iter().skip(1) {
         for module in group.modules() {
-            let whole = stack::whole(contents.extras.family, module);
+            let whole = whole(contents.extras.family.known(), module);
             let module = whole.map_or_else(|| module.to_owned(), |(whole, _)| whole);
             stated[module] = mode(group.format);
         }

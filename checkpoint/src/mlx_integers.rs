@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 
 use super::error::CheckpointError;
-use super::mlx;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::weight::module;
 use crate::error::Result;

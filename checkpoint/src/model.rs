@@ -10,11 +10,10 @@ use nvfp4_gguf::Kind;
 use serde_json::Value;
 
 use super::error::{CheckpointError, similar};
-use super::experts::Family;
+use super::expert_names::apart;
+use super::families;
 use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
 use super::ggml::Stated;
-use super::mlx;
-use super::stack;
 use crate::error::Result;
 use nvfp4::error::Error;
 
@@ -24,6 +23,8 @@ const INDEX_ENDING: &str = ".safetensors.index.json";
 const CONFIG: &str = "config.json";
 /// ModelOpt's description of the quantisation.
 pub(super) const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+/// The key of MLX's description of the quantisation in the configuration.
+pub(super) const MLX: &str = "quantization";
 /// Most tensors among which similar names are suggested for a missing tensor. If many of more
 /// tensors were missing, comparing all names would take minutes.
 const MAX_COMPARED: usize = 2000;
@@ -106,7 +107,7 @@ impl Model {
         };
         model.hf_quant_config = json(&folder.join(HF_QUANT_CONFIG))?;
         model.path = path;
-        if mlx::quantization(&model).is_some() {
+        if model.config().is_some_and(|config| config[MLX].is_object()) {
             model.take_experts_apart()?;
         }
         Ok(model)
@@ -114,9 +115,9 @@ impl Model {
 
     /// Makes a matrix each of experts that mlx-lm has in one tensor.
     fn take_experts_apart(&mut self) -> Result<()> {
-        let family = Family::of(self);
+        let family = families::find(self.config());
         for at in 0..self.shards.len() {
-            let apart = |name: &str, shape: &[usize]| stack::apart(family, name, shape);
+            let apart = |name: &str, shape: &[usize]| apart(family, name, shape);
             for (whole, parts) in self.shards[at].take_apart(apart)? {
                 if self.shard_of.get(&whole) != Some(&at) {
                     self.unlisted.retain(|name| *name != whole);

@@ -1,7 +1,7 @@
 //! Compares the configurations of MLX, Quark and AutoRound with the tensors.
 
 use super::auto_round_config::{self, FLOAT_BITS, format_of};
-use super::mlx;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::parts::{Layout, Parts};
 use super::quark_config;

@@ -23,7 +23,6 @@ mod vision;
 
 use serde_json::Value;
 
-use super::model::Model;
 use super::pattern;
 
 /// Tensors that stay as they are, by a pattern over names, and the reason.
@@ -174,8 +173,8 @@ impl Architecture {
 }
 
 /// `model_type` and `architectures` of `config.json`.
-pub(super) fn stated(model: &Model) -> (Vec<&str>, Vec<&str>) {
-    let Some(config) = model.config() else { return (Vec::new(), Vec::new()) };
+pub(super) fn stated(config: Option<&Value>) -> (Vec<&str>, Vec<&str>) {
+    let Some(config) = config else { return (Vec::new(), Vec::new()) };
     let types = [&config["model_type"], &config["text_config"]["model_type"]];
     let classes = config["architectures"].as_array().into_iter().flatten();
     (
@@ -184,10 +183,16 @@ pub(super) fn stated(model: &Model) -> (Vec<&str>, Vec<&str>) {
     )
 }
 
+/// The family of a model, from its configuration.
+pub(super) fn find(config: Option<&Value>) -> Option<&'static Architecture> {
+    let (types, classes) = stated(config);
+    Architecture::find(&types, &classes)
+}
+
 /// Whether a tensor belongs to a layer past the model's own: `num_nextn_predict_layers` layers that predict
 /// further tokens follow them under the same names.
-pub(super) fn predicts(model: &Model, name: &str) -> bool {
-    let Some(config) = model.config() else { return false };
+pub(super) fn predicts(config: Option<&Value>, name: &str) -> bool {
+    let Some(config) = config else { return false };
     let number = |key: &str| {
         let values = [&config[key], &config["text_config"][key]];
         values.into_iter().find_map(Value::as_u64)
