@@ -50,6 +50,13 @@ pub(super) struct Carried {
 const KV_SCALES: [(&str, &str); 2] =
     [(".k_proj.k_scale", ".k_scale"), (".v_proj.v_scale", ".v_scale")];
 
+/// Whether a tensor is a scale of keys or values.
+pub(super) fn is_kv_scale(model: &Model, name: &str) -> bool {
+    let endings = KV_SCALES.iter().flat_map(|(modelopt, own)| [modelopt, own]);
+    let named = endings.into_iter().any(|ending| name.ends_with(ending));
+    named && model.raw(name).is_ok_and(|raw| raw.shape.iter().product::<usize>() == 1)
+}
+
 struct Carrier<'a> {
     model: &'a Model,
     from: Layout,

@@ -8,7 +8,7 @@ use fp4_formats::FloatType;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
-use super::carry::beside;
+use super::carry::{beside, is_kv_scale};
 use super::contents::Extras;
 use super::convert::model_type;
 use super::decode::{self, Encoded};
@@ -120,7 +120,7 @@ pub fn dequantize_model(
         FloatType::F16 => Dtype::F16,
         FloatType::Bf16 => Dtype::BF16,
     };
-    let mut tensors = Vec::new();
+    let (mut tensors, mut notes) = (Vec::new(), Vec::new());
     let mut turned = Vec::new();
     for part in &parts {
         let spec = outline(model, part)?.spec;
@@ -151,6 +151,12 @@ pub fn dequantize_model(
         if of_others.contains(entry.name.as_str()) {
             continue;
         }
+        // A model of floats has its cache in floats.
+        if is_kv_scale(model, &entry.name) {
+            let note = "scales of the KV cache are left out".to_owned();
+            notes = vec![note];
+            continue;
+        }
         let folded = side_data.contains(&entry.name.as_str());
         if !folded && !pieces.contains(entry.name.as_str()) {
             let raw = model.raw(&entry.name)?;
@@ -167,7 +173,6 @@ pub fn dequantize_model(
         // The names and types of floats are the same in all layouts.
         ..SaveOptions::new(layout.unwrap_or(Layout::ModelOpt))
     };
-    let mut notes = Vec::new();
     let family = Family::of(model);
     let joints = join::joints(family, &tensors)?;
     let joined: BTreeSet<&str> = joints
