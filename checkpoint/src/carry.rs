@@ -50,6 +50,13 @@ pub(super) struct Carried {
 const KV_SCALES: [(&str, &str); 2] =
     [(".k_proj.k_scale", ".k_scale"), (".v_proj.v_scale", ".v_scale")];
 
+/// Whether a tensor is a scale of keys or values.
+pub(super) fn is_kv_scale(model: &Model, name: &str) -> bool {
+    let endings = KV_SCALES.iter().flat_map(|(modelopt, own)| [modelopt, own]);
+    let named = endings.into_iter().any(|ending| name.ends_with(ending));
+    named && model.raw(name).is_ok_and(|raw| raw.shape.iter().product::<usize>() == 1)
+}
+
 struct Carrier<'a> {
     model: &'a Model,
     from: Layout,
@@ -126,11 +133,22 @@ pub(super) fn carry(
     extras.fp8 = deepseek::stated(model);
     extras.interleaved = split::interleaved(model, Some(from));
     let mut tensors = Vec::new();
+    let mut of_integers: BTreeSet<String> = BTreeSet::new();
+    if from == Layout::Mlx && !verbatim {
+        for other in extras.others.iter().filter(|other| other.format == OtherFormat::MlxIntegers) {
+            let encoded = Encoded::of(model, &other.weight)?;
+            of_integers.extend(encoded.into_iter().flat_map(|x| x.tensors.into_iter().skip(1)));
+        }
+        extras.others.retain(|other| other.format != OtherFormat::MlxIntegers);
+    }
     let eight = extras.others.iter().map(|other| (other.module.clone(), other.format)).collect();
     for entry in model.entries() {
-        if !pieces.contains(entry.name.as_str()) {
+        if !pieces.contains(entry.name.as_str()) && !of_integers.contains(&entry.name) {
             if model.kind(&entry.name).is_some() {
                 carrier.note("weights in Q8_0 are F32 in the output, with the same values".into());
+            }
+            if !verbatim && is_of_mlx(model, &entry.name) {
+                carrier.note("weights in MLX's integers are F32 in the output".into());
             }
             tensors.push(carrier.copied(entry.name, extras.verbatim, &eight)?);
         }
@@ -144,6 +162,11 @@ pub(super) fn carry(
         }
     }
     Ok(Carried { tensors, extras, notes: carrier.notes })
+}
+
+/// Whether a tensor has the words of MLX.
+fn is_of_mlx(model: &Model, name: &str) -> bool {
+    model.raw(name).is_ok_and(|raw| raw.dtype == Dtype::U32)
 }
 
 /// The files that the index does not name and that are copied, with a note for each file of them.
@@ -253,7 +276,7 @@ impl Carrier<'_> {
     fn other_layers(&self, extras: &Extras) -> Result<()> {
         let known = |layout| matches!(layout, Layout::ModelOpt | Layout::CompressedTensors);
         // Quark's and AutoRound's have the same tensors.
-        let read = known(self.from) || !self.from.is_written();
+        let read = known(self.from) || !self.from.is_written() || self.from == Layout::Mlx;
         for other in &extras.others {
             let fits = match other.format {
                 OtherFormat::Fp8 => known(self.to),
@@ -265,6 +288,8 @@ impl Carrier<'_> {
                         && self.has_no_input(other)
                         && self.blocks_of_128(&other.weight)?.is_some()
                 }
+                // They become floats.
+                OtherFormat::MlxIntegers => self.from == Layout::Mlx,
                 other => other.described().is_some(),
             };
             if fits && read {
@@ -324,9 +349,9 @@ impl Carrier<'_> {
         eight: &BTreeMap<String, OtherFormat>,
     ) -> Result<Copied> {
         let raw = self.model.raw(&name)?;
-        if self.model.kind(&name).is_some()
-            && let Some(encoded) = Encoded::of(self.model, &name)?
-        {
+        let decoded =
+            self.model.kind(&name).is_some() || (!verbatim && is_of_mlx(self.model, &name));
+        if decoded && let Some(encoded) = Encoded::of(self.model, &name)? {
             let spec = TensorSpec { name: name.clone(), dtype: Dtype::F32, shape: encoded.shape };
             return Ok(Copied { from: name, spec });
         }

@@ -44,6 +44,8 @@ pub(super) struct Extras {
     pub kept: Vec<String>,
     /// The source's `quantization_config` if it is one of FP8.
     pub fp8: Option<Value>,
+    /// Tensors that are written in parts along their first dimension, under these names.
+    pub parts: BTreeMap<String, Vec<String>>,
     /// Files that are copied as they are.
     pub beside: Vec<PathBuf>,
 }

@@ -17,8 +17,9 @@ use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;
 use super::load::{implausible, outline};
+use super::mlx_config as mlx;
 use super::model::Model;
-use super::options::{SaveOptions, is_embedding};
+use super::options::{SaveOptions, is_embedding, is_router};
 use super::others;
 use super::parts::{Layout, Parts};
 use super::plan::Item;
@@ -130,17 +131,26 @@ pub fn convert_model(
         }
         specs.push(spec);
     }
+    if from == Layout::Mlx && to != Layout::Mlx {
+        mlx::refuse_differing(model, to.name())?;
+    }
     let (repairs, mut notes) = Repairs::of(model, from, &parts, options)?;
     let carried = carry(model, [from, to], &parts, &specs)?;
     let kept = from == to || to.quantizes_embeddings();
-    let item = |spec: WeightSpec| match !kept && is_embedding(&spec.name) {
+    let floats = |name: &str| {
+        let for_mlx = from != to && to == Layout::Mlx && family.stays_float_in_mlx(name).is_some();
+        // mlx-lm quantises routers of some models, which are no linear layers in transformers.
+        let router = from == Layout::Mlx && to != Layout::Mlx && is_router(name);
+        for_mlx || router || (!kept && is_embedding(name))
+    };
+    let item = |spec: WeightSpec| match floats(&spec.name) {
         true => Item::Tensor(in_floats(spec)),
         false => Item::Weight(spec),
     };
     let mut items: Vec<Item> = specs.into_iter().map(item).collect();
     notes.extend(items.iter().filter_map(|item| match item {
         Item::Tensor(TensorSpec { name, dtype, .. }) => Some(format!(
-            "{name} is {dtype} in the output, with the same values: readers of layout {to} look embeddings up in floats"
+            "{name} is {dtype} in the output, with the same values: readers of layout {to} take it in floats"
         )),
         Item::Weight(_) => None,
     }));
@@ -187,7 +197,7 @@ pub fn convert_model(
                 let name = &carried.tensors[at - parts.len()].from;
                 let raw = model.raw(name)?;
                 match raw.dtype == spec.dtype {
-                    false if model.kind(name).is_some() => {
+                    false if model.kind(name).is_some() || raw.dtype == Dtype::U32 => {
                         let values = decode::values(model, name)?.values;
                         let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
                         save.tensor(&spec.name, &data)?;

@@ -11,6 +11,7 @@ use super::error::CheckpointError;
 use super::experts::{self, Family};
 use super::families::{self, Kept};
 use super::ggml::NVFP4_ROW;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::options::{DEFAULT_EXCLUDES, ModelOptions};
 use super::orientation::{EXPERTS, Orientation};
@@ -132,9 +133,14 @@ impl Decisions<'_> {
             {
                 return Some(format!("excluded by {pattern}: {why}"));
             }
-            if families::predicts(self.model, name) {
+            if families::predicts(self.model.config(), name) {
                 return Some("a multi-token predictor, past num_hidden_layers".into());
             }
+        }
+        if let (Layout::Mlx, Some((pattern, why))) =
+            (self.options.save.layout, self.family.stays_float_in_mlx(name))
+        {
+            return Some(format!("excluded by {pattern}: {why}"));
         }
         let matrix = self.options.save.layout == Layout::DeepSeek && experts::is_matrix(name);
         if self.options.experts_only && shape.len() != 3 && !matrix {
@@ -176,7 +182,7 @@ impl Decisions<'_> {
 
 /// The family in words, and what follows from it.
 pub(super) fn architecture(model: &Model, options: &ModelOptions) -> String {
-    let (types, classes) = families::stated(model);
+    let (types, classes) = families::stated(model.config());
     let named = types.first().or(classes.first()).copied().unwrap_or_default();
     let rules = match options.default_excludes {
         true => "the general list of exclusions and of joined weights",
@@ -206,6 +212,9 @@ pub(super) fn check(model: &Model, options: &ModelOptions) -> Result<()> {
             "not quantised yet",
             format!("in layout {layout}"),
         ));
+    }
+    if mlx::quantization(model).is_some() {
+        mlx::refuse_differing(model, options.save.layout.name())?;
     }
     let layout = options.save.layout;
     if !layout.is_written() {

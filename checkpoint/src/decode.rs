@@ -7,6 +7,7 @@
 //! | DeepSeek V4's experts | I8 `[N, K/2]`, two e2m1 codes each | `m.scale` F8_E8M0 `[N, K/32]` |
 //! | compressed-tensors' integers | `m.weight_packed` I32 `[N, K/8]` | `m.weight_scale` `[N, K/g]`, `m.weight_zero_point`, `m.weight_g_idx` |
 //! | GPTQ | `m.qweight` I32 `[K/8, N]` | `m.scales` `[K/g, N]`, `m.qzeros`, one less than the zero points, `m.g_idx` |
+//! | MLX's integers | `m.weight` U32 `[.., N, K * bits / 32]` | `m.scales`, `m.biases` `[.., N, K/g]` |
 //! | GGUF's Q8_0 | `m.weight`, blocks of an F16 scale and 32 integers | in the blocks |
 //! | AWQ | `m.qweight` I32 `[K, N/8]` | `m.scales` `[K/g, N]`, `m.qzeros`, both in the order 0, 2, 4, 6, 1, 3, 5, 7 |
 //!
@@ -23,6 +24,7 @@ use serde_json::Value;
 use super::error::CheckpointError;
 use super::file::{Checkpoint, FloatTensor};
 use super::ggml;
+use super::mlx_integers::Integers;
 use super::model::Model;
 use super::weight::module;
 use crate::error::Result;
@@ -64,6 +66,7 @@ enum Encoding {
     },
     /// ggml's blocks of 32 integers after an F16 scale.
     Q8_0,
+    Mlx(Integers),
 }
 
 /// compressed-tensors' integers.
@@ -83,6 +86,8 @@ pub(super) fn weight_of(name: &str, dtype: Dtype, rank: usize) -> Option<String>
         }
         // Blocks of GGUF, and codes with E8M0 scales; the integers of others are not read.
         Dtype::I8 if rank >= 2 => Some(name.into()),
+        // MLX's integers, if there are biases.
+        Dtype::U32 if rank >= 2 && name.ends_with(".weight") => Some(name.into()),
         Dtype::I32 if rank == 2 => match name.strip_suffix("weight_packed") {
             Some(of) => Some(format!("{of}weight")),
             None => name.strip_suffix("qweight").map(|of| format!("{of}weight")),
@@ -109,6 +114,7 @@ impl Encoded {
             }
             return match weight_of(name, raw.dtype, raw.shape.len()) {
                 Some(_) if raw.dtype == Dtype::I8 => Self::e2m1(model, name),
+                Some(_) if raw.dtype == Dtype::U32 => Self::mlx(model, name),
                 Some(_) => Self::fp8(model, name).map(Some),
                 None => Ok(None),
             };
@@ -168,6 +174,12 @@ impl Encoded {
         Ok(Some(Self { name: name.into(), shape, tensors, encoding }))
     }
 
+    fn mlx(model: &Model, name: &str) -> Result<Option<Self>> {
+        let Some((integers, shape)) = Integers::of(model, name)? else { return Ok(None) };
+        let tensors = vec![name.to_owned(), integers.scales.clone(), integers.biases.clone()];
+        Ok(Some(Self { name: name.into(), shape, tensors, encoding: Encoding::Mlx(integers) }))
+    }
+
     fn packed(model: &Model, name: &str, codes: String) -> Result<Self> {
         let file = model.file(&codes)?;
         let words = file.raw(&codes)?.shape;
@@ -210,6 +222,9 @@ impl Encoded {
             return Err(wrong("[K/8, N] or [K, N/8]"));
         };
         let mut tensors = vec![codes.clone(), scales, zeros];
+        // gptqmodel's scale of inputs in NVFP4, an F32 in an I32.
+        let input = format!("{of}activation_global_scale_bits");
+        tensors.extend(model.contains(&input).then_some(input));
         let (shape, encoding) = match bits {
             Some(bits @ (4 | 8)) if second == n => {
                 let groups = format!("{of}g_idx");
@@ -240,6 +255,7 @@ impl Encoded {
             Encoding::Awq => "integers of AWQ",
             Encoding::E2m1 { .. } => "e2m1 in I8 with E8M0 scales",
             Encoding::Q8_0 => "Q8_0",
+            Encoding::Mlx(_) => "MLX's integers",
         }
     }
 
@@ -265,6 +281,11 @@ impl Encoded {
             }
             Encoding::Awq => self.decode_awq(model),
             Encoding::E2m1 { scales } => self.decode_e2m1(model, scales),
+            Encoding::Mlx(integers) => {
+                let mut values = self.empty()?;
+                integers.decode(model, &self.name, &mut values, self.sizes()[1])?;
+                self.finite(model.file(&self.name)?, &self.name, 4, values)
+            }
             Encoding::Q8_0 => {
                 let file = model.file(&self.name)?;
                 let raw = file.raw(&self.name)?;
@@ -388,7 +409,7 @@ impl Encoded {
         let [rows, cols] = self.sizes();
         let per_word = 32 / bits as usize;
         let (file, words, scales, zeros, groups) = self.grouped(model, per_word)?;
-        let name = self.tensors.get(3).map(String::as_str);
+        let name = self.tensors.iter().find(|name| name.ends_with("g_idx")).map(String::as_str);
         let group_of = group_indices(model, name, cols, cols.div_ceil(groups), groups)?;
         let mask = (1u32 << bits) - 1;
         let field = |word: u32, at: usize| (word >> (at as u32 * bits)) & mask;

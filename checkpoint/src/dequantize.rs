@@ -8,13 +8,16 @@ use fp4_formats::FloatType;
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 
-use super::carry::beside;
+use super::carry::{beside, is_kv_scale};
 use super::contents::Extras;
 use super::convert::model_type;
 use super::decode::{self, Encoded};
 use super::encode::encoded;
 use super::error::CheckpointError;
+use super::experts::Family;
+use super::join;
 use super::load::{implausible, load, outline};
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::options::{SHARD_BYTES, SaveOptions};
 use super::orientation::{Orientation, transposed};
@@ -86,8 +89,8 @@ pub struct DequantizeReport {
 /// tensors and files, and its configuration without the quantisation.
 ///
 /// Values are `code * (multiplier * scale)`, each product rounded to f32, and then rounded once to
-/// the type. gpt-oss's experts (names that end in `_proj`) become `[experts, K, N]`, the order in
-/// which transformers has them unquantised.
+/// the type. Experts become what transformers has unquantised: those of gpt-oss and Llama 4 one tensor
+/// `[experts, K, N]` with their biases in another, those of Mixtral and MiniMax get their own names.
 ///
 /// # Errors
 /// [`CheckpointError::Nothing`] if nothing is quantised in a known layout, the errors of [`load`],
@@ -102,6 +105,9 @@ pub fn dequantize_model(
 ) -> Result<DequantizeReport> {
     let (layout, parts) = Layout::detect_weights(model).unzip();
     let parts = parts.unwrap_or_default();
+    if layout == Some(Layout::Mlx) {
+        mlx::refuse_differing(model, "of floats")?;
+    }
     let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
     let element = match (options.dtype, stated) {
         (Some(element), _) => element,
@@ -114,7 +120,7 @@ pub fn dequantize_model(
         FloatType::F16 => Dtype::F16,
         FloatType::Bf16 => Dtype::BF16,
     };
-    let mut items = Vec::new();
+    let (mut tensors, mut notes) = (Vec::new(), Vec::new());
     let mut turned = Vec::new();
     for part in &parts {
         let spec = outline(model, part)?.spec;
@@ -126,7 +132,7 @@ pub fn dequantize_model(
         }
         // Both orders change into each other in the same way.
         let shape = order.output_first(&shape);
-        items.push(Item::Tensor(TensorSpec { name: part.name.clone(), dtype, shape }));
+        tensors.push(TensorSpec { name: part.name.clone(), dtype, shape });
     }
     let pieces: BTreeSet<&str> = parts.iter().flat_map(Parts::tensors).collect();
     let side_data: BTreeSet<&str> = side::tensors(model).into_iter().collect();
@@ -140,16 +146,22 @@ pub fn dequantize_model(
     for entry in model.entries() {
         if let Some(encoded) = others.get(&entry.name) {
             let (name, shape) = (encoded.name.clone(), encoded.shape.clone());
-            items.push(Item::Tensor(TensorSpec { name, dtype, shape }));
+            tensors.push(TensorSpec { name, dtype, shape });
         }
         if of_others.contains(entry.name.as_str()) {
+            continue;
+        }
+        // A model of floats has its cache in floats.
+        if is_kv_scale(model, &entry.name) {
+            let note = "scales of the KV cache are left out".to_owned();
+            notes = vec![note];
             continue;
         }
         let folded = side_data.contains(&entry.name.as_str());
         if !folded && !pieces.contains(entry.name.as_str()) {
             let raw = model.raw(&entry.name)?;
             let (dtype, shape) = (raw.dtype, raw.shape);
-            items.push(Item::Tensor(TensorSpec { name: entry.name, dtype, shape }));
+            tensors.push(TensorSpec { name: entry.name, dtype, shape });
         }
     }
 
@@ -161,41 +173,70 @@ pub fn dequantize_model(
         // The names and types of floats are the same in all layouts.
         ..SaveOptions::new(layout.unwrap_or(Layout::ModelOpt))
     };
-    let mut notes = Vec::new();
-    let extras = Extras { beside: beside(model, &mut notes), ..Extras::default() };
+    let family = Family::of(model);
+    let joints = join::joints(family, &tensors)?;
+    let joined: BTreeSet<&str> = joints
+        .iter()
+        .flat_map(|joint| joint.experts.iter().flatten())
+        .map(String::as_str)
+        .collect();
+    let single: Vec<&TensorSpec> =
+        tensors.iter().filter(|spec| !joined.contains(spec.name.as_str())).collect();
+    let own = |spec: &&TensorSpec| TensorSpec { name: family.own(&spec.name), ..(*spec).clone() };
+    let items: Vec<Item> = single
+        .iter()
+        .map(own)
+        .chain(joints.iter().map(|joint| joint.spec.clone()))
+        .map(Item::Tensor)
+        .collect();
+    let extras = Extras {
+        beside: beside(model, &mut notes),
+        parts: joints.iter().map(|joint| (joint.spec.name.clone(), joint.parts())).collect(),
+        ..Extras::default()
+    };
+    let of_name: BTreeMap<&str, &Parts> =
+        parts.iter().map(|part| (part.name.as_str(), part)).collect();
+    let reader = Reader { model, layout, parts: of_name, turned: &turned };
     let mut save = Save::create(target, model, &items, extras, save)?;
-    for (at, item) in items.iter().enumerate() {
+    let done = |observer: &mut dyn Observer, tensors: &[String]| {
+        observer.done(tensors.iter().map(|name| size(name)).sum());
+        tensors.iter().for_each(|name| model.release(name));
+    };
+    for spec in single {
         save.go_on(observer)?;
-        let name = item.name();
-        observer.tensor(name);
-        let (Some(part), Some(layout)) = (parts.get(at), layout) else {
-            let tensors = match Encoded::of(model, name)? {
-                Some(other) => {
-                    save.tensor(name, &encoded(name, &other.decode(model)?, element)?)?;
-                    other.tensors
-                }
-                None => {
-                    save.tensor(name, &model.raw(name)?.data)?;
-                    vec![name.to_owned()]
-                }
-            };
-            observer.done(tensors.iter().map(|name| size(name)).sum());
-            tensors.iter().for_each(|name| model.release(name));
-            continue;
+        observer.tensor(&spec.name);
+        let name = family.own(&spec.name);
+        let tensors = match reader.values(&spec.name)? {
+            Some((values, tensors)) => {
+                save.tensor(&name, &encoded(&spec.name, &values, element)?)?;
+                tensors
+            }
+            None => {
+                save.tensor(&name, &model.raw(&spec.name)?.data)?;
+                vec![spec.name.clone()]
+            }
         };
-        // Scales of inputs are no part of the values.
-        let weight = load(model, layout, &Parts { input: None, ..part.clone() })?;
-        implausible(model, layout, part, &weight)?;
-        let mut values = weight.dequantize()?;
-        side::fold(model, name, weight.spec.cols(), &mut values)?;
-        if turned.iter().any(|turned| turned == name) {
-            let dims = weight.blocks.dims();
-            values = transposed(name, &values, [dims.rows(), dims.cols()])?;
-        }
-        save.tensor(name, &encoded(name, &values, element)?)?;
-        observer.done(part.tensors().map(size).sum());
-        part.tensors().for_each(|name| model.release(name));
+        done(observer, &tensors);
     }
+    for joint in &joints {
+        for (part, names) in joint.parts().iter().zip(&joint.experts) {
+            save.go_on(observer)?;
+            observer.tensor(part);
+            let (mut all, mut read) = (Vec::new(), Vec::new());
+            for name in names {
+                let (values, tensors) = match reader.values(name)? {
+                    Some(found) => found,
+                    None => (model.file(name)?.floats(name)?.values, vec![name.clone()]),
+                };
+                all.push(values);
+                read.extend(tensors);
+            }
+            let own = float_type(joint.spec.dtype).unwrap_or(element);
+            save.tensor(part, &encoded(part, &joint.part(&all), own)?)?;
+            done(observer, &read);
+        }
+    }
+    turned.extend(joints.iter().map(|joint| joint.spec.name.clone()));
     Ok(DequantizeReport {
         source: model.path().display().to_string(),
         layout,
@@ -207,6 +248,47 @@ pub fn dequantize_model(
         folded: side_data.into_iter().map(str::to_owned).collect(),
         saved: save.finish(model)?,
     })
+}
+
+/// The type of values that are written; `None` if they are no floats.
+fn float_type(dtype: Dtype) -> Option<FloatType> {
+    match dtype {
+        Dtype::F32 => Some(FloatType::F32),
+        Dtype::F16 => Some(FloatType::F16),
+        Dtype::BF16 => Some(FloatType::Bf16),
+        _ => None,
+    }
+}
+
+/// Reads the values of weights.
+struct Reader<'a> {
+    model: &'a Model,
+    layout: Option<Layout>,
+    /// The weights in the layout.
+    parts: BTreeMap<&'a str, &'a Parts>,
+    /// Those among them whose last two dimensions change places.
+    turned: &'a [String],
+}
+
+impl Reader<'_> {
+    /// The values of a weight, and the tensors that they were read from; `None` if it is not quantised.
+    fn values(&self, name: &str) -> Result<Option<(Vec<f32>, Vec<String>)>> {
+        let model = self.model;
+        let (Some(part), Some(layout)) = (self.parts.get(name), self.layout) else {
+            let Some(other) = Encoded::of(model, name)? else { return Ok(None) };
+            return Ok(Some((other.decode(model)?, other.tensors)));
+        };
+        // Scales of inputs are no part of the values.
+        let weight = load(model, layout, &Parts { input: None, ..(*part).clone() })?;
+        implausible(model, layout, part, &weight)?;
+        let mut values = weight.dequantize()?;
+        side::fold(model, name, weight.spec.cols(), &mut values)?;
+        if self.turned.iter().any(|turned| turned == name) {
+            let dims = weight.blocks.dims();
+            values = transposed(name, &values, [dims.rows(), dims.cols()])?;
+        }
+        Ok(Some((values, part.tensors().map(str::to_owned).collect())))
+    }
 }
 
 /// The layers in FP8 and packed integers, by the tensor with their codes.

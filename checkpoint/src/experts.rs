@@ -11,16 +11,17 @@
 //! | compressed-tensors | a matrix each, under either names |
 //! | TorchAO | in one tensor |
 //! | gpt-oss | in one tensor, and nothing else is quantised |
-//! | GGUF | a matrix each here, which the files have in one tensor |
+//! | GGUF, MLX | a matrix each here, which the files have in one tensor |
 //!
 //! If `config.json` does not name the model, no reader builds it from that file, and any order is
 //! as good.
 
 use super::error::CheckpointError;
-use super::families::{self, Architecture, ExpertNames};
+use super::expert_names::{Matrix, numbered};
+use super::families::{self, Architecture, ExpertNames, FloatExperts, Kept, Mlx};
 use super::model::Model;
 use super::parts::Layout;
-use super::projections::PROJECTIONS;
+use super::pattern;
 use super::weight::WeightSpec;
 use crate::error::Result;
 
@@ -39,7 +40,7 @@ pub(super) enum Family {
 impl Family {
     /// The model that `config.json` names.
     pub fn of(model: &Model) -> Self {
-        let (types, classes) = families::stated(model);
+        let (types, classes) = families::stated(model.config());
         match Architecture::find(&types, &classes) {
             Some(architecture) => Self::Known(architecture),
             None if types.is_empty() && classes.is_empty() => Self::Unknown,
@@ -58,49 +59,55 @@ impl Family {
 
     /// The name of an expert's `gate_proj`, `up_proj` or `down_proj` in a layout.
     pub fn projection(self, layout: Layout, name: &str) -> &str {
-        let names = PROJECTIONS.iter().find(|(general, _)| *general == name);
-        match (layout, self.experts(), names) {
-            (Layout::ModelOpt, Some(ExpertNames::Numbered), Some((_, numbered))) => numbered,
-            _ => name,
+        if layout == Layout::ModelOpt { self.numbered(name) } else { name }
+    }
+
+    /// The family, if it is one of `families`.
+    pub fn known(self) -> Option<&'static Architecture> {
+        match self {
+            Self::Known(architecture) => Some(architecture),
+            Self::Unknown | Self::Other => None,
         }
+    }
+
+    /// The name that the model itself has for an expert's `gate_proj`, `up_proj` or `down_proj`.
+    fn numbered(self, name: &str) -> &str {
+        numbered(self.known(), name)
+    }
+
+    /// Its experts in transformers' files of floats.
+    pub fn float_experts(self) -> FloatExperts {
+        match self {
+            Self::Known(architecture) => architecture.float_experts,
+            Self::Unknown | Self::Other => FloatExperts::Matrices,
+        }
+    }
+
+    /// Its form in mlx-lm; the general one for a model that is not known.
+    pub fn mlx(self) -> &'static Mlx {
+        match self.known() {
+            Some(architecture) => &architecture.mlx,
+            None => &families::SWITCH_MLP,
+        }
+    }
+
+    /// The reason why a matrix stays floats in MLX's layout.
+    pub fn stays_float_in_mlx(self, name: &str) -> Option<&'static Kept> {
+        self.mlx().floats.iter().find(|(pattern, _)| pattern::matches(pattern, name))
     }
 
     /// A tensor or module under the name that a layout has for it.
     pub fn renamed(self, layout: Layout, name: &str) -> String {
+        if layout == Layout::ModelOpt { self.own(name) } else { name.into() }
+    }
+
+    /// A tensor or module under the name that the model itself has for it.
+    pub fn own(self, name: &str) -> String {
         let Some(Matrix { experts, index, projection }) = Matrix::of(name) else {
             return name.into();
         };
         let rest = &name[experts.len() + index.len() + projection.len() + 2..];
-        format!("{experts}.{index}.{}{rest}", self.projection(layout, projection))
-    }
-}
-
-/// A name `experts.0.gate_proj`, with or without an ending, in its parts.
-struct Matrix<'a> {
-    /// The name of the experts, with the part before it.
-    experts: &'a str,
-    index: &'a str,
-    projection: &'a str,
-}
-
-impl<'a> Matrix<'a> {
-    fn of(name: &'a str) -> Option<Self> {
-        const EXPERTS: &str = "experts.";
-        let (at, _) = name.match_indices(EXPERTS).find(|(at, _)| {
-            let rest = &name[at + EXPERTS.len()..];
-            rest.split_once('.').is_some_and(|(index, _)| index.parse::<usize>().is_ok())
-        })?;
-        let experts = &name[..at + EXPERTS.len() - 1];
-        let (index, rest) = name[at + EXPERTS.len()..].split_once('.')?;
-        let projection = rest.split('.').next().unwrap_or(rest);
-        Some(Self { experts, index, projection })
-    }
-
-    /// Whether the names are not Mixtral's although those of the layers around them are. Only the
-    /// model itself says which names it wants then.
-    fn is_doubtful(&self) -> bool {
-        let general = PROJECTIONS.iter().any(|(general, _)| *general == self.projection);
-        general && self.experts.ends_with("block_sparse_moe.experts")
+        format!("{experts}.{index}.{}{rest}", self.numbered(projection))
     }
 }
 
@@ -147,10 +154,15 @@ pub(super) fn check(layout: Layout, weights: &[WeightSpec], family: Family) -> R
             "of another model than gpt-oss, whose experts alone readers of this layout expect; \
              layouts compressed-tensors and modelopt hold it",
         ),
+        (Layout::Mlx, _) if family.mlx().differs.is_some() => {
+            (weights.iter().collect(), family.mlx().differs.unwrap_or_default())
+        }
+        (Layout::Mlx, _) if matches!(family, Family::Known(_)) => return Ok(()),
         (Layout::Mlx, _) => (
             weights.iter().filter(|weight| weight.name.contains("experts.")).collect(),
-            "of experts, and MLX has all of a layer in tensors of its own, `switch_mlp`; quantize leaves \
-             experts as they are with --exclude '*.experts.*'",
+            "of experts, and without a config.json that names a known family it is not known where MLX has all \
+             of a layer, in `switch_mlp` or elsewhere; quantize leaves experts as they are with --exclude \
+             '*.experts.*'",
         ),
         (Layout::DeepSeek, _) => (
             weights.iter().filter(|weight| !expert(weight)).collect(),

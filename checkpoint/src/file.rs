@@ -156,6 +156,46 @@ impl Checkpoint {
         Ok(Self { path, map, metadata, places, version, gguf: None })
     }
 
+    /// Takes tensors apart along their first dimension: those for which `names` gives the part of a name before
+    /// and after the index. Returns each with the names of its parts; a tensor without data is left.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Malformed`] for a part whose name another tensor has.
+    pub(super) fn take_apart(
+        &mut self,
+        names: impl Fn(&str, &[usize]) -> Option<[String; 2]>,
+    ) -> Result<Vec<(String, Vec<String>)>, CheckpointError> {
+        let mut taken = Vec::new();
+        for (name, place) in &self.places {
+            let Some((&count, rest)) = place.shape.split_first() else { continue };
+            let bytes = place.end - place.start;
+            let size = bytes / count.max(1);
+            if place.kind.is_some() || size == 0 || size * count != bytes {
+                continue;
+            }
+            let Some([before, after]) = names(name, &place.shape) else { continue };
+            let part = |at: usize| {
+                let start = place.start + at * size;
+                let own = Place { shape: rest.to_vec(), start, end: start + size, ..place.clone() };
+                (format!("{before}{at}{after}"), own)
+            };
+            taken.push((name.clone(), (0..count).map(part).collect::<Vec<_>>()));
+        }
+        let mut parts = Vec::new();
+        for (name, own) in taken {
+            self.places.remove(&name);
+            parts.push((name, own.iter().map(|(name, _)| name.clone()).collect()));
+            for (part, place) in own {
+                if self.places.contains_key(&part) {
+                    let reason = format!("two tensors are `{part}`");
+                    return Err(CheckpointError::Malformed { path: self.path.clone(), reason });
+                }
+                self.places.insert(part, place);
+            }
+        }
+        Ok(parts)
+    }
+
     /// The blocks of GGUF that a tensor consists of.
     pub(super) fn kind(&self, name: &str) -> Option<Kind> {
         self.places.get(name)?.kind
@@ -238,6 +278,11 @@ impl Checkpoint {
             .collect();
         entries.sort_by(|x, y| (x.offset, &x.name).cmp(&(y.offset, &y.name)));
         entries
+    }
+
+    /// Names of all tensors, in no order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
     }
 
     /// Offset of a tensor's data in the file; 0 if there is no such tensor.

@@ -51,7 +51,7 @@ pub struct Contents {
     pub transforms: Vec<String>,
     /// Quantised weights.
     pub weights: Vec<WeightEntry>,
-    /// Layers in formats that are not read.
+    /// Layers in other formats, some of which `dequantize` and `quantize` read.
     pub others: Vec<OtherLayer>,
     /// Tensors that change what a quantised weight means.
     pub side_data: Vec<String>,
@@ -155,7 +155,7 @@ impl fmt::Display for Contents {
             }
         }
         if !self.others.is_empty() {
-            writeln!(f, "quantised layers that are not read:")?;
+            writeln!(f, "quantised layers in other formats:")?;
             for OtherLayer { module, format, .. } in &self.others {
                 let module = shown(module);
                 writeln!(f, "  {module:width$}  {}", format.name())?;

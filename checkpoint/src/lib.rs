@@ -12,9 +12,9 @@
 //! | `calibration` | scales of inputs from their largest magnitudes |
 //! | `search` | block scales with less error than a recipe's |
 //! | `decide`, `fate` | which tensors are quantised, and why others are not; [`plan_quantize`] |
-//! | `decode` | weights in FP8, e2m1 in I8 and packed integers as floats |
+//! | `decode`, `mlx_integers` | weights in FP8, e2m1 in I8 and packed integers as floats |
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
-//! | `shared`, `split`, `experts` | tensor-level scales that several weights share; experts, a matrix each, as readers expect them |
+//! | `shared`, `split`, `stack`, `join`, `experts`, `expert_names` | tensor-level scales that several weights share; experts, a matrix each or all in one tensor, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
 //! | `dequantize`, `encode`, `matrix` | [`dequantize_model`]; floats of a type; [`matrix`], one weight as that of a product |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
@@ -89,6 +89,7 @@ mod dequantize;
 mod encode;
 mod error;
 mod exact;
+mod expert_names;
 mod experts;
 mod families;
 mod fate;
@@ -99,12 +100,15 @@ mod gpt_oss;
 mod groups;
 mod inputs;
 mod inspect;
+mod join;
 mod kept;
 mod layout;
 mod load;
 mod matrix;
 mod measured;
 mod mlx;
+mod mlx_config;
+mod mlx_integers;
 mod model;
 mod modelopt;
 mod options;
@@ -129,6 +133,7 @@ mod search;
 mod shared;
 mod side;
 mod split;
+mod stack;
 mod staging;
 mod stated;
 mod torchao;

@@ -6,6 +6,9 @@
 //! | `m.scales` | U8: nvfp4 e4m3, mxfp4 ue8m0 | `[.., N, K/16]`, `[.., N, K/32]` |
 //! | `m.global_scale` | F32 | `[E]`: the largest magnitude of each expert; stacked experts in nvfp4 only, and not written |
 //!
+//! Experts of a layer are one tensor `[E, ..]` for each projection in files, and a matrix each here: `stack`. A family
+//! says in `families` where mlx-lm has them and what else differs.
+//!
 //! `quantization` in `config.json` has the mode, for all layers or for each. A layer is quantised if it has
 //! `scales`; one in MLX's affine format has `biases`, too, and `mxfp8` has eight words for each scale. Neither is read.
 
@@ -15,6 +18,8 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 
 use super::contents::{Contents, Description};
+use super::expert_names::whole;
+use super::mlx_config::{layer, quantization};
 use super::model::Model;
 use super::parts::{Content, Parts, Piece, present};
 use super::weight::{WeightSpec, module};
@@ -22,16 +27,10 @@ use super::weight::{WeightSpec, module};
 /// Codes in a word.
 const CODES: usize = 8;
 
-/// The object `quantization` of the configuration.
-pub(super) fn quantization(model: &Model) -> Option<&Value> {
-    let stated = &model.config()?["quantization"];
-    stated.is_object().then_some(stated)
-}
-
 /// The mode of a layer, as the configuration says it, for itself or for all.
 fn mode<'a>(model: &'a Model, module: &str) -> Option<&'a str> {
     let stated = quantization(model)?;
-    [&stated[module]["mode"], &stated["mode"]].into_iter().find_map(Value::as_str)
+    [&layer(model, stated, module)["mode"], &stated["mode"]].into_iter().find_map(Value::as_str)
 }
 
 /// The format of a layer with words and scales of these shapes; `None` if it is not read.
@@ -105,6 +104,8 @@ pub(super) fn describe(contents: &Contents) -> Description {
     let mut stated = groups.first().map(|group| mode(group.format)).unwrap_or_default();
     for group in groups.iter().skip(1) {
         for module in group.modules() {
+            let whole = whole(contents.extras.family.known(), module);
+            let module = whole.map_or_else(|| module.to_owned(), |(whole, _)| whole);
             stated[module] = mode(group.format);
         }
     }

@@ -10,6 +10,8 @@ use nvfp4_gguf::Kind;
 use serde_json::Value;
 
 use super::error::{CheckpointError, similar};
+use super::expert_names::apart;
+use super::families;
 use super::file::{Checkpoint, RawTensor, TensorEntry, open_at_once};
 use super::ggml::Stated;
 use crate::error::Result;
@@ -21,11 +23,13 @@ const INDEX_ENDING: &str = ".safetensors.index.json";
 const CONFIG: &str = "config.json";
 /// ModelOpt's description of the quantisation.
 pub(super) const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+/// The key of MLX's description of the quantisation in the configuration.
+pub(super) const MLX: &str = "quantization";
 /// Most tensors among which similar names are suggested for a missing tensor. If many of more
 /// tensors were missing, comparing all names would take minutes.
 const MAX_COMPARED: usize = 2000;
-/// Larger JSON files are not read.
-const MAX_JSON_BYTES: u64 = 256 << 20;
+/// Larger files beside the tensors are not read.
+const MAX_SMALL_BYTES: u64 = 256 << 20;
 
 /// An open checkpoint. Shards are mapped, not read, so it may be larger than memory.
 #[derive(Debug)]
@@ -103,7 +107,37 @@ impl Model {
         };
         model.hf_quant_config = json(&folder.join(HF_QUANT_CONFIG))?;
         model.path = path;
+        if model.config().is_some_and(|config| config[MLX].is_object()) {
+            model.take_experts_apart()?;
+        }
         Ok(model)
+    }
+
+    /// Makes a matrix each of experts that mlx-lm has in one tensor.
+    fn take_experts_apart(&mut self) -> Result<()> {
+        let family = families::find(self.config());
+        for at in 0..self.shards.len() {
+            let apart = |name: &str, shape: &[usize]| apart(family, name, shape);
+            for (whole, parts) in self.shards[at].take_apart(apart)? {
+                if self.shard_of.get(&whole) != Some(&at) {
+                    self.unlisted.retain(|name| *name != whole);
+                    self.unlisted.extend(parts);
+                    continue;
+                }
+                self.tensors.remove(&whole);
+                self.shard_of.remove(&whole);
+                for part in parts {
+                    if let Some(other) = self.tensors.insert(part.clone(), at) {
+                        let other = self.shards[other].path().display();
+                        let reason = format!("tensor `{part}` is also in {other}");
+                        let path = self.shards[at].path().to_path_buf();
+                        return Err(CheckpointError::Malformed { path, reason });
+                    }
+                    self.shard_of.insert(part, at);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Opens the files of a model in GGUF. The first of several has the metadata for all.
@@ -150,18 +184,18 @@ impl Model {
 
     /// A model of all tensors of these files.
     fn of_shards(path: &Path, shards: Vec<Checkpoint>) -> Result<Self> {
-        let mut tensors = BTreeMap::new();
-        for (at, shard) in shards.iter().enumerate() {
-            for entry in shard.entries() {
-                if let Some(other) = tensors.insert(entry.name.clone(), at) {
-                    let other: &Checkpoint = &shards[other];
-                    let reason =
-                        format!("tensor `{}` is also in {}", entry.name, other.path().display());
-                    let path = shard.path().to_path_buf();
-                    return Err(CheckpointError::Malformed { path, reason });
-                }
-            }
+        let all = shards.iter().enumerate();
+        let all = all.flat_map(|(at, shard)| shard.names().map(move |name| (name, at)));
+        let mut all: Vec<(&str, usize)> = all.collect();
+        all.sort_unstable();
+        if let Some(&[(name, other), (_, at)]) =
+            all.array_windows().find(|[(name, _), (next, _)]| name == next)
+        {
+            let reason = format!("tensor `{name}` is also in {}", shards[other].path().display());
+            let path = shards[at].path().to_path_buf();
+            return Err(CheckpointError::Malformed { path, reason });
         }
+        let tensors = all.into_iter().map(|(name, at)| (name.to_owned(), at)).collect();
         Ok(Self::new(path, shards, tensors, Vec::new()))
     }
 
@@ -215,8 +249,10 @@ impl Model {
         }
         let mut unlisted = Vec::new();
         for (at, shard) in shards.iter().enumerate() {
-            let entries = shard.entries().into_iter().map(|entry| entry.name);
-            unlisted.extend(entries.filter(|name| tensors.get(name) != Some(&at)));
+            let names = shard.names().filter(|name| tensors.get(*name) != Some(&at));
+            let mut names: Vec<&str> = names.collect();
+            names.sort_by_key(|name| (shard.offset(name), *name));
+            unlisted.extend(names.into_iter().map(str::to_owned));
         }
         Ok(Self::new(index, shards, tensors, unlisted))
     }
@@ -324,6 +360,14 @@ impl Model {
     /// [`Error::Io`], [`CheckpointError::Malformed`].
     pub(super) fn json(&self, name: &str) -> Result<Option<Value>> {
         if self.path.is_dir() { json(&self.path.join(name)) } else { Ok(None) }
+    }
+
+    /// A small file of the model's folder; `None` if it does not exist, or if a single file was opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`CheckpointError::Malformed`].
+    pub(super) fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        if self.path.is_dir() { small(&self.path.join(name)) } else { Ok(None) }
     }
 
     /// [`Checkpoint::release`] in the file that has the tensor.
@@ -434,6 +478,18 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
 
 /// A JSON file, or `None` if it does not exist.
 fn json(path: &Path) -> Result<Option<Value>> {
+    let Some(text) = small(path)? else { return Ok(None) };
+    match serde_json::from_slice(&text) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => {
+            let reason = format!("no valid JSON: {error}");
+            Err(CheckpointError::Malformed { path: path.into(), reason })
+        }
+    }
+}
+
+/// The bytes of a file, or `None` if it does not exist.
+fn small(path: &Path) -> Result<Option<Vec<u8>>> {
     let io = |source| Error::Io { action: "read", path: path.into(), source };
     let malformed = |reason| CheckpointError::Malformed { path: path.into(), reason };
     let (mut file, info) = match open_at_once(path) {
@@ -441,14 +497,11 @@ fn json(path: &Path) -> Result<Option<Value>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error).into()),
     };
-    if !info.is_file() || info.len() > MAX_JSON_BYTES {
-        let reason = format!("no regular file of at most {MAX_JSON_BYTES} bytes");
+    if !info.is_file() || info.len() > MAX_SMALL_BYTES {
+        let reason = format!("no regular file of at most {MAX_SMALL_BYTES} bytes");
         return Err(malformed(reason));
     }
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(io)?;
-    match serde_json::from_slice(&text) {
-        Ok(value) => Ok(Some(value)),
-        Err(error) => Err(malformed(format!("no valid JSON: {error}"))),
-    }
+    Ok(Some(text))
 }

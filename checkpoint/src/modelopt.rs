@@ -67,7 +67,23 @@ impl Names {
 /// `.weight`. Floats as scales belong to integers.
 pub(super) fn find(model: &Model) -> Vec<Parts> {
     let tiles = Tiles::of(model);
-    model.names().filter_map(|name| part(model, &tiles, name)).collect()
+    let mut parts: Vec<Parts> =
+        model.names().filter_map(|name| part(model, &tiles, name)).collect();
+    if is_of_gptqmodel(model) {
+        for part in &mut parts {
+            part.global = part.global.take().filter(|global| model.contains(global));
+        }
+    }
+    parts
+}
+
+/// Whether the configuration says that gptqmodel wrote the checkpoint, whose layers in NVFP4 have a single level of
+/// scales.
+pub(super) fn is_of_gptqmodel(model: &Model) -> bool {
+    let Some(config) = model.quantization_config() else { return false };
+    let stated = &config["meta"]["quantizer"];
+    let all = stated.as_array().into_iter().flatten().chain([stated]);
+    all.filter_map(Value::as_str).any(|quantizer| quantizer.starts_with("gptqmodel"))
 }
 
 /// Key of a file's metadata with the layers whose scales are in 128x4 tiles, by which ModelOpt's

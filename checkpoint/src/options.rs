@@ -52,9 +52,17 @@ pub const DEFAULT_EXCLUDES: [(&str, &str); 33] = [
 
 /// Whether a tensor is an embedding, by its name.
 pub(super) fn is_embedding(name: &str) -> bool {
+    is_excluded_as("an embedding", name)
+}
+
+/// Whether a tensor is a router, by its name.
+pub(super) fn is_router(name: &str) -> bool {
+    is_excluded_as("a router", name)
+}
+
+fn is_excluded_as(what: &str, name: &str) -> bool {
     let mut excludes = DEFAULT_EXCLUDES.iter();
-    excludes
-        .any(|(pattern, why)| why.starts_with("an embedding") && pattern::matches(pattern, name))
+    excludes.any(|(pattern, why)| why.starts_with(what) && pattern::matches(pattern, name))
 }
 
 /// Options of quantising a model.

@@ -161,6 +161,8 @@ pub(super) struct Shard {
     pub specs: Vec<TensorSpec>,
     pub weights: Vec<WeightSpec>,
     pub others: Vec<String>,
+    /// The tensors of single experts that are stored as one, in their order.
+    pub members: BTreeMap<String, Vec<String>>,
     pub bytes: u64,
 }
 

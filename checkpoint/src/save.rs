@@ -21,6 +21,7 @@ use super::orientation::transposed;
 use super::parts::{Content, Layout, Piece};
 use super::plan::{Bias, Item, Plan, Shard};
 use super::split::Slice;
+use super::stack;
 use super::staging::{Replaced, Staging};
 use super::weight::{Weight, WeightSpec};
 use super::write::{TensorSpec, TensorWriter};
@@ -148,7 +149,12 @@ impl Save {
     }
 
     fn headers(&mut self, shards: Vec<Shard>, contents: &Contents) -> Result<()> {
+        let shards = match self.options.layout == Layout::Mlx && !self.pieces.is_empty() {
+            true => stack::together(shards, contents.extras.family, self.options.shard_bytes)?,
+            false => shards,
+        };
         let count = shards.len();
+        let mut files: BTreeMap<String, String> = BTreeMap::new();
         for (at, shard) in shards.into_iter().enumerate() {
             let file = match count {
                 1 => "model.safetensors".to_owned(),
@@ -156,9 +162,15 @@ impl Save {
             };
             let path = self.staging.path().join(&file);
             for spec in &shard.specs {
-                if self.places.insert(spec.name.clone(), at).is_some() {
-                    let reason = format!("two tensors would have the name `{}`", spec.name);
-                    return Err(CheckpointError::Malformed { path, reason });
+                files.insert(spec.name.clone(), file.clone());
+                let parts = shard.members.get(&spec.name);
+                let parts = parts.or_else(|| contents.extras.parts.get(&spec.name));
+                let parts = parts.map(Vec::as_slice);
+                for name in parts.unwrap_or(std::slice::from_ref(&spec.name)) {
+                    if self.places.insert(name.clone(), at).is_some() {
+                        let reason = format!("two tensors would have the name `{name}`");
+                        return Err(CheckpointError::Malformed { path, reason });
+                    }
                 }
             }
             let weights: Vec<(WeightSpec, ScaleLayout)> =
@@ -170,12 +182,13 @@ impl Save {
                 self.options.layout.metadata(&weights, &shard.others, &contents.extras)
             };
             let sink = create(&path)?;
-            self.shards.push((file, TensorWriter::new(sink, &path, shard.specs, &metadata)?));
+            let mut writer = TensorWriter::new(sink, &path, shard.specs, &metadata)?;
+            let parts = shard.members.iter().chain(&contents.extras.parts);
+            parts.for_each(|(name, parts)| writer.announce(name, parts));
+            self.shards.push((file, writer));
         }
         if count > 1 {
-            let map: BTreeMap<&String, &String> =
-                self.places.iter().map(|(name, &at)| (name, &self.shards[at].0)).collect();
-            let index = json!({"metadata": {"total_size": self.bytes}, "weight_map": map});
+            let index = json!({"metadata": {"total_size": self.bytes}, "weight_map": files});
             self.json("model.safetensors.index.json", &index)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Compares the configurations of MLX, Quark and AutoRound with the tensors.
 
 use super::auto_round_config::{self, FLOAT_BITS, format_of};
-use super::mlx;
+use super::mlx_config as mlx;
 use super::model::Model;
 use super::parts::{Layout, Parts};
 use super::quark_config;
@@ -36,7 +36,8 @@ fn of_mlx(model: &Model, parts: &[Parts]) -> Vec<Finding> {
     };
     for part in parts {
         let of = module(&part.name);
-        let layer = if stated[of].is_object() { &stated[of] } else { stated };
+        let own = mlx::layer(model, stated, of);
+        let layer = if own.is_object() { own } else { stated };
         let [mode, bits, size] = ["mode", "bits", "group_size"].map(|key| &layer[key]);
         let block = u64::from(part.format.block());
         let fits = mode == part.format.name() && *bits == 4 && size.as_u64() == Some(block);

@@ -48,13 +48,10 @@ pub(super) fn slices(
     let &[experts, rows, _] = spec.shape.as_slice() else { return Ok(None) };
     let whole = match layout {
         Layout::ModelOpt => spec.order != Order::OutputFirst,
-        Layout::CompressedTensors | Layout::Gguf => false,
-        Layout::TorchAo
-        | Layout::GptOss
-        | Layout::Mlx
-        | Layout::DeepSeek
-        | Layout::Quark
-        | Layout::AutoRound => true,
+        Layout::CompressedTensors | Layout::Gguf | Layout::Mlx => false,
+        Layout::TorchAo | Layout::GptOss | Layout::DeepSeek | Layout::Quark | Layout::AutoRound => {
+            true
+        }
     };
     if whole {
         return Ok(None);

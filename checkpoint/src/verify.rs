@@ -20,6 +20,7 @@ use super::error::CheckpointError;
 use super::load::{load, outline, reciprocal};
 use super::measured::{Measured, largest, reordered, split, swapped};
 use super::model::Model;
+use super::modelopt;
 use super::others::{self, OtherFormat, OtherLayer};
 use super::parts::{Layout, Parts};
 use super::products::{ProductNoise, product_noise};
@@ -230,7 +231,8 @@ impl Check<'_> {
         let stated = self.model.quantization_config().and_then(|x| x["quant_method"].as_str());
         // ModelOpt's own file says what the method of a first quantisation in config.json does not.
         let of_layout = |method: &str| ["compressed-tensors", "torchao", "mxfp4"].contains(&method);
-        let by_file = self.layout == Layout::ModelOpt && self.model.hf_quant_config().is_some();
+        let by_file = self.layout == Layout::ModelOpt
+            && (self.model.hf_quant_config().is_some() || modelopt::is_of_gptqmodel(self.model));
         if let Some(stated) =
             stated.filter(|stated| *stated != expected && (!by_file || of_layout(stated)))
         {
@@ -254,8 +256,8 @@ impl Check<'_> {
             .map(|(format, modules)| {
                 let (count, name) = (modules.len(), format.name());
                 let message = match count {
-                    1 => format!("it is in {name}, which is not read"),
-                    _ => format!("it and {} more are in {name}, which is not read", count - 1),
+                    1 => format!("it is in {name}, which is not checked"),
+                    _ => format!("it and {} more are in {name}, which is not checked", count - 1),
                 };
                 (modules[0].to_owned(), message)
             })

@@ -140,6 +140,15 @@ impl<W: Write + Seek> TensorWriter<W> {
         Ok(Self { sink, path: path.into(), missing, changes: BTreeMap::new() })
     }
 
+    /// Announces the parts of a tensor, which are written instead of it and follow each other in it.
+    pub(super) fn announce(&mut self, name: &str, parts: &[String]) {
+        let Some((start, len)) = self.missing.remove(name) else { return };
+        let size = len / parts.len().max(1);
+        let place =
+            |(at, part): (usize, &String)| (part.clone(), (start + (at * size) as u64, size));
+        self.missing.extend(parts.iter().enumerate().map(place));
+    }
+
     /// Writes the beginning of a GGUF file, whose tensors have the names of the checkpoint here.
     pub(super) fn gguf(mut sink: W, path: &Path, output: Output) -> Result<Self> {
         let io = |source| Error::Io { action: "write", path: path.into(), source };

@@ -391,6 +391,15 @@ fn the_kv_cache_is_carried_over() {
     assert_eq!(hf["kv_cache_quant_algo"], "FP8");
     assert_eq!(back.raw("m.k_proj.k_scale").expect("renamed").data, 0.125f32.to_le_bytes());
     assert!(refused(&model, &folder, Layout::TorchAo).contains("KV cache"));
+    // Floats have their cache in floats.
+    for (model, name) in [(&model, "floats"), (&there, "others")] {
+        let out = folder.file(name);
+        let options = DequantizeOptions::new();
+        let report = checkpoint::dequantize_model(model, &options, &out, &mut ()).expect("done");
+        assert_eq!(report.notes, ["scales of the KV cache are left out"]);
+        let out = Model::open(&out).expect("floats");
+        assert_eq!(out.names().filter(|name| name.ends_with("_scale")).count(), 0);
+    }
 
     let (config, hf) = stated("NVFP4");
     let (model, _) = export.write(&folder, "nvfp4", config, hf);

@@ -8,7 +8,7 @@ use nvfp4_checkpoint::{
     self as checkpoint, CheckpointError, DequantizeOptions, Layout, Model, ModelOptions, NewTensor,
     SaveOptions, load, verify,
 };
-use nvfp4_gguf::{Gguf, Kind, Value};
+use nvfp4_gguf::{Gguf, Kind, Scalar, Value};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -358,6 +358,70 @@ fn floats_come_back() {
         let near = own.iter().zip(&other).all(|(x, y)| (x - y).abs() <= largest * 2f32.powi(-9));
         assert!(near, "{name}");
     }
+}
+
+/// A `tokenizer.model` of SentencePiece goes into the metadata, and with them into another file; one that is none
+/// leaves the file without a tokenizer, and says so.
+#[test]
+fn tokenizers_of_sentencepiece_are_carried() {
+    let folder = Folder::new("gguf-tokenizers_of_sentencepiece_are_carried");
+    let source = folder.file("source");
+    write_model(&source, "mixtral");
+    let field = |number: u8, bytes: &[u8]| {
+        [&[number << 3 | 2, u8::try_from(bytes.len()).expect("short")], bytes].concat()
+    };
+    let piece = |text: &str, score: f32, kind: u8| {
+        let score = [&[2 << 3 | 5][..], &score.to_le_bytes()].concat();
+        field(1, &[field(1, text.as_bytes()), score, vec![3 << 3, kind]].concat())
+    };
+    let pieces = [
+        ("<unk>", 0.0, 2),
+        ("<s>", 0.0, 3),
+        ("</s>", 0.0, 3),
+        ("<0x41>", 0.0, 6),
+        ("\u{2581}a", -1.5, 1),
+    ];
+    let mut message: Vec<u8> =
+        pieces.iter().flat_map(|&(text, score, kind)| piece(text, score, kind)).collect();
+    message.extend(field(2, &[3 << 3, 2]));
+    std::fs::write(source.join("tokenizer.model"), &message).expect("written");
+    let there = quantized(&source, &folder.file("there"), Layout::Gguf, Format::Nvfp4);
+    let copy = converted(&there, &folder.file("copy"), SaveOptions::new(Layout::Gguf));
+    for model in [&there, &copy] {
+        let bytes = gguf(model.path());
+        let file = Gguf::parse(&bytes).expect("a file");
+        let stated = |key: &str| &file.metadata[&format!("tokenizer.ggml.{key}")];
+        let list = |key: &str| match stated(key) {
+            Value::Array(_, values) => values.clone(),
+            other => panic!("{key} is {other:?}"),
+        };
+        assert_eq!(stated("model"), &Value::String("llama".into()));
+        let tokens = list("tokens");
+        assert_eq!(tokens.len(), VOCABULARY);
+        for (at, (text, score, kind)) in pieces.into_iter().enumerate() {
+            assert_eq!(tokens[at], Value::String(text.into()));
+            assert_eq!(list("scores")[at], Value::Scalar(Scalar::F32(score)), "{text}");
+            assert_eq!(list("token_type")[at], Value::Scalar(Scalar::I32(kind.into())), "{text}");
+        }
+        // The model has more rows than the tokenizer pieces.
+        assert_eq!(tokens[5], Value::String("[PAD5]".into()));
+        assert_eq!(list("token_type")[5], Value::Scalar(Scalar::I32(5)));
+        for (key, id) in [("unknown", 0), ("bos", 1), ("eos", 2)] {
+            assert_eq!(stated(&format!("{key}_token_id")).as_u64(), Some(id), "{key}");
+        }
+        for (key, value) in
+            [("add_bos_token", true), ("add_eos_token", false), ("add_space_prefix", true)]
+        {
+            assert_eq!(stated(key), &Value::Scalar(Scalar::Bool(value)), "{key}");
+        }
+    }
+    std::fs::write(source.join("tokenizer.model"), b"no message").expect("written");
+    let options =
+        ModelOptions::new(recipe_by_name(Format::Nvfp4, "modelopt").expect("known"), Layout::Gguf);
+    let (model, out) = (Model::open(&source).expect("a model"), folder.file("without"));
+    let report =
+        checkpoint::quantize_model(&model, &options, &out, None, &mut ()).expect("quantised");
+    assert!(report.saved.notes.iter().any(|note| note.contains("no tokenizer")), "{report}");
 }
 
 /// Llama 3's scaling is a tensor of factors there, YaRN keys of the metadata; a scaling without a form is refused.

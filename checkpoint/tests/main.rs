@@ -4,6 +4,7 @@ mod calibration;
 mod circulation;
 mod damage;
 mod deepseek;
+mod experts;
 mod exporters;
 mod files;
 mod fuzz;

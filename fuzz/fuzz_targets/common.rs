@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use nvfp4_checkpoint::{Layout, Model, inspect, load, matrix, verify};
+use nvfp4_checkpoint::{
+    DequantizeOptions, Layout, Model, dequantize_model, inspect, load, matrix, verify,
+};
 
 /// A folder of this process, in memory where the system has such a place.
 pub static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -49,6 +51,9 @@ pub fn read_everything(path: &Path) {
             }
         }
     }
+    let out = FOLDER.join("out");
+    let _ = dequantize_model(&model, &DequantizeOptions::new(), &out, &mut ());
+    let _ = std::fs::remove_dir_all(&out);
     for name in model.names().take(8) {
         let _ = matrix(&model, name, None);
         let _ = matrix(&model, name, Some(1));

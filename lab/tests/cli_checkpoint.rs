@@ -76,6 +76,55 @@ fn a_model_goes_through_all_commands() {
     assert!(printed.contains("WRONG"), "{printed}");
 }
 
+/// `quantize --list` prints every tensor's fate with the reason, as text and as JSON, and writes nothing.
+#[test]
+fn the_fate_of_every_tensor_is_listed() {
+    let folder = Folder::new("cli-list");
+    let source = text(folder.file("source.safetensors"));
+    write_model(source.as_ref());
+    let before = std::fs::read(&source).expect("there");
+    let list = ["quantize", &source, "--layout", "torchao", "--all-layers", "--list"];
+    let more = ["--exclude", "*down*"];
+    let printed = run(&[&list[..], &more].concat(), 0);
+    let listed = run(&[&list[..], &more, &["--json"]].concat(), 0);
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
+    let expected = [
+        ("model.embed_tokens.weight", "copied", "excluded by *embed*: an embedding"),
+        ("model.layers.0.mlp.up.weight", "nvfp4", "a matrix of weights"),
+        ("model.layers.0.mlp.up.bias", "copied", "no matrix called weight"),
+        ("model.layers.0.norm.weight", "copied", "no matrix called weight"),
+        ("model.layers.1.experts.gate_up.weight", "nvfp4", "a matrix of weights"),
+        ("model.layers.1.experts.gate_up_bias", "copied", "no matrix called weight"),
+        ("model.layers.1.mlp.down.weight", "copied", "excluded by *down*"),
+        ("model.layers.1.mlp.odd.weight", "copied", "K = 40 is no multiple of 16"),
+        ("model.steps", "copied", "type I64"),
+    ];
+    let tensors = listed["tensors"].as_array().expect("a list");
+    assert_eq!(tensors.len(), expected.len(), "{listed}");
+    for (tensor, to, reason) in expected {
+        let fate = tensors.iter().find(|fate| fate["tensor"] == tensor);
+        let fate = fate.unwrap_or_else(|| panic!("{tensor} is not listed: {listed}"));
+        assert_eq!((&fate["to"], &fate["reason"]), (&to.into(), &reason.into()), "{tensor}");
+        let line = printed.lines().find(|line| line.split_whitespace().next() == Some(tensor));
+        let line = line.unwrap_or_else(|| panic!("no line of {tensor}: {printed}"));
+        assert!(line.ends_with(&format!("-> {to}: {reason}")), "{line}");
+    }
+    assert!(printed.contains("no config.json names the architecture"), "{printed}");
+    assert!(
+        printed.contains("2 of 9 tensors would be quantised; nothing was written"),
+        "{printed}"
+    );
+    assert_eq!(folder.names(), ["source.safetensors"]);
+    assert_eq!(std::fs::read(&source).expect("there"), before);
+    // What `quantize` then does is what the list says.
+    let out = text(folder.file("out"));
+    let report = [&list[..5], &more, &["--json", "--out", &out]].concat();
+    let report: Value = serde_json::from_str(&run(&report, 0)).expect("JSON");
+    let becomes: Vec<&str> =
+        expected.iter().filter(|(_, to, _)| *to == "nvfp4").map(|(tensor, ..)| *tensor).collect();
+    assert_eq!(report["quantized"], becomes.into_iter().collect::<Value>());
+}
+
 #[test]
 fn bad_input_is_refused() {
     let folder = Folder::new("cli-refused");

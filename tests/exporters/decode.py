@@ -161,10 +161,31 @@ def decode_mlx(tensors: Tensors, found: Found) -> None:
             continue
         words, stored = take(tensors, own, name)
         packed = words.view(torch.uint8)
+        biases = tensors.pop(f"{name.removesuffix('.scales')}.biases", None)
+        if biases is not None:
+            # Routers: mlx-lm has them in integers of 8 bits in groups of 64.
+            codes_of = packed.unflatten(-1, (-1, 64)).float()
+            values = codes_of * stored.float().unsqueeze(-1) + biases.float().unsqueeze(-1)
+            tensors[own] = values.flatten(-2)
+            continue
         # Blocks of 16 have scales in e4m3, those of 32 powers of two.
         blocks_of_16 = packed.shape[-1] * 2 == stored.shape[-1] * 16
         scales = stored.view(torch.float8_e4m3fn) if blocks_of_16 else stored
         tensors[own] = note(found, own, scales, product(packed, scales, torch.ones(())))
+
+
+def split_experts(tensors: Tensors, kind: str) -> Tensors:
+    """The experts that mlx-lm has in a tensor for each projection, as a matrix each."""
+    split = {}
+    for name, tensor in tensors.items():
+        stacked = r"(.*)\.switch_mlp" if kind != "gpt_oss" else r"(.*)\.experts"
+        match = re.fullmatch(stacked + r"\.(\w+)\.(weight|bias)", name)
+        if match and match[2] in ("gate_proj", "up_proj", "down_proj"):
+            for expert, matrix in enumerate(tensor):
+                split[f"{match[1]}.experts.{expert}.{match[2]}.{match[3]}"] = matrix
+        else:
+            split[name] = tensor
+    return split
 
 
 def join_experts(tensors: Tensors, kind: str) -> Tensors:
@@ -213,7 +234,8 @@ def decode(folder: Path) -> tuple[Tensors, dict]:
     decode_all(tensors, metadata)
     kv = re.compile(r".*\.[kv]_scale")
     kept = {name: tensor for name, tensor in tensors.items() if not kv.fullmatch(name)}
-    joined = join_experts(kept, config["model_type"])
+    kind = config["model_type"]
+    joined = join_experts(split_experts(kept, kind), kind)
     return {name: tensor.float().contiguous() for name, tensor in joined.items()}, config
 
 

@@ -22,7 +22,7 @@ import decode
 import export_gpt_oss
 import suite
 
-# Forms that add hardly anything to the others but bytes.
+# Forms that add hardly anything to the others but bytes. mlx-lm's experts are in `checkpoint/tests/data/mlx`.
 LEFT_OUT = [
     "llmcompressor-mxfp4a16-llama",
     "llmcompressor-nvfp4a16-quip-llama",
@@ -37,6 +37,7 @@ LEFT_OUT = [
     "llmcompressor-by-auto-round-nvfp4-llama",
     "llmcompressor-by-auto-round-mxfp4-llama",
     "mlx-nvfp4-llama-tied",
+    "mlx-mxfp4-qwen3-moe",
 ]
 COPIED = ["model*.safetensors", "model.safetensors.index.json", "config.json", "hf_quant_config.json"]
 # Their weights are those of the original only together with other layers.

@@ -29,6 +29,8 @@ SIZES = {
     "small": Size(hidden=128, intermediate=256, layers=2, experts=4, head=32, vocabulary=128),
     # For files that are kept.
     "golden": Size(hidden=64, intermediate=64, layers=1, experts=2, head=32, vocabulary=32),
+    # For mlx-lm, which wants as many columns of queries as of the model, and a layer of each kind of attention.
+    "least": Size(hidden=32, intermediate=32, layers=2, experts=2, head=8, vocabulary=32),
 }
 
 

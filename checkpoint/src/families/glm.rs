@@ -1,6 +1,6 @@
 //! GLM-4.5 to 5.
 
-use super::{Architecture, GENERAL};
+use super::{Architecture, GENERAL, LATENT};
 
 /// GLM with experts.
 pub(super) const GLM: Architecture = Architecture {
@@ -11,5 +11,6 @@ pub(super) const GLM: Architecture = Architecture {
         ("*.eh_proj.weight", "the joint input of the multi-token predictor"),
         ("*.indexer.*", "the indexer of sparse attention, whose choices decide what is read"),
     ],
+    mlx: LATENT,
     ..GENERAL
 };

@@ -1,6 +1,6 @@
 //! gpt-oss.
 
-use super::{Architecture, ExpertNames, GENERAL};
+use super::{Architecture, ExpertNames, FloatExperts, GENERAL, Mlx, SWITCH_MLP};
 
 /// gpt-oss, whose experts transformers has in one tensor.
 pub(super) const GPT_OSS: Architecture = Architecture {
@@ -8,5 +8,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
     model_types: &["gpt_oss"],
     classes: &["GptOssForCausalLM"],
     experts: ExpertNames::Joint,
+    float_experts: FloatExperts::InputFirst { alternate: true },
+    mlx: Mlx { experts: "experts", ..SWITCH_MLP },
     ..GENERAL
 };

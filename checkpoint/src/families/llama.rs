@@ -9,11 +9,3 @@ pub(super) const LLAMA: Architecture = Architecture {
     classes: &["LlamaForCausalLM"],
     ..GENERAL
 };
-
-/// Llama 4, whose experts are `[experts, K, N]`.
-pub(super) const LLAMA4: Architecture = Architecture {
-    name: "Llama 4",
-    model_types: &["llama4", "llama4_text"],
-    classes: &["Llama4ForCausalLM", "Llama4ForConditionalGeneration"],
-    ..GENERAL
-};

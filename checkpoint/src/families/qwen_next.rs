@@ -1,6 +1,6 @@
 //! Qwen3-Next and Qwen3.5, with linear attention.
 
-use super::{Architecture, GENERAL};
+use super::{Architecture, GENERAL, Mlx, SWITCH_MLP};
 
 /// Qwen3-Next and Qwen3.5.
 pub(super) const QWEN_NEXT: Architecture = Architecture {
@@ -17,5 +17,11 @@ pub(super) const QWEN_NEXT: Architecture = Architecture {
         ("*.in_proj_a.weight", "gates of linear attention, a few rows"),
         ("*.in_proj_b.weight", "gates of linear attention, a few rows"),
     ],
+    mlx: Mlx {
+        differs: Some(
+            "mlx-lm has one more in its norms, and another order of dimensions of its convolutions",
+        ),
+        ..SWITCH_MLP
+    },
     ..GENERAL
 };

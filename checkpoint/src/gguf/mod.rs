@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | `layout` | blocks with scales in them, tensor-level scales beside them |
 //! | `write` | the files of a checkpoint: stacked experts, metadata, places of tensors |
-//! | `tokenizer` | a tokenizer of byte pairs in the metadata |
+//! | `tokenizer`, `sentencepiece` | a tokenizer in the metadata |
 
 mod layout;
+mod sentencepiece;
 mod tokenizer;
 mod write;
 

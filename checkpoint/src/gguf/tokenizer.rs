@@ -1,23 +1,100 @@
-//! A tokenizer of byte pairs, from `tokenizer.json`, in ggml's metadata.
+//! A tokenizer in ggml's metadata: one of SentencePiece, from `tokenizer.model` or `tokenizer.json`, or one of byte
+//! pairs whose splitting ggml knows for the architecture.
 
 use std::collections::BTreeMap;
 
 use nvfp4_gguf::{Scalar, Value};
 use serde_json::Value as Json;
 
-/// Types of tokens in `tokenizer.ggml.token_type`.
-const NORMAL: i32 = 1;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
+use super::sentencepiece::{CONTROL, NORMAL, Piece, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary};
+use crate::error::Result;
+use crate::model::Model;
+
 /// The numbers of types of values in arrays.
 const I32: u32 = 5;
+const F32: u32 = 6;
 const STRING: u32 = 8;
+/// The score of ids without a piece.
+const PADDING: f32 = -1e6;
 
-/// The metadata of a tokenizer; `None` if it is none of byte pairs, such as SentencePiece's.
+/// The metadata of a model's tokenizer; none if it has none that ggml has a form of. `pre` is ggml's name for the
+/// splitting of a text before byte pairs are merged.
+///
+/// # Errors
+/// [`Error::Io`](nvfp4::Error::Io), [`CheckpointError::Malformed`](crate::CheckpointError::Malformed).
 pub(super) fn metadata(
+    source: &Model,
+    config: &Json,
+    pre: Option<&str>,
+) -> Result<BTreeMap<String, Value>> {
+    let tokenizer = source.json("tokenizer.json")?;
+    let stated = source.json("tokenizer_config.json")?.unwrap_or_default();
+    let added = tokenizer.as_ref().map(|tokenizer| &tokenizer["added_tokens"]);
+    let vocabulary =
+        match source.bytes("tokenizer.model")?.as_deref().and_then(Vocabulary::of_model) {
+            Some(vocabulary) => Some(vocabulary),
+            None => tokenizer.as_ref().and_then(Vocabulary::of_json),
+        };
+    if let Some(mut vocabulary) = vocabulary {
+        let sound = added.map_or(Some(()), |added| vocabulary.add(added));
+        return Ok(match sound {
+            Some(()) => of_pieces(vocabulary, tokenizer.as_ref(), config, &stated),
+            None => BTreeMap::new(),
+        });
+    }
+    let of_pairs = |tokenizer| of_pairs(tokenizer, config, &stated, pre?);
+    Ok(tokenizer.as_ref().and_then(of_pairs).unwrap_or_default())
+}
+
+/// A tokenizer of SentencePiece.
+fn of_pieces(
+    vocabulary: Vocabulary,
+    tokenizer: Option<&Json>,
+    config: &Json,
+    stated: &Json,
+) -> BTreeMap<String, Value> {
+    let Vocabulary { mut pieces, adds_space, ids } = vocabulary;
+    let texts: BTreeMap<String, u64> =
+        pieces.iter().map(|(id, piece)| (piece.text.clone(), *id)).collect();
+    let special: BTreeMap<String, u64> = special(config, stated, &texts, &ids).collect();
+    if let Some(piece) = special.get("unknown").and_then(|id| pieces.get_mut(id)) {
+        piece.kind = UNKNOWN;
+    }
+    let (mut tokens, mut scores, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    for id in 0..count(config, pieces.keys().next_back()) {
+        let padding = || Piece { text: format!("[PAD{id}]"), score: PADDING, kind: UNUSED };
+        let Piece { text, score, kind } = pieces.remove(&id).unwrap_or_else(padding);
+        tokens.push(Value::String(text));
+        scores.push(Value::Scalar(Scalar::F32(score)));
+        kinds.push(Value::Scalar(Scalar::I32(kind)));
+    }
+    let mut metadata = BTreeMap::from([
+        ("tokenizer.ggml.model".into(), Value::String("llama".into())),
+        ("tokenizer.ggml.pre".into(), Value::String("default".into())),
+        ("tokenizer.ggml.tokens".into(), Value::Array(STRING, tokens)),
+        ("tokenizer.ggml.scores".into(), Value::Array(F32, scores)),
+        ("tokenizer.ggml.token_type".into(), Value::Array(I32, kinds)),
+    ]);
+    let flag = |value| Value::Scalar(Scalar::Bool(value));
+    metadata.insert("tokenizer.ggml.add_space_prefix".into(), flag(adds_space));
+    metadata.extend(special.into_iter().filter_map(id));
+    // SentencePiece's have a beginning and no end unless something says otherwise.
+    let adds_first = tokenizer.is_none_or(|tokenizer| {
+        let first = &tokenizer["post_processor"]["single"][0]["SpecialToken"]["id"];
+        first.as_str().is_some_and(|first| texts.contains_key(first))
+    });
+    for (key, default) in [("add_bos_token", adds_first), ("add_eos_token", false)] {
+        let value = stated[key].as_bool().unwrap_or(default);
+        metadata.insert(format!("tokenizer.ggml.{key}"), flag(value));
+    }
+    metadata
+}
+
+/// A tokenizer of byte pairs; `None` if it is none.
+fn of_pairs(
     tokenizer: &Json,
     config: &Json,
+    stated: &Json,
     pre: &str,
 ) -> Option<BTreeMap<String, Value>> {
     let model = &tokenizer["model"];
@@ -33,25 +110,17 @@ pub(super) fn metadata(
         let kind = if added["special"] == true { CONTROL } else { USER_DEFINED };
         tokens.insert(added["id"].as_u64()?, (added["content"].as_str()?.into(), kind));
     }
-    let stated = crate::ggml::names::size(config, "vocab_size").and_then(|size| size.as_u64());
-    let known = tokens.keys().next_back().map_or(0, |last| last + 1);
-    // A vocabulary of more tokens than there are bytes in a name is a damaged file.
-    let count = stated.unwrap_or(known).max(known).min(known + (1 << 20));
+    let known: BTreeMap<String, u64> =
+        tokens.iter().map(|(id, (text, _))| (text.clone(), *id)).collect();
     let (mut texts, mut kinds) = (Vec::new(), Vec::new());
-    for id in 0..count {
+    for id in 0..count(config, tokens.keys().next_back()) {
         let (text, kind) = tokens.remove(&id).unwrap_or_else(|| (format!("[PAD{id}]"), UNUSED));
         texts.push(Value::String(text));
         kinds.push(Value::Scalar(Scalar::I32(kind)));
     }
-    let merge = |merge: &Json| match merge {
-        Json::String(text) => Some(Value::String(text.clone())),
-        Json::Array(pair) => match pair.as_slice() {
-            [Json::String(left), Json::String(right)] => {
-                Some(Value::String(format!("{left} {right}")))
-            }
-            _ => None,
-        },
-        _ => None,
+    let merge = |merge: &Json| {
+        let [left, right] = pair(merge)?;
+        Some(Value::String(format!("{left} {right}")))
     };
     let merges = model["merges"].as_array()?.iter().map(merge).collect::<Option<Vec<_>>>()?;
     let mut metadata = BTreeMap::from([
@@ -61,12 +130,51 @@ pub(super) fn metadata(
         ("tokenizer.ggml.token_type".into(), Value::Array(I32, kinds)),
         ("tokenizer.ggml.merges".into(), Value::Array(STRING, merges)),
     ]);
-    for (key, own) in [("bos_token_id", "bos"), ("eos_token_id", "eos")] {
-        let stated = [&config[key], &config[key][0]].into_iter().find_map(Json::as_u64);
-        if let Some(id) = stated.and_then(|id| u32::try_from(id).ok()) {
-            let key = format!("tokenizer.ggml.{own}_token_id");
-            metadata.insert(key, Value::Scalar(Scalar::U32(id)));
-        }
-    }
+    metadata.extend(special(config, stated, &known, &BTreeMap::new()).filter_map(id));
     Some(metadata)
+}
+
+/// The two tokens of a merge, which is an array or a text with a space between them.
+pub(super) fn pair(merge: &Json) -> Option<[&str; 2]> {
+    match merge {
+        Json::String(text) => text.split_once(' ').map(|(left, right)| [left, right]),
+        Json::Array(pair) => match pair.as_slice() {
+            [Json::String(left), Json::String(right)] => Some([left, right]),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The number of tokens: that of the model, which may have more rows than the tokenizer has tokens.
+fn count(config: &Json, last: Option<&u64>) -> u64 {
+    let stated = crate::ggml::names::size(config, "vocab_size").and_then(|size| size.as_u64());
+    let known = last.map_or(0, |last| last + 1);
+    // A vocabulary of more tokens than there are bytes in a name is a damaged file.
+    stated.unwrap_or(known).max(known).min(known + (1 << 20))
+}
+
+/// The metadata of a special token.
+fn id((name, id): (String, u64)) -> Option<(String, Value)> {
+    let value = Value::Scalar(Scalar::U32(u32::try_from(id).ok()?));
+    Some((format!("tokenizer.ggml.{name}_token_id"), value))
+}
+
+/// The ids of special tokens, by ggml's names: by `tokenizer_config.json`, by `config.json`, or by the vocabulary.
+fn special<'a>(
+    config: &'a Json,
+    stated: &'a Json,
+    texts: &'a BTreeMap<String, u64>,
+    ids: &'a BTreeMap<&str, u64>,
+) -> impl Iterator<Item = (String, u64)> {
+    let names = [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")];
+    names.into_iter().filter_map(|(own, ggml)| {
+        let token = &stated[format!("{own}_token")];
+        let text = token.as_str().or_else(|| token["content"].as_str());
+        let id = &config[format!("{own}_token_id")];
+        let found = text.and_then(|text| texts.get(text)).copied();
+        let found = found.or_else(|| [id, &id[0]].into_iter().find_map(Json::as_u64));
+        let found = found.or_else(|| ids.get(ggml).copied());
+        Some((ggml.to_owned(), found?))
+    })
 }

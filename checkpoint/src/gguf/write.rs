@@ -145,8 +145,9 @@ pub(crate) fn files(
     let mut notes = Vec::new();
     metadata.entry(TOKENIZER.into()).or_insert_with(|| {
         notes.push(
-            "the file has no tokenizer, and its readers take and give token ids only: a tokenizer is written from a \
-             tokenizer.json of byte pairs whose splitting ggml knows for the architecture"
+            "the file has no tokenizer, and its readers take and give token ids only: a tokenizer is written from \
+             SentencePiece's tokenizer.model or tokenizer.json, or from a tokenizer.json of byte pairs whose \
+             splitting ggml knows for the architecture"
                 .into(),
         );
         Value::String(NO_TOKENIZER.into())
@@ -244,10 +245,8 @@ fn metadata(
                 metadata.insert(format!("{}.{own}", names.ggml), value);
             }
         }
-        if let (Some(tokenizer), Some(config), Some(pre)) =
-            (source.json("tokenizer.json")?, config, names.pre)
-        {
-            metadata.extend(tokenizer::metadata(&tokenizer, config, pre).unwrap_or_default());
+        if let Some(config) = config {
+            metadata.extend(tokenizer::metadata(source, config, names.pre)?);
         }
     }
     let count = |kind: Kind| wholes.values().filter(|whole| whole.kind == kind).count();

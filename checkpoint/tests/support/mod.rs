@@ -63,7 +63,7 @@ pub fn options(format: Format, layout: Layout) -> ModelOptions {
 }
 
 /// Whether a layout holds any tensor. GGUF has names for known architectures only, MLX no tensor-level scales
-/// and no experts, DeepSeek's routed experts alone; Quark's and AutoRound's are read only.
+/// and experts of known families alone, DeepSeek's routed experts alone; Quark's and AutoRound's are read only.
 pub fn is_general(layout: &Layout) -> bool {
     !matches!(
         layout,

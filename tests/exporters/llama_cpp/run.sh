@@ -1,6 +1,6 @@
 #!/bin/sh
 # llama.cpp's own code for CPUs generates from models that `nvfp4 quantize --layout gguf` writes, and transformers
-# from the same values:
+# from the same values; and it makes tokens of texts with SentencePiece's tokenizers in them:
 #     tests/exporters/llama_cpp/run.sh
 # After `cargo xtask test --exporters`, whose models and environments it takes. It builds llama.cpp from the sources in
 # the crate llama-cpp-sys-2, with CMake from PyPI and a C++ compiler, once, in target/exporters/llama.cpp: ten minutes
@@ -13,7 +13,7 @@ build=$work/llama.cpp
 crate=llama-cpp-sys-2 version=0.1.161
 cmake=4.4.5
 
-if [ ! -x "$build/greedy" ]; then
+if [ ! -x "$build/greedy" ] || [ ! -x "$build/tokens" ]; then
     mkdir -p "$build/fetch/src"
     cd "$build/fetch"
     : > src/lib.rs
@@ -33,11 +33,16 @@ if [ ! -x "$build/greedy" ]; then
     for library in src/libllama ggml/src/libggml ggml/src/libggml-cpu ggml/src/libggml-base; do
         libraries="$libraries $build/made/$library.a"
     done
-    # shellcheck disable=SC2086
-    g++ -O1 -std=c++17 -I "$sources/include" -I "$sources/ggml/include" "$here/greedy.cpp" -o "$build/greedy" \
-        $libraries -lpthread -ldl -lgomp
+    for name in greedy tokens; do
+        # shellcheck disable=SC2086
+        g++ -O1 -std=c++17 -I "$sources/include" -I "$sources/ggml/include" "$here/$name.cpp" -o "$build/$name" \
+            $libraries -lpthread -ldl -lgomp
+    done
 fi
 program=$(cargo build --manifest-path "$root/Cargo.toml" --quiet --release -p nvfp4-lab --bin nvfp4 &&
     echo "$root/target/release/nvfp4")
-exec "$work/environments/current/bin/python" "$here/compare.py" --nvfp4 "$program" --greedy "$build/greedy" \
+python=$work/environments/current/bin/python
+HF_HUB_OFFLINE=1 "$python" "$here/../vocabularies.py" --nvfp4 "$program" --work "$work/checkpoints/vocabularies" \
+    --tokens "$build/tokens"
+exec "$python" "$here/compare.py" --nvfp4 "$program" --greedy "$build/greedy" \
     --exports "$work/checkpoints/exports"

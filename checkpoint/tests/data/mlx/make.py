@@ -1,4 +1,4 @@
-"""Writes nvfp4.safetensors, mxfp4.safetensors and nvfp4-experts.safetensors with mlx 0.32.4: a quantised layer, the
+"""Writes nvfp4.safetensors, mxfp4.safetensors, nvfp4-experts.safetensors and affine.safetensors with mlx 0.32.4: layers, the
 values that MLX reads, and the values before. The last has experts with a tensor-level scale each, as mlx-lm 0.32.2
 stores them.
 
@@ -32,3 +32,12 @@ tensors = {
     "layer.original": values,
 }
 mx.save_safetensors("nvfp4-experts.safetensors", tensors, metadata={"format": "mlx"})
+
+# Affine integers: a weight for each number of bits, in groups of 64.
+tensors = {}
+for bits in (2, 3, 4, 5, 6, 8):
+    values = mx.array(rng.standard_normal((3, 128)).astype(np.float32))
+    parts = mx.quantize(values, group_size=64, bits=bits)
+    tensors |= {f"bits{bits}.{ending}": own for ending, own in zip(("weight", "scales", "biases"), parts)}
+    tensors[f"bits{bits}.values"] = mx.dequantize(*parts, group_size=64, bits=bits)
+mx.save_safetensors("affine.safetensors", tensors, metadata={"format": "mlx"})
