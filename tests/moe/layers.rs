@@ -21,7 +21,7 @@ use nvfp4_lab::moe::MoeOperands;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{POISON, blocks};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
-use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
+use nvfp4_tests::{SCHEDULES, TARGETS, emulated};
 use ptx_emu::Schedule;
 
 pub const NOWHERE: u32 = u32::MAX;
@@ -93,7 +93,7 @@ const SHAPES: [MoeShape; 6] = [
 #[test]
 fn routing_and_gathering() {
     for (at, shape) in SHAPES.into_iter().enumerate() {
-        for device in MACHINES {
+        for device in TARGETS {
             let kernels = emulated(device, SCHEDULES[at % 5]);
             let ids = ids(shape, &mut SplitMix64::new(at as u64));
             let routing = Routing::new(&kernels, shape).expect("a shape");
@@ -155,8 +155,9 @@ fn combining() {
     let types = FloatType::ALL;
     let pairs = types.into_iter().flat_map(|a| types.map(|b| [a, b]));
     let all = pairs.flat_map(|[a, b]| types.map(|c| [a, b, c]));
-    for (at, [from_type, out_type, shared_type]) in all.enumerate() {
-        let kernels = emulated(DEVICES[at % 2], SCHEDULES[at % 5]);
+    let all = all.enumerate().flat_map(|case| TARGETS.map(|device| (device, case)));
+    for (device, (at, [from_type, out_type, shared_type])) in all {
+        let kernels = emulated(device, SCHEDULES[at % 5]);
         let mut rng = SplitMix64::new(at as u64);
         // One CTA's columns, and more.
         let columns = if at % 3 == 0 { 2088 } else { 40 };
@@ -412,7 +413,7 @@ fn layers() {
     ];
     for (at, shape) in shapes.into_iter().enumerate() {
         for half in [HalfType::F16, HalfType::Bf16] {
-            let kernels = emulated(DEVICES[(at + half as usize) % 2], SCHEDULES[at]);
+            let kernels = emulated(TARGETS[(at + half as usize) % 4], SCHEDULES[at]);
             let layer = Layer {
                 shape,
                 hidden: [64, 96, 160, 48][at],
@@ -444,7 +445,7 @@ fn layers_of_one_token() {
     .into_iter()
     .enumerate()
     {
-        for device in MACHINES {
+        for device in TARGETS {
             let (kernels, reports) = emulated(device, SCHEDULES[at]).observed();
             let layer = Layer {
                 shape,
@@ -509,7 +510,7 @@ fn bad_choices_of_one_token() {
     let mixture = Mixture::<Nvfp4>::new(case, 5);
     let step = mixture.step(6);
     let operands = mixture.operands(&step);
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, SCHEDULES[2]);
         let planned = PlannedLayer::new(&kernels, &operands);
         let run = |ids: [i32; 3], factors: [f32; 3]| planned.run(&kernels, &ids, &factors);
@@ -551,7 +552,7 @@ fn bad_choices_of_one_of_many_tokens() {
     let mixture = Mixture::<Nvfp4>::new(case, 5);
     let step = mixture.step(6);
     let operands = mixture.operands(&step);
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, SCHEDULES[1]);
         let planned = PlannedLayer::new(&kernels, &operands);
         let run = |ids: &[i32], factors: &[f32]| planned.run(&kernels, ids, factors);
@@ -581,7 +582,7 @@ fn bad_choices_of_one_of_many_tokens() {
 /// a tile there; nothing else is brought, and other architectures bring nothing at all.
 #[test]
 fn first_products_prefetch_for_the_second() {
-    for device in MACHINES {
+    for device in TARGETS {
         let (kernels, reports) = emulated(device, Schedule::Eager).observed();
         // All six experts have the three tokens, and ten row tiles in the second product. The first one has ten
         // steps, more than stages.

@@ -4,7 +4,7 @@
 mod options;
 
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use fp4_formats::{Arch, HalfType, ScaleLayout, e4m3};
+use fp4_formats::{HalfType, ScaleLayout, e4m3};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::floats;
@@ -17,17 +17,15 @@ use nvfp4::rows::{
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_lab::rows::{exact, first_wrong};
 use nvfp4_tests::quantize::recipes;
-use nvfp4_tests::{MACHINES, SCHEDULES, emulated, emulated_for};
-use ptx_emu::Gpu;
+use nvfp4_tests::{SCHEDULES, TARGETS, emulated};
 
 /// Machines, each under every schedule.
 type Machines = Vec<[Kernels; SCHEDULES.len()]>;
 
-/// Every machine, also one that has the portable code alone.
+/// A machine of each target.
 fn machines() -> Machines {
     let of = |machine| SCHEDULES.map(|schedule| emulated(machine, schedule));
-    let portable = SCHEDULES.map(|schedule| emulated_for(Arch::Sm80, Gpu::rtx4090(), schedule));
-    MACHINES.map(of).into_iter().chain([portable]).collect()
+    TARGETS.map(of).into()
 }
 
 /// The schedules, in turn.
@@ -290,7 +288,7 @@ fn values_that_are_not_finite() {
     let mut inputs = case.inputs(&mut SplitMix64::new(1), 1.0);
     inputs.input[64 * 2..64 * 2 + 2]
         .copy_from_slice(&floats::encode(case.element.float(), [f64::NAN]));
-    let got = case.run(&emulated(MACHINES[0], SCHEDULES[1]), &inputs, true).expect("runs");
+    let got = case.run(&emulated(TARGETS[0], SCHEDULES[1]), &inputs, true).expect("runs");
     let Made::E4m3 { codes, scales } = got.made else { panic!("e4m3 was asked for") };
     assert!(scales[0].is_finite() && scales[1].is_nan());
     assert!(codes[64..].iter().all(|&code| e4m3::is_nan(code)));
