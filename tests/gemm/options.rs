@@ -197,8 +197,8 @@ fn with_every_configuration_of_sm_100a() {
             if config.only_swapped() && turn != at % 2 {
                 continue;
             }
-            let all = stores(at + turn).into_iter().chain([gated_alone()]);
-            for (i, store) in all.enumerate() {
+            let all = [stores(at + turn), vec![gated_alone()], residuals(at + turn)].concat();
+            for (i, store) in all.into_iter().enumerate() {
                 let index = 3 * at + i + 7 * turn;
                 let k = (config.step() * config.k_parts()) as usize + 32;
                 let mut case = varied([m, n, k, 1 + index % 2], store, index).format(config.format);
@@ -261,8 +261,8 @@ fn with_every_grouped_configuration_of_sm_100a() {
             if config.activations.is_some() && turn != 0 {
                 continue;
             }
-            let all = stores(at + turn).into_iter().chain([gated_alone()]);
-            for (i, store) in all.enumerate() {
+            let all = [stores(at + turn), vec![gated_alone()], residuals(at + turn)].concat();
+            for (i, store) in all.into_iter().enumerate() {
                 let index = 3 * at + i + 7 * turn;
                 let counts = [[tokens - 1, 0, 1], [0, tokens, 0]][index % 2];
                 let mut case = grouped(&counts, [n, [96, 160, 288][index % 3]], store, index);

@@ -4,7 +4,7 @@
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
 use fp4_formats::gemm::table::{Kernel, kernels};
 use fp4_formats::gemm::{Problems, Split, sm90};
-use fp4_formats::{FloatType, TensorFamily};
+use fp4_formats::{FloatType, Operand, TensorFamily};
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::GemmOverrides;
@@ -19,18 +19,32 @@ use super::{Store, combinations, grouped, residuals, small, stores, sums, varied
 /// A target's machine, and the kernels for these problems, counted.
 struct Target {
     gpu: Gpu,
+    tensor: TensorFamily,
     kernels: Vec<(usize, &'static Kernel)>,
 }
 
 impl Target {
     fn new(gpu: Gpu, tensor: TensorFamily, problems: Problems) -> Self {
         let of_problems = kernels(tensor).iter().filter(|kernel| kernel.problems == problems);
-        Self { gpu, kernels: of_problems.enumerate().collect() }
+        Self { gpu, tensor, kernels: of_problems.enumerate().collect() }
     }
 
     /// Machines with so few SMs that CTAs have several tiles, under all schedules.
     fn machines(&self, sms: u32) -> [Kernels; 5] {
         small(self.gpu.clone(), sms)
+    }
+
+    /// Activations that a kernel multiplies, or that become it; `index` chooses.
+    fn activations(&self, kernel: &Kernel, index: usize) -> ActivationType {
+        let operands = kernel.operands;
+        match (operands.activations, self.tensor) {
+            (None, _) => [LINEAR, BLOCKED][index / 4 % 2],
+            // What would be decoded is multiplied as it is, by other kernels.
+            (Some(Operand::Half(half)), TensorFamily::MmaSyncScaled) => {
+                ActivationType::Halves(half)
+            }
+            (Some(operand), _) => ActivationType::of_operand(operands.weights, operand, index),
+        }
     }
 }
 
@@ -38,15 +52,6 @@ impl Target {
 fn max_split(kernel: &Kernel) -> u32 {
     let of_sm90 = sm90::CONFIGS.iter().find(|config| config.name == kernel.name);
     of_sm90.map_or(1, |config| config.max_split())
-}
-
-/// Activations that a kernel multiplies, or that become it; `index` chooses.
-fn activations(kernel: &Kernel, index: usize) -> ActivationType {
-    let operands = kernel.operands;
-    match operands.activations {
-        Some(operand) => ActivationType::of_operand(operands.weights, operand, index),
-        None => [LINEAR, BLOCKED][index / 4 % 2],
-    }
 }
 
 /// All ways to store, each with and without what else becomes of values.
@@ -72,7 +77,7 @@ fn uniform(target: &Target) {
             let entries = if index % 8 == 6 { 2 } else { 1 };
             let mut case = varied([m, n, k, entries], store, index)
                 .format(kernel.operands.weights)
-                .activations(activations(kernel, index))
+                .activations(target.activations(kernel, index))
                 .kernel(kernel.name, split);
             case.shared_weights = index % 16 == 6;
             case.check(&machines[(index + at) % 5]);
@@ -94,7 +99,7 @@ fn long_k(target: &Target) {
         for (i, ([m, n, k], split)) in long.chain(wide).enumerate() {
             let case = Case::new([m, n, k, 1])
                 .format(kernel.operands.weights)
-                .activations(activations(kernel, at + i))
+                .activations(target.activations(kernel, at + i))
                 .kernel(kernel.name, split);
             case.check(&machines[(at + i) % 5]);
         }
@@ -111,7 +116,7 @@ fn groups(target: &Target) {
         let [rows, tokens] = kernel.tile.map(|size| size as usize);
         let check = |mut case: GroupedCase, index: usize, machine: &Kernels| {
             case.format = kernel.operands.weights;
-            case.activations = activations(kernel, index);
+            case.activations = target.activations(kernel, index);
             case.overrides = GemmOverrides::new().kernel(kernel.name.to_string()).split(None);
             case.check(machine);
         };
@@ -126,26 +131,27 @@ fn groups(target: &Target) {
         check(grouped(&most, [2 * rows, 1312], stores[at % 13], at), at, &machines[at % 5]);
         let widths: Vec<usize> = (1..=8).map(|width| (width * tokens / 8).max(1)).collect();
         check(grouped(&widths, [rows, 160], stores[0], at), at, &machines[(at + 1) % 5]);
-        for i in 0..2 {
+        let few_tiles = [vec![tokens + 3, 0, 1], vec![5, 1, 2 * tokens, 0, 3, 1, 0, 1, 2]];
+        for (i, counts) in few_tiles.iter().enumerate() {
             let index = 2 * at + i;
-            let counts = [[tokens + 3, 0, 1], [5, 1, 2 * tokens]][i];
-            let case = grouped(&counts, [rows, 4096], stores[index % 13], index);
+            let case = grouped(counts, [rows, 2048], stores[index % 13], index);
             check(case, index, &divided[(at + i) % 5]);
         }
         let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };
         let many: Vec<usize> = (0..300).map(few).collect();
         check(GroupedCase::new(&many, [40, 32]), at + 1, &machines[(at + 1) % 5]);
         for (i, of) in FLOATS.into_iter().enumerate() {
-            bad_counts(kernel, of, &machines[(at + i) % 5]);
+            let activations = target.activations(kernel, i);
+            bad_counts(kernel, activations, of, &machines[(at + i) % 5]);
         }
     }
 }
 
 /// Checks that counts that are none make all results NaN, and say so.
-fn bad_counts(kernel: &Kernel, of: FloatType, machine: &Kernels) {
+fn bad_counts(kernel: &Kernel, activations: ActivationType, of: FloatType, machine: &Kernels) {
     let mut case = GroupedCase::new(&[3, 2], [40, 64]);
     case.format = kernel.operands.weights;
-    case.activations = activations(kernel, 1);
+    case.activations = activations;
     (case.result, case.magnitude) = (of.into(), true);
     case.overrides = GemmOverrides::new().kernel(kernel.name.to_string()).split(None);
     let got = case.run_with(machine, &[0, 4, 2]);
