@@ -24,13 +24,14 @@ const POISON: u8 = 0xee;
 /// Experts of all devices, the first one of this device, and how many it has.
 const EXPERTS: [usize; 3] = [9, 2, 5];
 /// Ids of rows: of this device, one of them twice; of others; of nobody.
-const IDS: [i32; 10] = [4, 2, 0, 6, -1, 8, 4, 9, i32::MIN, 3];
+const IDS: [i32; 16] = [4, 2, 0, 6, -1, 8, 4, 9, i32::MIN, 3, 0, 1, i32::MAX, 7, 8, 100];
 const SIZES: [usize; 2] = [208, 224];
-/// Rows, more than a warp has lanes: the ids again and again.
-const ROWS: usize = 37;
+/// Rows, several for each lane of a warp: the ids, then some of others, and one of this device at the end.
+const ROWS: usize = 250;
 
 fn all_ids() -> Vec<i32> {
-    IDS.into_iter().cycle().take(ROWS).collect()
+    let others = [0, 8, -1, 1, 9].into_iter().cycle();
+    IDS.into_iter().chain(others).take(ROWS - 1).chain([5]).collect()
 }
 
 struct Operands<F> {
@@ -153,20 +154,24 @@ fn check<F: BlockFormat>(kernels: &Kernels, half: HalfType, options: &GemmOption
     let grouping = Grouping::Chosen(chosen);
     let got = launch(kernels, &operands, grouping, options, &all, [&ids, x]);
 
-    let own: Vec<usize> = local.iter().map(|at| at.unwrap_or(0)).collect();
-    let counts: Vec<i32> = local.iter().map(|at| i32::from(at.is_some())).collect();
-    let counts = words(&counts, i32::to_le_bytes);
-    let repeated = if shared { x.repeat(ROWS) } else { x.to_vec() };
+    // A slot for each row that has a product.
+    let own: Vec<usize> = local.iter().flatten().copied().collect();
+    let counts = words(&vec![1; own.len()], i32::to_le_bytes);
+    let token = x.len() / if shared { 1 } else { ROWS };
+    let rows = local.iter().enumerate().filter(|(_, expert)| expert.is_some()).map(|(row, _)| row);
+    let tokens = rows.flat_map(|row| &x[if shared { 0 } else { row * token }..][..token]);
+    let tokens: Vec<u8> = tokens.copied().collect();
     let grouping = Grouping::Slots { tokens: 1 };
-    let right = launch(kernels, &operands, grouping, options, &own, [&counts[..], &repeated]);
+    let right = launch(kernels, &operands, grouping, options, &own, [&counts[..], &tokens]);
     for (part, (got, right)) in got.iter().zip(&right).enumerate() {
         let row = got.len() / ROWS;
-        assert_eq!(got.len(), right.len(), "{what}");
-        for (at, expert) in local.iter().enumerate() {
-            let [got, right] = [got, right].map(|bytes| &bytes[at * row..][..row]);
-            assert!(got == right, "{what}: part {part}, row {at} differs");
-            let is_left = got.iter().all(|&byte| byte == POISON);
-            assert_eq!(is_left, expert.is_none() || row == 0, "{what}: row {at}");
+        assert_eq!(row, right.len() / own.len(), "{what}");
+        let mut right = right.chunks_exact(row.max(1));
+        for (at, (got, expert)) in got.chunks_exact(row.max(1)).zip(&local).enumerate() {
+            match expert {
+                Some(_) => assert_eq!(Some(got), right.next(), "{what}: part {part}, row {at}"),
+                None => assert!(got.iter().all(|&byte| byte == POISON), "{what}: row {at}"),
+            }
         }
     }
 }

@@ -139,7 +139,7 @@ fn groups(target: &Target) {
         }
         let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };
         let many: Vec<usize> = (0..300).map(few).collect();
-        check(GroupedCase::new(&many, [40, 32]), at + 1, &machines[(at + 1) % 5]);
+        check(GroupedCase::new(&many, [40, 288]), at + 1, &divided[(at + 1) % 5]);
         for (i, of) in FLOATS.into_iter().enumerate() {
             let activations = target.activations(kernel, i);
             bad_counts(kernel, activations, of, &machines[(at + i) % 5]);
