@@ -213,13 +213,23 @@ fn with_every_configuration_of_sm_100a() {
     }
 }
 
-/// Options of sm_100a: activations that all batch entries share, in both orientations, and more
-/// tiles in a row than are walked together, asked for and not.
+/// Options of sm_100a: activations that all batch entries share, in both orientations, more
+/// tiles in a row than are walked together, asked for and not, and tiles that many CTAs divide.
 #[test]
 fn walks_of_every_configuration_of_sm_100a() {
     let machines = SCHEDULES.map(|schedule| emulated(DEVICES[1], schedule));
+    let divided = small(b200(), 12);
     for (at, config) in sm100::CONFIGS.iter().enumerate() {
         let rows = config.rows() as usize;
+        if config.k_parts() == 1 {
+            let mut case = Case::new([9, rows - 24, 12 * config.step() as usize, 1]);
+            case = case.format(config.format);
+            case.activations = match config.activations {
+                Some(operand) => ActivationType::as_they_are(operand),
+                None => [LINEAR, BLOCKED][at % 2],
+            };
+            case.kernel(config.name, config.split).check(&divided[at % 5]);
+        }
         for [m, n] in [[9, rows - 24], [rows - 23, 64]] {
             let k = (config.step() * config.k_parts()) as usize + 32;
             let mut case = Case::new([m, n, k, 2]).format(config.format);

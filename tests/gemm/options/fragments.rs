@@ -4,14 +4,15 @@
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
 use fp4_formats::gemm::table::{Kernel, kernels};
 use fp4_formats::gemm::{Problems, Split, sm90};
-use fp4_formats::{FloatType, Operand, TensorFamily};
+use fp4_formats::quantize::Format;
+use fp4_formats::{Operand, TensorFamily, e4m3, ue8m0};
 use nvfp4::device::Kernels;
 use nvfp4::floats;
 use nvfp4::gemm::GemmOverrides;
 use nvfp4::tune::ResultKind;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::mixed::check_mixed;
-use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, FLOATS, LINEAR};
+use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case, LINEAR, RESULTS};
 use ptx_emu::Gpu;
 
 use super::{Store, combinations, grouped, residuals, small, stores, sums, varied};
@@ -82,6 +83,19 @@ fn uniform(target: &Target) {
             case.shared_weights = index % 16 == 6;
             case.check(&machines[(index + at) % 5]);
         }
+        // Kernels that store sums of 16 bits from registers do so without a cluster, in their own way for each type,
+        // with and without factors of tokens.
+        if max_split(kernel) > 1 {
+            for (i, factors) in [0, 0, 1, 1].into_iter().zip([false, true].into_iter().cycle()) {
+                let store = stores(at)[3 * i];
+                let mut case = varied([tokens - 1, rows, 160, 1], store, at)
+                    .format(kernel.operands.weights)
+                    .activations(target.activations(kernel, at + i))
+                    .kernel(kernel.name, Split::None);
+                case.vectors[0] = factors;
+                case.check(&machines[(at + i) % 5]);
+            }
+        }
     }
 }
 
@@ -139,26 +153,44 @@ fn groups(target: &Target) {
         }
         let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };
         let many: Vec<usize> = (0..300).map(few).collect();
-        check(GroupedCase::new(&many, [40, 288]), at + 1, &divided[(at + 1) % 5]);
-        for (i, of) in FLOATS.into_iter().enumerate() {
+        check(GroupedCase::new(&many, [40, 32]), at + 1, &machines[(at + 1) % 5]);
+        // Many contributors to few tiles.
+        check(GroupedCase::new(&many[..70], [40, 2048]), at, &divided[at % 5]);
+        for (i, result) in RESULTS.into_iter().enumerate() {
             let activations = target.activations(kernel, i);
-            bad_counts(kernel, activations, of, &machines[(at + i) % 5]);
+            bad_counts(kernel, activations, result, &machines[(at + i) % 5]);
         }
     }
 }
 
 /// Checks that counts that are none make all results NaN, and say so.
-fn bad_counts(kernel: &Kernel, activations: ActivationType, of: FloatType, machine: &Kernels) {
-    let mut case = GroupedCase::new(&[3, 2], [40, 64]);
+fn bad_counts(kernel: &Kernel, activations: ActivationType, result: ResultKind, machine: &Kernels) {
+    let [rows, n] = [5, 64];
+    let mut case = GroupedCase::new(&[3, 2], [n, 64]);
     case.format = kernel.operands.weights;
     case.activations = activations;
-    (case.result, case.magnitude) = (of.into(), true);
+    (case.result, case.magnitude) = (result, true);
     case.overrides = GemmOverrides::new().kernel(kernel.name.to_string()).split(None);
     let got = case.run_with(machine, &[0, 4, 2]);
-    assert_eq!(got.status, STATUS_BAD_COUNTS, "{} {of:?}", kernel.name);
-    assert!(got.magnitude.is_some_and(f32::is_nan), "{} {of:?}", kernel.name);
-    let values = floats::decode(of, &got.bytes);
-    assert!(values.iter().all(|value| value.is_nan()), "{} {of:?}", kernel.name);
+    let what = format!("{} {result:?}", kernel.name);
+    assert_eq!(got.status, STATUS_BAD_COUNTS, "{what}");
+    assert!(got.magnitude.is_some_and(f32::is_nan), "{what}");
+    match result {
+        ResultKind::Floats(of) => {
+            let values = floats::decode(of, &got.bytes);
+            assert!(values.iter().all(|value| value.is_nan()), "{what}");
+        }
+        ResultKind::Blocks(format, layout) => {
+            let is_nan = |&scale: &u8| match format {
+                Format::Nvfp4 => e4m3::is_nan(scale),
+                Format::Mxfp4 => ue8m0::decode(scale).is_nan(),
+            };
+            let blocks = n / format.block() as usize;
+            let places = (0..rows).flat_map(|row| (0..blocks).map(move |block| (row, block)));
+            let mut scales = places.map(|(row, block)| layout.offset(row, block, blocks));
+            assert!(scales.all(|at| is_nan(&got.scales[at])), "{what}");
+        }
+    }
 }
 
 /// Mixed products: all ways to store, those of floats in one launch and those of blocks in another.
