@@ -173,6 +173,7 @@ fn grouped(counts: &[usize], [n, k]: [usize; 2], store: Store, index: usize) -> 
     case.magnitude = magnitude(store, index);
     case.residual = store.residual.map(ResidualAt::dense);
     (case.activation, case.gated) = (activation, gated);
+    case.next = index % 2 == 1;
     (case.spare, case.slot) = match index % 4 {
         3 => (0, counts.iter().max().map(|most| most + 2)),
         spare => (spare, None),

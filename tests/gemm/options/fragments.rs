@@ -154,8 +154,15 @@ fn groups(target: &Target) {
         let few = |at: usize| if at % 37 == 5 { at % 5 + 1 } else { 0 };
         let many: Vec<usize> = (0..300).map(few).collect();
         check(GroupedCase::new(&many, [40, 32]), at + 1, &machines[(at + 1) % 5]);
-        // Many contributors to few tiles.
-        check(GroupedCase::new(&many[..70], [40, 2048]), at, &divided[at % 5]);
+        // Each lane that divides has several groups; few tiles have many contributors.
+        let two: Vec<usize> = (0..250)
+            .map(|at| match at {
+                5 => 3,
+                242 => 1,
+                _ => 0,
+            })
+            .collect();
+        check(GroupedCase::new(&two, [8, 1088]), at, &divided[at % 5]);
         for (i, result) in RESULTS.into_iter().enumerate() {
             let activations = target.activations(kernel, i);
             bad_counts(kernel, activations, result, &machines[(at + i) % 5]);
