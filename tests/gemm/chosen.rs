@@ -144,7 +144,7 @@ fn check<F: BlockFormat>(kernels: &Kernels, half: HalfType, options: &GemmOption
     let ids = all_ids();
     let local = |&id: &i32| usize::try_from(id).ok()?.checked_sub(first).filter(|&at| at < count);
     let local: Vec<Option<usize>> = ids.iter().map(local).collect();
-    let shared = at / 2 % 2 == 0;
+    let shared = (at / 2).is_multiple_of(2);
     let what = format!("{}, {options:?}, shared {shared}", kernels.device().choice());
     let operands = Operands::<F>::new(if shared { 1 } else { ROWS }, half, at as u64);
     let x = operands.x.bytes();

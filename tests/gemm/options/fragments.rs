@@ -40,7 +40,7 @@ impl Target {
         let operands = kernel.operands;
         match (operands.activations, self.tensor) {
             (None, _) => [LINEAR, BLOCKED][index / 4 % 2],
-            // What would be decoded is multiplied as it is, by other kernels.
+            // Other kernels multiply blocks and e4m3 as they are, without decoding them.
             (Some(Operand::Half(half)), TensorFamily::MmaSyncScaled) => {
                 ActivationType::Halves(half)
             }
