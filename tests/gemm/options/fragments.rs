@@ -162,7 +162,7 @@ fn groups(target: &Target) {
                 _ => 0,
             })
             .collect();
-        check(GroupedCase::new(&two, [8, 1088]), at, &divided[at % 5]);
+        check(GroupedCase::new(&two, [8, 2176]), at, &divided[at % 5]);
         for (i, result) in RESULTS.into_iter().enumerate() {
             let activations = target.activations(kernel, i);
             bad_counts(kernel, activations, result, &machines[(at + i) % 5]);
