@@ -16,7 +16,7 @@ use nvfp4::plan::sm90::schedule;
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{GEMM_CONTEST, GemmShape};
 use nvfp4_tests::gemm::{ActivationType, BLOCKED, Case};
-use nvfp4_tests::{DEVICES, MACHINES, b200, emulated, emulated_on};
+use nvfp4_tests::{DEVICES, TARGETS, b200, emulated, emulated_on};
 use ptx_emu::{AsyncCount, Counters, Gpu, LaunchReport, Schedule};
 use std::ops::Deref;
 
@@ -190,7 +190,7 @@ fn stage_bytes(plan: &GemmPlan) -> u64 {
 /// sm_80 fill no more than their stages with zeros, which count as copied.
 #[test]
 fn plans_state_what_is_copied() {
-    for device in MACHINES.into_iter().chain(["emu:rtx4090"]) {
+    for device in TARGETS {
         let kernels = emulated(device, Schedule::Eager);
         let arch = kernels.device().choice().arch;
         let sm80s = sm80::CONFIGS.iter().filter(|config| config.scheme.format == Format::Nvfp4);

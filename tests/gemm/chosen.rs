@@ -1,53 +1,56 @@
 //! Rows that choose their weights: against the same product with slots whose weights are copies of the chosen ones,
 //! byte by byte. The reference is compared with the oracle in other tests.
 
+use fp4_formats::gemm::Problems;
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
+use fp4_formats::gemm::table::kernels;
 use fp4_formats::quantize::Format;
-use fp4_formats::{FloatType, HalfType, Nvfp4, ScaleLayout};
+use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
     Activation, ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, GatedWeights, Gemm,
-    GemmOptions, GroupBuffers, Grouping, HalfMatrix, Output, Repacked, ResultBuffers, UpOptions,
-    Vectors, Workspace,
+    GemmOptions, GemmOverrides, GroupBuffers, Grouping, HalfMatrix, Output, Repacked,
+    ResultBuffers, UpOptions, Vectors, Workspace,
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::blocks;
-use nvfp4_tests::{DEVICES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, SCHEDULES, TARGETS, emulated};
 
 /// The bytes of the result before the launch.
 const POISON: u8 = 0xee;
 /// Experts of all devices, the first one of this device, and how many it has.
 const EXPERTS: [usize; 3] = [9, 2, 5];
 /// Ids of rows: of this device, one of them twice; of others; of nobody.
-const IDS: [i32; 10] = [4, 2, 0, 6, -1, 8, 4, 9, i32::MIN, 3];
-const SIZES: [usize; 2] = [208, 608];
-/// Rows, more than a warp has lanes: the ids again and again.
-const ROWS: usize = 37;
+const IDS: [i32; 16] = [4, 2, 0, 6, -1, 8, 4, 9, i32::MIN, 3, 0, 1, i32::MAX, 7, 8, 100];
+const SIZES: [usize; 2] = [208, 224];
+/// Rows, several for each lane of a warp: the ids, then some of others, and one of this device at the end.
+const ROWS: usize = 250;
 
 fn all_ids() -> Vec<i32> {
-    IDS.into_iter().cycle().take(ROWS).collect()
+    let others = [0, 8, -1, 1, 9].into_iter().cycle();
+    IDS.into_iter().chain(others).take(ROWS - 1).chain([5]).collect()
 }
 
-struct Operands {
-    gates: Vec<BlockScaled<Nvfp4>>,
-    ups: Vec<BlockScaled<Nvfp4>>,
+struct Operands<F> {
+    gates: Vec<BlockScaled<F>>,
+    ups: Vec<BlockScaled<F>>,
     x: HalfMatrix,
     /// Factors of each expert, and biases of each, of both halves.
     factors: [Vec<f32>; 2],
     biases: [Vec<f32>; 2],
 }
 
-impl Operands {
+impl<F: BlockFormat> Operands<F> {
     fn new(tokens: usize, half: HalfType, seed: u64) -> Self {
         let ([n, k], [_, _, count]) = (SIZES, EXPERTS);
         let mut rng = SplitMix64::new(seed);
         let mut tensors = || -> Vec<_> {
             let make = |expert: usize| {
                 let (of, scale) = (Generator::FullRange, [1.0, 0.5, 4.0][expert % 3]);
-                blocks::<Nvfp4>(of, [1, n, k], ScaleLayout::Linear, scale, &mut rng)
+                blocks::<F>(of, [1, n, k], ScaleLayout::Linear, scale, &mut rng)
             };
             (0..count).map(make).collect()
         };
@@ -89,9 +92,9 @@ fn words<T: Copy>(values: &[T], to: impl Fn(T) -> [u8; 4]) -> Vec<u8> {
 }
 
 /// A launch: elements or codes, and scales.
-fn launch(
+fn launch<F: BlockFormat>(
     kernels: &Kernels,
-    operands: &Operands,
+    operands: &Operands<F>,
     grouping: Grouping,
     options: &GemmOptions,
     experts: &[usize],
@@ -135,52 +138,84 @@ fn launch(
     [elements, scales].map(|buffer| buffer.read().expect("readable"))
 }
 
-/// Rows have their experts' products, whoever has the activations, and others are left alone.
-#[test]
-fn rows_have_the_products_of_their_experts() {
+/// Checks that rows have their experts' products, whoever has the activations, and that others are left alone.
+fn check<F: BlockFormat>(kernels: &Kernels, half: HalfType, options: &GemmOptions, at: usize) {
     let [experts, first, count] = EXPERTS;
     let ids = all_ids();
     let local = |&id: &i32| usize::try_from(id).ok()?.checked_sub(first).filter(|&at| at < count);
     let local: Vec<Option<usize>> = ids.iter().map(local).collect();
-    let outputs = [
+    let shared = (at / 2).is_multiple_of(2);
+    let what = format!("{}, {options:?}, shared {shared}", kernels.device().choice());
+    let operands = Operands::<F>::new(if shared { 1 } else { ROWS }, half, at as u64);
+    let x = operands.x.bytes();
+    let chosen = ChosenRows { rows: ROWS, shared, experts, first };
+    let all: Vec<usize> = (0..count).collect();
+    let ids = words(&ids, i32::to_le_bytes);
+    let grouping = Grouping::Chosen(chosen);
+    let got = launch(kernels, &operands, grouping, options, &all, [&ids, x]);
+
+    // A slot for each row that has a product.
+    let own: Vec<usize> = local.iter().flatten().copied().collect();
+    let counts = words(&vec![1; own.len()], i32::to_le_bytes);
+    let token = x.len() / if shared { 1 } else { ROWS };
+    let rows = local.iter().enumerate().filter(|(_, expert)| expert.is_some()).map(|(row, _)| row);
+    let tokens = rows.flat_map(|row| &x[if shared { 0 } else { row * token }..][..token]);
+    let tokens: Vec<u8> = tokens.copied().collect();
+    let grouping = Grouping::Slots { tokens: 1 };
+    let right = launch(kernels, &operands, grouping, options, &own, [&counts[..], &tokens]);
+    for (part, (got, right)) in got.iter().zip(&right).enumerate() {
+        let row = got.len() / ROWS;
+        assert_eq!(row, right.len() / own.len(), "{what}");
+        let mut right = right.chunks_exact(row.max(1));
+        for (at, (got, expert)) in got.chunks_exact(row.max(1)).zip(&local).enumerate() {
+            match expert {
+                Some(_) => assert_eq!(Some(got), right.next(), "{what}: part {part}, row {at}"),
+                None => assert!(got.iter().all(|&byte| byte == POISON), "{what}: row {at}"),
+            }
+        }
+    }
+}
+
+/// Options of a case, without and with a gate.
+fn options(at: usize) -> GemmOptions {
+    let output = [
         FloatType::F32.into(),
         FloatType::F16.into(),
         Output::Nvfp4 { scale: 0.5, layout: ScaleLayout::Linear },
-    ];
-    let cases = (0..12).map(|at| (outputs[at % 3], at % 2 == 0, at / 2 % 2 == 0));
-    for (at, (output, gated, shared)) in cases.enumerate() {
-        let half = [HalfType::F16, HalfType::Bf16][at / 3 % 2];
-        for device in DEVICES {
-            let kernels = emulated(device, SCHEDULES[at % 5]);
-            let what = format!("{device}, {output:?}, gated {gated}, shared {shared}");
-            let operands = Operands::new(if shared { 1 } else { ROWS }, half, at as u64);
-            let mut options = GemmOptions::new().alpha(0.75).output(output);
-            if gated {
-                options = options.activation(Activation::Silu).up(UpOptions::new().alpha(-1.5));
-            }
-            let x = operands.x.bytes();
-            let chosen = ChosenRows { rows: ROWS, shared, experts, first };
-            let all: Vec<usize> = (0..count).collect();
-            let ids = words(&ids, i32::to_le_bytes);
-            let grouping = Grouping::Chosen(chosen);
-            let got = launch(&kernels, &operands, grouping, &options, &all, [&ids, x]);
+    ][at % 3];
+    let options = GemmOptions::new().alpha(0.75).output(output);
+    match at % 2 {
+        0 => options.activation(Activation::Silu).up(UpOptions::new().alpha(-1.5)),
+        _ => options,
+    }
+}
 
-            let own: Vec<usize> = local.iter().map(|at| at.unwrap_or(0)).collect();
-            let counts: Vec<i32> = local.iter().map(|at| i32::from(at.is_some())).collect();
-            let counts = words(&counts, i32::to_le_bytes);
-            let repeated = if shared { x.repeat(ROWS) } else { x.to_vec() };
-            let grouping = Grouping::Slots { tokens: 1 };
-            let operands_of = [&counts[..], &repeated];
-            let right = launch(&kernels, &operands, grouping, &options, &own, operands_of);
-            for (part, (got, right)) in got.iter().zip(&right).enumerate() {
-                let row = got.len() / ROWS;
-                assert_eq!(got.len(), right.len(), "{what}");
-                for (at, expert) in local.iter().enumerate() {
-                    let [got, right] = [got, right].map(|bytes| &bytes[at * row..][..row]);
-                    assert!(got == right, "{what}: part {part}, row {at} differs");
-                    let is_left = got.iter().all(|&byte| byte == POISON);
-                    assert_eq!(is_left, expert.is_none() || row == 0, "{what}: row {at}");
-                }
+/// The plan's choice on machines with their own copies of the code.
+#[test]
+fn rows_have_the_products_of_their_experts() {
+    for at in 0..4 {
+        let half = [HalfType::F16, HalfType::Bf16][at / 2 % 2];
+        for device in DEVICES {
+            check::<Nvfp4>(&emulated(device, SCHEDULES[at % 5]), half, &options(at), at);
+        }
+    }
+}
+
+/// Every kernel for 16-bit activations.
+#[test]
+fn with_every_grouped_configuration() {
+    for device in TARGETS {
+        let machines = SCHEDULES.map(|schedule| emulated(device, schedule));
+        let tensor = machines[0].device().choice().arch.tensor();
+        let grouped = kernels(tensor).iter().filter(|kernel| kernel.problems == Problems::Grouped);
+        for (at, kernel) in grouped.enumerate() {
+            let Some(Operand::Half(half)) = kernel.operands.activations else { continue };
+            let overrides = GemmOverrides::new().kernel(kernel.name.to_string()).split(None);
+            let options = options(at).overrides(overrides);
+            let machine = &machines[at % 5];
+            match kernel.operands.weights {
+                Format::Nvfp4 => check::<Nvfp4>(machine, half, &options, at),
+                Format::Mxfp4 => check::<Mxfp4>(machine, half, &options, at),
             }
         }
     }
@@ -190,7 +225,7 @@ fn rows_have_the_products_of_their_experts() {
 #[test]
 fn refused() {
     let kernels = emulated(DEVICES[0], SCHEDULES[0]);
-    let operands = Operands::new(1, HalfType::F16, 1);
+    let operands = Operands::<Nvfp4>::new(1, HalfType::F16, 1);
     let weights = operands.weights(&kernels, false, &[0, 1, 2, 3, 4]);
     let halves = ActivationKind::Halves(HalfType::F16);
     let good = ChosenRows { rows: 3, shared: true, experts: 9, first: 2 };

@@ -18,7 +18,7 @@ use nvfp4_lab::gemm::{reference, reference_for};
 use nvfp4_lab::oracle::{decibels, sqnr_db};
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::refused;
-use nvfp4_tests::{MACHINES, REAL_LAYERS, SCHEDULES, emulated, real_model};
+use nvfp4_tests::{REAL_LAYERS, SCHEDULES, TARGETS, emulated, real_model};
 
 /// Weights with these codes and scale bytes by row and column or block.
 fn weights<F: BlockFormat>(
@@ -89,9 +89,9 @@ fn exact_sums<F: BlockFormat>(one: u8) {
         .filter(|config| config.format == format && config.activations == Some(Operand::E4m3));
     let operands = Operands { weights: format, activations: Some(Operand::E4m3) };
     let sm120 = sm120::CONFIGS.iter().filter(|config| config.operands() == operands);
-    let of_sm90 = sm90.map(|config| (MACHINES[0], config.name));
-    let of_sm100 = sm100.map(|config| (MACHINES[1], config.name));
-    let of_sm120 = sm120.map(|config| (MACHINES[2], config.name));
+    let of_sm90 = sm90.map(|config| (TARGETS[0], config.name));
+    let of_sm100 = sm100.map(|config| (TARGETS[1], config.name));
+    let of_sm120 = sm120.map(|config| (TARGETS[2], config.name));
     for (index, (device, name)) in of_sm90.chain(of_sm100).chain(of_sm120).enumerate() {
         for schedule in SCHEDULES.iter().skip(index % 2).step_by(2) {
             let kernels = emulated(device, *schedule);
@@ -122,8 +122,7 @@ fn mxfp4_sums_are_exact() {
 fn tokens_are_quantised_as_on_the_cpu() {
     let one_pass = TokensConfig::KEPT * TokensConfig::THREADS as usize * 8;
     let halves = [HalfType::F16, HalfType::Bf16];
-    let devices = MACHINES.into_iter().chain(["emu:rtx4090"]);
-    for (device, half) in devices.flat_map(|device| halves.map(|half| (device, half))) {
+    for (device, half) in TARGETS.into_iter().flat_map(|device| halves.map(|half| (device, half))) {
         let kernels = emulated(device, SCHEDULES[1]);
         for k in [16, 2064, one_pass + 48] {
             let m = 9;
@@ -158,8 +157,7 @@ fn tokens_are_quantised_as_on_the_cpu() {
 /// taken by callers who ask for it, and the changes are reported.
 #[test]
 fn refused_and_rounded() {
-    let [sm90, sm100, sm120] = MACHINES.map(|name| emulated(name, SCHEDULES[0]));
-    let sm80 = emulated("emu:rtx4090", SCHEDULES[0]);
+    let [sm90, sm100, sm120, sm80] = TARGETS.map(|name| emulated(name, SCHEDULES[0]));
     let (k, n) = (256, 16);
     let dims = Dims::new(1, 2, k).expect("dims");
     let x = HalfMatrix::round("x", dims, HalfType::Bf16, &vec![0.5; 2 * k]).expect("memory");

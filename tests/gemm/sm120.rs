@@ -3,7 +3,7 @@
 
 use fp4_formats::gemm::sm120::Sm120Config;
 use fp4_formats::gemm::sm120::config::TokenCodes;
-use fp4_formats::gemm::{Split, sm80, sm120};
+use fp4_formats::gemm::{Split, sm120};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, Mxfp4, Operand, ScaleLayout, e2m1, e4m3, ue8m0};
 use nvfp4::device::Kernels;
@@ -151,55 +151,6 @@ fn rows_of_scales_in_any_place() {
             case.activations = if layout == ScaleLayout::Linear { LINEAR } else { BLOCKED };
             case.check(&few_sms(5, Schedule::Lazy));
         }
-    }
-}
-
-/// Every configuration of sm_80, alone and gated, by schedules in turn.
-#[test]
-fn every_configuration_for_halves() {
-    let machines = machines();
-    for (at, config) in sm80::CONFIGS.iter().enumerate() {
-        let (m, n) = (config.tokens as usize + 3, config.rows as usize + 72);
-        for (i, (k, split)) in [(160, Split::None), (672, Split::StreamK)].into_iter().enumerate() {
-            let index = 2 * at + i;
-            let machine = &machines[index % machines.len()];
-            let result = RESULTS[index % RESULTS.len()];
-            let chosen = |case: Case| {
-                case.format(config.scheme.format)
-                    .activations(ActivationType::as_they_are(config.scheme.operand))
-                    .kernel(config.name, split)
-                    .result(result)
-            };
-            let n = n.next_multiple_of(result.block());
-            let mut case = chosen(Case::new([m, n, k, 1 + index % 2]));
-            case.vectors = [index % 3 == 0, index % 2 == 0, index % 4 < 2];
-            case.check(machine);
-            let n = (n / 2).next_multiple_of(result.block());
-            chosen(dual::varied([m, n, k, 1], index)).check(machine);
-        }
-    }
-}
-
-/// Every configuration of sm_80 for grouped and for mixed products, by schedules in turn.
-#[test]
-fn every_group_of_halves() {
-    let machines = machines();
-    for (at, config) in sm80::GROUPED.iter().enumerate() {
-        let counts = grouped::ragged(config.tokens as usize, at);
-        let sizes = [config.rows as usize / 2 + 40, [160, 672][at % 2]];
-        let mut case = grouped::varied(&counts, sizes, at);
-        case.format = config.scheme.format;
-        case.activations = ActivationType::as_they_are(config.scheme.operand);
-        case.result = RESULTS[at % RESULTS.len()];
-        case.sizes[0] = case.sizes[0].next_multiple_of(case.result.block());
-        case.overrides = GemmOverrides::new().kernel(config.name.to_string()).split(None);
-        case.check(&machines[at % machines.len()]);
-    }
-    for (at, config) in sm80::MIXED.iter().enumerate() {
-        let size = [config.rows as usize, config.tokens as usize];
-        let activations = ActivationType::as_they_are(config.scheme.operand);
-        let cases = mixed::launch(size, config.scheme.format, activations, 5 * at);
-        mixed::check(&machines[at % machines.len()], &cases, config.name);
     }
 }
 

@@ -8,7 +8,7 @@ use nvfp4::gemv::{GemvOptions, GemvOverrides};
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{self, GemvShape};
 use nvfp4_tests::gemv::Case;
-use nvfp4_tests::{MACHINES, SCHEDULES, emulated};
+use nvfp4_tests::{SCHEDULES, TARGETS, emulated};
 use ptx_emu::Schedule;
 
 fn case(shape: GemvShape, generator: Generator, seed: u64) -> Case {
@@ -19,7 +19,7 @@ fn case(shape: GemvShape, generator: Generator, seed: u64) -> Case {
 /// both scale layouts.
 #[test]
 fn contest_correctness_shapes() {
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, Schedule::Eager);
         for (i, &shape) in shape::GEMV_CORRECTNESS.iter().enumerate() {
             let mut case = case(shape, Generator::Contest, i as u64);
@@ -38,7 +38,7 @@ fn contest_correctness_shapes() {
 #[test]
 fn ragged_shapes() {
     let mut seed = 100;
-    for device in MACHINES {
+    for device in TARGETS {
         for schedule in [SCHEDULES[0], SCHEDULES[1], SCHEDULES[3]] {
             let kernels = emulated(device, schedule);
             for shape in shape::gemv_ragged() {
@@ -65,7 +65,7 @@ fn ragged_shapes() {
 #[test]
 fn every_configuration() {
     let shapes = [(1, 32), (37, 224), (131, 1056), (261, 2080), (99, 96), (127, 352), (70, 544)];
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, SCHEDULES[2]);
         for config in &CONFIGS {
             for (at, (m, k)) in shapes.into_iter().enumerate() {
@@ -87,7 +87,7 @@ fn every_configuration() {
 /// Rows with more chunks than a CTA has threads.
 #[test]
 fn more_than_one_panel() {
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, Schedule::Lazy);
         for k in [16384, 16400, 32768, 40016] {
             for layout in [Linear, Blocked128x4] {
@@ -103,7 +103,7 @@ fn more_than_one_panel() {
 /// Panels that do not have equally many chunks, of many rows and of few: every kernel.
 #[test]
 fn uneven_panels() {
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, Schedule::Lazy);
         for config in &CONFIGS {
             for (m, panels) in [(200, 1), (3, 2)] {
@@ -126,7 +126,7 @@ fn exact_inputs_give_the_same_bits_everywhere() {
     let mut case = case(GemvShape { m: 130, k: 7184, l: 2 }, Generator::Exact, 21);
     case.options.output = FloatType::F32;
     let mut first = None;
-    for device in MACHINES {
+    for device in TARGETS {
         for schedule in SCHEDULES {
             let kernels = emulated(device, schedule);
             let bytes = case.check(&kernels).bytes;
@@ -143,7 +143,7 @@ fn exact_inputs_give_the_same_bits_everywhere() {
 /// Many seeds of the random schedule on one shape.
 #[test]
 fn random_schedules() {
-    for device in MACHINES {
+    for device in TARGETS {
         let mut case = case(GemvShape { m: 67, k: 544, l: 2 }, Generator::FullRange, 77);
         case.options.output = FloatType::F32;
         let mut first = None;
@@ -164,7 +164,7 @@ fn every_code_and_every_scale() {
     use nvfp4::tensor::{BlockScaled, Dims};
     // Row r of the weights has code r/16 at position r%16 and 0 elsewhere; the activations have
     // code v in each position. The result is the product of two codes.
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, Schedule::Eager);
         let one = e4m3::encode(1.0);
         for v in 0..16u8 {

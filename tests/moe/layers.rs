@@ -21,7 +21,7 @@ use nvfp4_lab::moe::MoeOperands;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_tests::gemm::{POISON, blocks};
 use nvfp4_tests::mixture::{Mixture, MixtureCase};
-use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
+use nvfp4_tests::{SCHEDULES, TARGETS, emulated};
 use ptx_emu::Schedule;
 
 pub const NOWHERE: u32 = u32::MAX;
@@ -81,7 +81,7 @@ pub fn routed(shape: MoeShape, ids: &[i32]) -> [Vec<u32>; 3] {
 
 const SHAPES: [MoeShape; 6] = [
     MoeShape { tokens: 1, top_k: 1, experts: 1, first: 0, count: 1 },
-    MoeShape { tokens: 7, top_k: 2, experts: 5, first: 0, count: 5 },
+    MoeShape { tokens: 7, top_k: 2, experts: 5, first: 1, count: 4 },
     MoeShape { tokens: 150, top_k: 8, experts: 256, first: 0, count: 256 },
     MoeShape { tokens: 33, top_k: 4, experts: 64, first: 16, count: 24 },
     MoeShape { tokens: 1, top_k: 6, experts: 1300, first: 200, count: 1024 },
@@ -93,7 +93,7 @@ const SHAPES: [MoeShape; 6] = [
 #[test]
 fn routing_and_gathering() {
     for (at, shape) in SHAPES.into_iter().enumerate() {
-        for device in MACHINES {
+        for device in TARGETS {
             let kernels = emulated(device, SCHEDULES[at % 5]);
             let ids = ids(shape, &mut SplitMix64::new(at as u64));
             let routing = Routing::new(&kernels, shape).expect("a shape");
@@ -106,23 +106,35 @@ fn routing_and_gathering() {
             assert_eq!(words(&routes.offsets), offsets, "{shape:?}");
             assert_eq!(routes.problem().expect("readable"), None);
 
-            let columns = 24 * (at + 1);
-            let tokens: Vec<u16> = (0..shape.tokens * columns).map(|i| i as u16).collect();
-            let from = upload(&kernels, &bytes_of(&tokens, u16::to_le_bytes));
-            let to = upload(&kernels, &vec![0xee; ids.len() * columns * 2]);
-            routing.gather(&from, &routes, &to, columns).expect("a launch");
-            let gathered = to.read().expect("readable");
-            for (row, &slot) in sources.iter().enumerate() {
-                let got = &gathered[row * columns * 2..][..columns * 2];
-                let token = slot as usize / shape.top_k;
-                let right = match slot {
-                    NOWHERE => vec![0; columns * 2],
-                    _ => bytes_of(&tokens[token * columns..][..columns], u16::to_le_bytes),
-                };
-                assert_eq!(got, right, "{shape:?}, row {row}");
-            }
+            gathered_halves(&kernels, &routing, &routes, 24 * (at + 1));
             gathered_blocks(&kernels, &routing, &routes, 16 * (at + 1));
+            // Longer rows than all threads have on their way, of bytes, words and pieces of 16 bytes.
+            if shape.tokens * shape.top_k < 16 {
+                gathered_halves(&kernels, &routing, &routes, 8 * 1030);
+                for blocks in [1031, 4 * 1031, 16 * 1030] {
+                    gathered_blocks(&kernels, &routing, &routes, 16 * blocks);
+                }
+            }
         }
+    }
+}
+
+/// Tokens follow their slot; slots of experts elsewhere have zeros.
+fn gathered_halves(kernels: &Kernels, routing: &Routing, routes: &Routes, columns: usize) {
+    let MoeShape { tokens, top_k, .. } = routing.shape();
+    let tokens: Vec<u16> = (0..tokens * columns).map(|i| i as u16).collect();
+    let from = upload(kernels, &bytes_of(&tokens, u16::to_le_bytes));
+    let to = upload(kernels, &vec![0xee; routing.slots() * columns * 2]);
+    routing.gather(&from, routes, &to, columns).expect("a launch");
+    let gathered = to.read().expect("readable");
+    for (row, &slot) in words(&routes.sources).iter().enumerate() {
+        let got = &gathered[row * columns * 2..][..columns * 2];
+        let token = slot as usize / top_k;
+        let right = match slot {
+            NOWHERE => vec![0; columns * 2],
+            _ => bytes_of(&tokens[token * columns..][..columns], u16::to_le_bytes),
+        };
+        assert_eq!(got, right, "{:?}, row {row}", routing.shape());
     }
 }
 
@@ -151,24 +163,30 @@ fn gathered_blocks(kernels: &Kernels, routing: &Routing, routes: &Routes, column
 /// Combining adds in the order of choices, rounded to f32 after each step, for all types.
 #[test]
 fn combining() {
-    let shape = MoeShape { tokens: 9, top_k: 6, experts: 7, first: 1, count: 4 };
+    // The kernel loads eight choices together.
+    let together = 8;
+    let tokens = 5 + together;
+    let shape = MoeShape { tokens, top_k: 2 * together, experts: 17, first: 1, count: 4 };
     let types = FloatType::ALL;
     let pairs = types.into_iter().flat_map(|a| types.map(|b| [a, b]));
     let all = pairs.flat_map(|[a, b]| types.map(|c| [a, b, c]));
-    for (at, [from_type, out_type, shared_type]) in all.enumerate() {
-        let kernels = emulated(DEVICES[at % 2], SCHEDULES[at % 5]);
+    let all = all.enumerate().flat_map(|case| TARGETS.map(|device| (device, case)));
+    for (device, (at, [from_type, out_type, shared_type])) in all {
+        let kernels = emulated(device, SCHEDULES[at % 5]);
         let mut rng = SplitMix64::new(at as u64);
         // One CTA's columns, and more.
         let columns = if at % 3 == 0 { 2088 } else { 40 };
         let slots = shape.tokens * shape.top_k;
         let mut ids = ids(shape, &mut rng);
         let mut weights: Vec<f32> = (0..slots).map(|_| rng.normal() as f32).collect();
-        // The kernel loads four choices together: one of them is bad, or has no weight.
-        for choice in 0..4 {
+        // One of those that are loaded together is bad, or has no weight.
+        for choice in 0..together {
             ids[(5 + choice) * shape.top_k + choice] = -3;
             weights[4 * shape.top_k + choice] = f32::NAN;
         }
-        ids[4 * shape.top_k..][..shape.top_k].copy_from_slice(&[1, 2, 3, 4, 0, 5]);
+        for (id, at) in ids[4 * shape.top_k..][..shape.top_k].iter_mut().zip(0..) {
+            *id = 1 + at % 4;
+        }
         let routing = Routing::new(&kernels, shape).expect("a shape");
         let routes = routing.routes().expect("memory");
         let ids_on_device = upload(&kernels, &bytes_of(&ids, i32::to_le_bytes));
@@ -178,8 +196,9 @@ fn combining() {
             let values: Vec<f64> = (0..count).map(|_| rng.normal()).collect();
             floats::encode(of, values)
         };
-        let (rows, shared) = (random(from_type, slots * columns), random(shared_type, 9 * columns));
-        let out_bytes = 9 * columns * out_type.bytes() as usize;
+        let (rows, shared) =
+            (random(from_type, slots * columns), random(shared_type, tokens * columns));
+        let out_bytes = tokens * columns * out_type.bytes() as usize;
         let [from, shared_buffer] = [&rows, &shared].map(|bytes| upload(&kernels, bytes));
         let out = upload(&kernels, &vec![0xee; out_bytes]);
         let on_device = upload(&kernels, &bytes_of(&weights, f32::to_le_bytes));
@@ -412,7 +431,7 @@ fn layers() {
     ];
     for (at, shape) in shapes.into_iter().enumerate() {
         for half in [HalfType::F16, HalfType::Bf16] {
-            let kernels = emulated(DEVICES[(at + half as usize) % 2], SCHEDULES[at]);
+            let kernels = emulated(TARGETS[(at + half as usize) % 4], SCHEDULES[at]);
             let layer = Layer {
                 shape,
                 hidden: [64, 96, 160, 48][at],
@@ -444,7 +463,7 @@ fn layers_of_one_token() {
     .into_iter()
     .enumerate()
     {
-        for device in MACHINES {
+        for device in TARGETS {
             let (kernels, reports) = emulated(device, SCHEDULES[at]).observed();
             let layer = Layer {
                 shape,
@@ -509,7 +528,7 @@ fn bad_choices_of_one_token() {
     let mixture = Mixture::<Nvfp4>::new(case, 5);
     let step = mixture.step(6);
     let operands = mixture.operands(&step);
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, SCHEDULES[2]);
         let planned = PlannedLayer::new(&kernels, &operands);
         let run = |ids: [i32; 3], factors: [f32; 3]| planned.run(&kernels, &ids, &factors);
@@ -551,7 +570,7 @@ fn bad_choices_of_one_of_many_tokens() {
     let mixture = Mixture::<Nvfp4>::new(case, 5);
     let step = mixture.step(6);
     let operands = mixture.operands(&step);
-    for device in MACHINES {
+    for device in TARGETS {
         let kernels = emulated(device, SCHEDULES[1]);
         let planned = PlannedLayer::new(&kernels, &operands);
         let run = |ids: &[i32], factors: &[f32]| planned.run(&kernels, ids, factors);
@@ -581,7 +600,7 @@ fn bad_choices_of_one_of_many_tokens() {
 /// a tile there; nothing else is brought, and other architectures bring nothing at all.
 #[test]
 fn first_products_prefetch_for_the_second() {
-    for device in MACHINES {
+    for device in TARGETS {
         let (kernels, reports) = emulated(device, Schedule::Eager).observed();
         // All six experts have the three tokens, and ten row tiles in the second product. The first one has ten
         // steps, more than stages.

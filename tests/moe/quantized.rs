@@ -12,7 +12,7 @@ use nvfp4_lab::generate::Generator;
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_lab::shape::MixtureShape;
 use nvfp4_tests::gemm::blocks;
-use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
+use nvfp4_tests::{DEVICES, SCHEDULES, TARGETS, emulated};
 use ptx_emu::Schedule;
 
 /// Layers whose activations are quantised, in both formats, and layers of MXFP4 beside bf16: each
@@ -37,7 +37,7 @@ fn steps_of_layers() {
         (shape([40, 5, 2, 272, 144]), ActivationInput::Fp8(Some(HalfType::Bf16)), Format::Nvfp4),
     ];
     for (at, (shape, activations, format)) in cases.into_iter().enumerate() {
-        for (device, schedule) in MACHINES
+        for (device, schedule) in TARGETS
             .into_iter()
             .flat_map(|device| [at, at + 2].map(|of| (device, SCHEDULES[of % 5])))
         {

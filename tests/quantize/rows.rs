@@ -1,8 +1,10 @@
 //! Operations on rows on the emulators, against the CPU's reference: bit for bit where the arithmetic is not approximate
 //! by contract, and against f64.
 
+mod options;
+
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use fp4_formats::{Arch, HalfType, ScaleLayout, e4m3};
+use fp4_formats::{HalfType, ScaleLayout, e4m3};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::floats;
@@ -15,11 +17,16 @@ use nvfp4::rows::{
 use nvfp4_lab::rng::SplitMix64;
 use nvfp4_lab::rows::{exact, first_wrong};
 use nvfp4_tests::quantize::recipes;
-use nvfp4_tests::{MACHINES, SCHEDULES, emulated, emulated_for};
-use ptx_emu::Gpu;
+use nvfp4_tests::{SCHEDULES, TARGETS, emulated};
 
-/// The portable code, on a machine that has no other.
-const PORTABLE: &str = "sm_80";
+/// Machines, each under every schedule.
+type Machines = Vec<[Kernels; SCHEDULES.len()]>;
+
+/// A machine of each target.
+fn machines() -> Machines {
+    let of = |machine| SCHEDULES.map(|schedule| emulated(machine, schedule));
+    TARGETS.map(of).into()
+}
 
 /// The schedules, in turn.
 struct Turns(usize);
@@ -124,32 +131,34 @@ impl Case {
         }
     }
 
-    /// Runs the case on every machine. Results have the reference's bits, or for gated sources those of values near the
-    /// exact ones.
+    /// Runs the case on every machine.
     fn check(&self, turn: usize, scale: f64) {
+        self.check_on(&machines(), turn, scale);
+    }
+
+    /// Runs the case on these machines, each under one of its schedules. Results have the reference's bits, or for gated
+    /// sources those of values near the exact ones.
+    fn check_on(&self, machines: &Machines, turn: usize, scale: f64) {
         let mut random = SplitMix64::new(turn as u64);
         let inputs = self.inputs(&mut random, scale);
         let operands = self.operands(&inputs);
         let want = reference(self.rows, self.cols, self.element, &self.options, &operands)
             .unwrap_or_else(|error| panic!("{self:?}: {error}"));
         let is_gated = self.options.source.is_gated();
-        for (at, machine) in MACHINES.into_iter().chain([PORTABLE]).enumerate() {
-            let schedule = SCHEDULES[(turn + at) % SCHEDULES.len()];
-            let kernels = match machine {
-                PORTABLE => emulated_for(Arch::Sm80, Gpu::rtx4090(), schedule),
-                machine => emulated(machine, schedule),
-            };
+        for (at, kernels) in machines.iter().enumerate() {
+            let kernels = &kernels[(turn + at) % SCHEDULES.len()];
+            let machine = kernels.device().choice().arch;
             let got = self
-                .run(&kernels, &inputs, turn.is_multiple_of(2))
-                .unwrap_or_else(|error| panic!("{machine} {schedule:?} {self:?}: {error}"));
+                .run(kernels, &inputs, turn.is_multiple_of(2))
+                .unwrap_or_else(|error| panic!("{machine} {turn} {self:?}: {error}"));
             assert_eq!(got.residual, want.residual, "{machine} {self:?}: residual");
             if is_gated {
                 let exact = exact(self.rows, self.cols, self.element, &self.options, &operands)
                     .expect("checked before");
                 let wrong = first_wrong(&got.made, &want.made, &exact, self.element);
-                assert_eq!(wrong, None, "{machine} {schedule:?} {self:?}");
+                assert_eq!(wrong, None, "{machine} {turn} {self:?}");
             } else if let Some(difference) = got.made.difference(&want.made) {
-                panic!("{machine} {schedule:?} {self:?}: {difference}");
+                panic!("{machine} {turn} {self:?}: {difference}");
             }
         }
     }
@@ -178,39 +187,6 @@ fn blocks(recipe: Recipe, turn: usize) -> Results {
 }
 
 const TYPES: [HalfType; 2] = [HalfType::F16, HalfType::Bf16];
-
-/// Every recipe behind a norm, with rows that fill no warp, chunks that fill no group, in both layouts.
-#[test]
-fn norms_to_every_recipe() {
-    let mut turns = Turns(0);
-    for recipe in recipes() {
-        let block = recipe.format().block() as usize;
-        for (rows, chunks) in [(3, 1), (2, 5), (5, 37)] {
-            let turn = turns.next();
-            let rotation = [None, None, Some(Rotation { signs: 0xa5c3 })][turn % 3];
-            let source = NORMS[turn % NORMS.len()];
-            let options = RowsOptions::new(source, blocks(recipe, turn)).rotation(rotation);
-            let (cols, element) = (chunks * block, TYPES[turn / 2 % 2]);
-            Case { rows, cols, element, options }.check(turn, 2.0);
-        }
-    }
-}
-
-/// Every source to e4m3 and 16 bits.
-#[test]
-fn norms_to_e4m3_and_halves() {
-    let mut turns = Turns(100);
-    for results in [Results::E4m3, Results::Half] {
-        for source in NORMS {
-            for element in TYPES {
-                let turn = turns.next();
-                let rotation = [None, Some(Rotation { signs: 0 })][turn % 2];
-                let options = RowsOptions::new(source, results).rotation(rotation);
-                Case { rows: 3, cols: 16 * 39, element, options }.check(turn, 2.0);
-            }
-        }
-    }
-}
 
 const TORCHAO: Recipe = Recipe::Nvfp4(Nvfp4Recipe::TorchAo);
 
@@ -246,36 +222,6 @@ fn many_rows() {
         // An RTX 5090 has 170 SMs, of 32 CTAs of one warp each, or 16.
         let rows = 32 * 170 + 37;
         Case { rows, cols: 32, element: HalfType::Bf16, options }.check(turn, 1.0);
-    }
-}
-
-/// Every gated activation, to every kind of results.
-#[test]
-fn gated_activations() {
-    let mut turns = Turns(300);
-    let nvfp4 = Recipe::Nvfp4(Nvfp4Recipe::TransformerEngine);
-    let mxfp4 = Recipe::Mxfp4(Mxfp4Recipe::Rceil);
-    for activation in Activation::ALL {
-        let turn = turns.next();
-        for results in [blocks(nvfp4, turn), blocks(mxfp4, turn), Results::E4m3, Results::Half] {
-            let turn = turns.next();
-            let options = RowsOptions::new(Source::Gated(activation), results);
-            Case { rows: 3, cols: 32 * 5, element: TYPES[turn % 2], options }.check(turn, 3.0);
-        }
-    }
-}
-
-/// Rows by an index, with rows of zeros, also behind a norm and an activation.
-#[test]
-fn gathered_rows() {
-    let mut turns = Turns(400);
-    for source in [Source::Plain, NORMS[0], NORMS[2], Source::Gated(Activation::Silu)] {
-        for (results, divisor) in [(blocks(TORCHAO, 1), 1), (Results::E4m3, 3)] {
-            let turn = turns.next();
-            let gather = Gather { rows: 4, divisor };
-            let options = RowsOptions::new(source, results).gather(Some(gather));
-            Case { rows: 9, cols: 80, element: TYPES[turn % 2], options }.check(turn, 1.0);
-        }
     }
 }
 
@@ -316,21 +262,24 @@ fn rows_do_not_depend_on_others() {
 /// The first value that is not finite is reported for block formats; a token's scale says it for e4m3.
 #[test]
 fn values_that_are_not_finite() {
-    let mxfp4 = Recipe::Mxfp4(Mxfp4Recipe::Ceil);
-    let adaptive = recipes().find(|recipe| matches!(recipe, Recipe::Adaptive(_))).expect("some");
-    for (turn, recipe) in [TORCHAO, mxfp4, adaptive].into_iter().enumerate() {
-        for bad in [f64::NAN, f64::INFINITY] {
-            let options = RowsOptions::new(Source::Plain, blocks(recipe, turn));
-            let case = Case { rows: 4, cols: 64, element: HalfType::Bf16, options };
-            let mut inputs = case.inputs(&mut SplitMix64::new(1), 1.0);
-            for at in [2 * 64 + 41, 2 * 64 + 50, 3 * 64] {
-                let bytes = floats::encode(case.element.float(), [bad]);
-                inputs.input[at * 2..at * 2 + 2].copy_from_slice(&bytes);
-            }
-            for machine in MACHINES {
-                let error = case.run(&emulated(machine, SCHEDULES[turn]), &inputs, true);
-                let message = error.expect_err("not finite").to_string();
-                assert!(message.contains("[0, 2, 41]"), "{machine} {recipe:?}: {message}");
+    let machines = machines();
+    for (turn, recipe) in recipes().enumerate() {
+        for (i, source) in [Source::Plain, Source::Gated(Activation::Silu)].into_iter().enumerate()
+        {
+            for (j, element) in TYPES.into_iter().enumerate() {
+                let bad = [f64::NAN, f64::INFINITY][(turn + i + j) % 2];
+                let options = RowsOptions::new(source, blocks(recipe, turn + j));
+                let case = Case { rows: 4, cols: 64, element, options };
+                let mut inputs = case.inputs(&mut SplitMix64::new(1), 1.0);
+                for at in [2 * 64 + 41, 2 * 64 + 50, 3 * 64] {
+                    let bytes = floats::encode(case.element.float(), [bad]);
+                    inputs.input[at * 2..at * 2 + 2].copy_from_slice(&bytes);
+                }
+                for machine in &machines {
+                    let error = case.run(&machine[turn % SCHEDULES.len()], &inputs, true);
+                    let message = error.expect_err("not finite").to_string();
+                    assert!(message.contains("[0, 2, 41]"), "{case:?}: {message}");
+                }
             }
         }
     }
@@ -339,7 +288,7 @@ fn values_that_are_not_finite() {
     let mut inputs = case.inputs(&mut SplitMix64::new(1), 1.0);
     inputs.input[64 * 2..64 * 2 + 2]
         .copy_from_slice(&floats::encode(case.element.float(), [f64::NAN]));
-    let got = case.run(&emulated(MACHINES[0], SCHEDULES[1]), &inputs, true).expect("runs");
+    let got = case.run(&emulated(TARGETS[0], SCHEDULES[1]), &inputs, true).expect("runs");
     let Made::E4m3 { codes, scales } = got.made else { panic!("e4m3 was asked for") };
     assert!(scales[0].is_finite() && scales[1].is_nan());
     assert!(codes[64..].iter().all(|&code| e4m3::is_nan(code)));

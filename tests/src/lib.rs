@@ -113,7 +113,10 @@ pub const DEVICES: [&str; 2] = ["emu:h200", "emu:b200"];
 /// The same, and one of sm_120f.
 pub const MACHINES: [&str; 3] = [DEVICES[0], DEVICES[1], "emu:rtx5090"];
 
-/// Opens the kernels of an emulated machine: `emu:h200`, `emu:b200`, `emu:b300` or `emu:rtx5090`.
+/// A machine of each target that kernels are compiled for: the same, and one that has the portable code alone.
+pub const TARGETS: [&str; 4] = [MACHINES[0], MACHINES[1], MACHINES[2], "emu:rtx4090"];
+
+/// Opens the kernels of an emulated machine: `emu:h200`, `emu:b200`, `emu:b300`, `emu:rtx5090` or `emu:rtx4090`.
 pub fn emulated(device: &str, schedule: Schedule) -> Kernels {
     match device.parse().expect("a known device") {
         DeviceRequest::Emulator(gpu) => emulated_on(gpu, schedule),

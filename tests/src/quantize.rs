@@ -60,8 +60,9 @@ pub struct EmulatedGpu {
     pub arch: Arch,
 }
 
-/// An H200, a B200 and an RTX 5090.
-pub static EMULATED_GPUS: [EmulatedGpu; 3] = [
+/// One of each target that kernels are compiled for.
+pub static EMULATED_GPUS: [EmulatedGpu; 4] = [
+    EmulatedGpu { name: "rtx4090", sms: 2, arch: Arch::Sm80 },
     EmulatedGpu { name: "h200", sms: 3, arch: Arch::Sm90a },
     EmulatedGpu { name: "b200", sms: 2, arch: Arch::Sm100a },
     EmulatedGpu { name: "rtx5090", sms: 3, arch: Arch::Sm120f },

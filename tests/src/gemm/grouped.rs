@@ -63,6 +63,8 @@ pub struct GroupedCase {
     pub residual: Option<ResidualAt>,
     /// Whether launches read the counts while kernels before them still run.
     pub settled: bool,
+    /// Whether launches bring the same weights to L2 for a product behind them.
+    pub next: bool,
     /// Choices that are taken from the plan.
     pub overrides: GemmOverrides,
 }
@@ -145,6 +147,7 @@ impl GroupedCase {
             magnitude: false,
             residual: None,
             settled: true,
+            next: false,
             overrides: GemmOverrides::default(),
         }
     }
@@ -374,7 +377,7 @@ impl GroupedCase {
                 own_vectors: own,
                 // SAFETY: they were uploaded above.
                 settled: self.settled.then(|| unsafe { SettledCounts::new() }),
-                next: None,
+                next: self.next.then_some(&weights),
             },
             input,
             &weights,
