@@ -211,7 +211,8 @@ impl<F: Format> Sink for Blocks<F> {
     type Row = <F::Recipe as Recipe>::Tensor;
     type Usual = Blocks<F::Usual>;
     const PLAIN: bool = F::LEVELS;
-    const HOLDS: bool = F::LEVELS;
+    /// Emulated conversions to e4m3 take more registers, too.
+    const HOLDS: bool = F::LEVELS && cfg!(gpu_e4m3 = "hardware");
 
     #[inline(always)]
     fn reduces(p: &QuantizeParams) -> bool {
