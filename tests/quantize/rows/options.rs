@@ -2,7 +2,7 @@
 //! kernels (`cargo xtask test --coverage`) rests on this.
 
 use fp4_formats::rows::{ROWS, RowsConfig, RowsSink};
-use fp4_formats::{Arch, HalfType, arch::Conversion};
+use fp4_formats::{Arch, HalfType};
 use nvfp4::gemm::Activation;
 use nvfp4::quantize::{Recipe, TensorScale};
 use nvfp4::rows::{Gather, Results, Rotation, RowsOptions, Source};
@@ -96,11 +96,7 @@ fn extremes_of_every_kernel() {
 #[test]
 fn long_rows_of_every_kernel() {
     let machines = machines();
-    let most = |config: &RowsConfig| {
-        let threads =
-            [Conversion::Emulated, Conversion::Hardware].map(|e2m1| config.max_threads(e2m1));
-        config.kept(threads[0].max(threads[1])) as usize
-    };
+    let most = RowsConfig::kept(RowsConfig::MAX_THREADS) as usize;
     let is_found_before = |results: &Results| match results {
         Results::Blocks(options) => options.scale == TensorScale::PerRow,
         Results::E4m3 => true,
@@ -116,7 +112,7 @@ fn long_rows_of_every_kernel() {
                 let gather = (i % 4 == 0).then_some(Gather { rows: 2, divisor: 1 });
                 let rows = if gather.is_some() { 4 } else { 1 };
                 let options = RowsOptions::new(source, *results).gather(gather);
-                let cols = most(config) + 16 * 40;
+                let cols = most + 16 * 40;
                 let case = Case { rows, cols, element: config.input, options };
                 case.check_on(&machines, turn, 2.0);
             }
