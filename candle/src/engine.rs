@@ -23,16 +23,30 @@ use crate::error::wrap;
 /// | [`for_device`](Self::for_device) of a GPU | on the GPU | the kernels, on the stream of candle's device |
 ///
 /// Kernels take 16-bit activations, of the type that the engine is made with; others are converted. The
-/// reference takes activations as they are.
+/// reference takes activations as they are. Layers whose products are of e4m3 have an engine
+/// [with such activations](Self::with_activations).
 pub struct Engine {
     place: Computer,
     half: HalfType,
+    activations: Activations,
     device: Device,
     /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
 }
 
+/// What kernels make of 16-bit activations before a product.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activations {
+    /// Nothing (W4A16).
+    #[default]
+    Halves,
+    /// e4m3 with a scale for each row (W4A8): less accurate, and faster from some hundred rows on
+    /// (`docs/experiments/w4a8.md`). NVFP4 weights are rounded, and MXFP4 weights that e4m3 does not hold are refused.
+    Fp8,
+}
+
 /// The place where products are made.
+#[derive(Clone)]
 pub(crate) enum Computer {
     Reference,
     Kernels(Box<Kernels>),
@@ -49,7 +63,16 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     fn new(place: Computer, half: HalfType, device: Device) -> Arc<Self> {
-        Arc::new(Self { place, half, device, workspaces: Mutex::default() })
+        let activations = Activations::default();
+        Arc::new(Self { place, half, activations, device, workspaces: Mutex::default() })
+    }
+
+    /// Returns an engine on the same device for layers with other activations. The reference does not tell them apart.
+    #[must_use]
+    pub fn with_activations(&self, activations: Activations) -> Arc<Self> {
+        let Self { place, half, activations: _, device, workspaces: _ } = self;
+        let (place, device) = (place.clone(), device.clone());
+        Arc::new(Self { place, half: *half, activations, device, workspaces: Mutex::default() })
     }
 
     /// The reference: weights are dequantised when a layer is made, which takes eight times their
@@ -143,8 +166,17 @@ impl Engine {
         }
     }
 
+    /// What kernels make of activations.
+    #[must_use]
+    pub fn activations(&self) -> Activations {
+        self.activations
+    }
+
     pub(crate) fn kind(&self) -> ActivationKind {
-        ActivationKind::Halves(self.half)
+        match self.activations {
+            Activations::Halves => ActivationKind::Halves(self.half),
+            Activations::Fp8 => ActivationKind::Fp8(Some(self.half)),
+        }
     }
 
     /// Lends this thread's workspace, with room for `bytes`.

@@ -1,5 +1,5 @@
 //! NVFP4 and MXFP4 layers for [candle](candle_core): weights stay packed, four bits and a scale for each
-//! block, and activations are f32, f16 or bf16.
+//! block, and activations are f32, f16 or bf16, or made e4m3 before a product ([`Activations`]).
 //!
 //! | type | what |
 //! | --- | --- |
@@ -51,6 +51,6 @@ mod strided;
 mod weights;
 
 pub use builder::PackedBuilder;
-pub use engine::Engine;
+pub use engine::{Activations, Engine};
 pub use linear::Linear;
 pub use moe::MoeLinear;

@@ -18,7 +18,7 @@ use nvfp4::tensor::Blocks;
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Activations, Engine, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
 use crate::weights::{Sizes, Weights, bring, reference};
@@ -76,9 +76,10 @@ impl Choices {
     }
 
     /// The rows of these choices. One token's choose their experts' matrices themselves: its experts usually
-    /// differ, and then bringing rows of the same expert together spares nothing.
-    fn rows(self, experts: usize) -> Rows {
-        Rows { count: self.count(), choose: self.tokens == 1 && self.top_k <= experts }
+    /// differ, and then bringing rows of the same expert together spares nothing. Kernels take such rows in 16 bits alone.
+    fn rows(self, experts: usize, activations: Activations) -> Rows {
+        let is_one = self.tokens == 1 && self.top_k <= experts;
+        Rows { count: self.count(), choose: is_one && activations == Activations::Halves }
     }
 }
 
@@ -223,7 +224,7 @@ impl MoeLinear {
             unreachable!("only engines with kernels launch")
         };
         let mut plans = lock(&self.layer.plans);
-        let of_choices = choices.rows(self.layer.sizes.matrices);
+        let of_choices = choices.rows(self.layer.sizes.matrices, self.layer.engine.activations());
         let key = (thread::current().id(), of_choices, output);
         let planned = match plans.remove(&key) {
             Some(planned) => planned,

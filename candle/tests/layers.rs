@@ -11,7 +11,7 @@ use nvfp4::parallel::Shard;
 use nvfp4::quantize::{Format, TensorScale, quantize, recipe_by_name};
 use nvfp4::tensor::Dims;
 use nvfp4::{HalfType, ScaleLayout};
-use nvfp4_candle::{Engine, Linear, MoeLinear, PackedBuilder};
+use nvfp4_candle::{Activations, Engine, Linear, MoeLinear, PackedBuilder};
 use nvfp4_checkpoint::{Blocks, Layout, Model, ModelOptions, matrix, quantize_model};
 
 const N: usize = 40;
@@ -131,6 +131,37 @@ fn the_emulator_agrees_with_the_reference() -> Result<()> {
             let off = error(&linear.forward(&x.to_dtype(DType::F32)?)?, &right)?;
             assert!(off < 1e-5, "{engine:?} {off}");
         }
+    }
+    Ok(())
+}
+
+/// Activations in e4m3: off by what rounding them to 3 digits behind the first does, and by more than 16 bits are.
+#[test]
+fn activations_become_e4m3() -> Result<()> {
+    let (weight, bias) = (blocks(0.), tensor(&[N], 1.1));
+    let reference = Linear::new(&Engine::reference(), &weight, Some(&bias))?;
+    let experts = experts();
+    let of_experts = MoeLinear::new(&Engine::reference(), &experts, None)?;
+    for engine in emulated(HalfType::Bf16) {
+        let engine = engine.with_activations(Activations::Fp8);
+        let is_rounded = |found: Tensor, right: Tensor| -> Result<()> {
+            let off = error(&found, &right)?;
+            assert!((1e-3..5e-2).contains(&off), "{engine:?} {off}");
+            Ok(())
+        };
+        let linear = Linear::new(&engine, &weight, Some(&bias))?;
+        for x in views()? {
+            is_rounded(linear.forward(&x)?, reference.forward(&x)?)?;
+        }
+        let moe = MoeLinear::new(&engine, &experts, None)?;
+        let ids = Tensor::from_slice(&IDS, (6, 2), &Device::Cpu)?;
+        for x in [tensor(&[6, K], 0.3), tensor(&[6, 2, K], 0.3)] {
+            is_rounded(moe.gather_forward(&x, &ids)?, of_experts.gather_forward(&x, &ids)?)?;
+        }
+        // One token's rows are ordered by expert, too.
+        let (x, ids) =
+            (tensor(&[1, K], 0.3), Tensor::from_slice(&[3u32, 0], (1, 2), &Device::Cpu)?);
+        is_rounded(moe.gather_forward(&x, &ids)?, of_experts.gather_forward(&x, &ids)?)?;
     }
     Ok(())
 }
