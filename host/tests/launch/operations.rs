@@ -11,7 +11,7 @@ use nvfp4::gemm::{
     UpOptions, Vectors, Weights,
 };
 use nvfp4::gemv::{GemvOptions, GemvRun};
-use nvfp4::moe::{MoeOptions, MoeShape, TokenScales};
+use nvfp4::moe::{MoeOptions, MoeShape, TokenFormat, TokenScales};
 use nvfp4::quantize::device::{Input, Quantizer};
 use nvfp4::quantize::{QuantizeOptions, TensorScale};
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -173,7 +173,7 @@ fn moe(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
     let x = halves([1, M, hidden])?;
     let ids: Vec<i32> = (0..M * top_k).map(|at| (at % experts) as i32).collect();
     let gated = Weights::Gated(GatedWeights::stacked(&first)?);
-    for quantized in [None, Some(TokenScales::ONE)] {
+    for quantized in [None, Some(TokenFormat::Blocks(TokenScales::ONE)), Some(TokenFormat::Fp8)] {
         let operands = MoeOperands {
             shape: MoeShape { tokens: M, top_k, experts, first: 0, count: experts },
             tokens: &x,
@@ -193,7 +193,11 @@ fn moe(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
         };
         let weights = [stack(&operands.first[0])?, stack(&operands.second[0])?];
         let run = MoeRun::new(kernels, &operands, weights.each_ref())?;
-        let of = if quantized.is_some() { "FP4" } else { "bf16" };
+        let of = match quantized {
+            None => "bf16",
+            Some(TokenFormat::Blocks(_)) => "FP4",
+            Some(TokenFormat::Fp8) => "e4m3",
+        };
         visit(&format!("mixture of experts, {of} activations"), &|| run.launch())?;
     }
     Ok(())

@@ -14,7 +14,7 @@ use cuda_std::ptx::{float, marker, memory, reduce};
 use cuda_std::warp;
 use fp4_formats::layout::ScaleLayout;
 use fp4_formats::quantize::{QuantizeParams, ScaleSource, tokens};
-use fp4_formats::recipe::{AdaptiveRecipe, AdaptiveTensor, BlockScale, Nvfp4Recipe};
+use fp4_formats::recipe::{BlockScale, Nvfp4Recipe};
 use fp4_formats::rows::RowsParams;
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk};
 
