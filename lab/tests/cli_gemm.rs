@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{Folder, compiled, kernels_dir, tensor};
+use crate::support::{Folder, SCALED, compiled, kernels_dir, tensor};
 use fp4_formats::gemm::Split;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, TensorFamily};
 use nvfp4::device::Device;
@@ -413,6 +413,45 @@ fn gated_products_are_right_and_their_launches_replay() {
             let operands = GemmOperands { halves, options, ..plain.clone() };
             runs(&folder, device, &operands, FloatType::F32);
         }
+    }
+}
+
+/// Every emulated machine of compute capability 12 runs products by block-scaled `mma.sync`, verified, and
+/// the report names it; no time comes with it.
+#[test]
+fn benches_on_compute_capability_12_name_the_machine() {
+    if !compiled().contains(&SCALED) {
+        return;
+    }
+    let kernels = kernels_dir();
+    for (device, name) in [
+        (SCALED.0, "emulated RTX5090"),
+        ("emu:rtx-pro-6000", "emulated RTX-PRO-6000"),
+        ("emu:dgx-spark", "emulated DGX-SPARK"),
+    ] {
+        let bench = |more: &[&str]| {
+            let fixed = ["bench", "--shape", "gemm:3x40x96", "--device", device, "--kernels"];
+            let args = fixed.iter().map(OsStr::new).chain([kernels.as_os_str()]);
+            let args: Vec<&OsStr> = args.chain(more.iter().map(OsStr::new)).collect();
+            let ran = nvfp4(&args, OsStr::new("off"));
+            let stderr = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+            String::from_utf8(ran.stdout).expect("text")
+        };
+        let json: serde_json::Value = serde_json::from_str(&bench(&["--json"])).expect("JSON");
+        assert_eq!((&json["op"], &json["verified"]), (&"gemm".into(), &true.into()), "{json}");
+        let choice = &json["device"];
+        assert_eq!((&choice["device"], &choice["name"]), (&device.into(), &name.into()), "{json}");
+        assert_eq!(choice["arch"], SCALED.1.name(), "{json}");
+        let kernel = json["plan"]["kernel"].as_str().expect("a name");
+        assert!(kernel.starts_with("gemm_sm120_nvfp4_"), "{kernel}");
+        let bound = &json["emulated"][0]["lower_bound"];
+        assert_eq!(Some(bound["gpu"].as_str().expect("a name")), device.strip_prefix("emu:"));
+        assert_eq!(json.get("times"), Some(&serde_json::Value::Null), "{json}");
+
+        let text = bench(&[]);
+        let line = format!("\n  device    {device} ({name}, {}): ", SCALED.1);
+        assert!(text.contains(&line), "{text}");
     }
 }
 

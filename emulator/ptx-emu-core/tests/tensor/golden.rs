@@ -25,15 +25,15 @@ macro_rules! golden {
     };
 }
 
-fn int(value: &Value) -> usize {
+pub fn int(value: &Value) -> usize {
     value.as_u64().unwrap_or_else(|| panic!("not a number: {value}")) as usize
 }
 
-fn ints(value: &Value) -> Vec<usize> {
+pub fn ints(value: &Value) -> Vec<usize> {
     value.as_array().expect("a list").iter().map(int).collect()
 }
 
-fn text(value: &Value) -> &str {
+pub fn text(value: &Value) -> &str {
     value.as_str().expect("a string")
 }
 
@@ -42,9 +42,14 @@ fn hex(value: &Value) -> u64 {
     u64::from_str_radix(digits, 16).expect("hexadecimal")
 }
 
+/// Elements and scales in registers: entries of `mma_regs.json`.
+pub fn registers() -> Vec<Value> {
+    golden!("ptx_golden/mma_regs.json", "entries")
+}
+
 #[test]
 fn golden_register_layouts() {
-    let entries = golden!("ptx_golden/mma_regs.json", "entries");
+    let entries = registers();
     assert_eq!(entries.len(), 22);
     for entry in &entries {
         let (op, operand) = (text(&entry["op"]), text(&entry["operand"]));

@@ -1,6 +1,6 @@
 //! Arithmetic and layouts of tensor cores.
 
 mod aligned;
-mod golden;
+pub mod golden;
 mod product;
 mod shared;

@@ -3,6 +3,7 @@
 
 mod case;
 mod float;
+mod golden;
 mod integer;
 mod quad;
 mod scaled;
