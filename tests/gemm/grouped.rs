@@ -13,7 +13,7 @@ use nvfp4::tune::ResultKind;
 use nvfp4_lab::generate::Generator;
 use nvfp4_tests::gemm::grouped::GroupedCase;
 use nvfp4_tests::gemm::{ActivationType, BF16, BLOCKED, F16, LINEAR, RESULTS};
-use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, b200, emulated, emulated_on};
+use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, TARGETS, b200, emulated, emulated_on};
 use ptx_emu::{Gpu, Schedule};
 
 /// Full-range inputs with everything that differs between cases chosen by `index`.
@@ -147,6 +147,24 @@ fn many_groups() {
                 case.activations = activations;
                 case.check(&machine);
             }
+        }
+    }
+}
+
+/// As many groups as the largest mixtures have experts, each with weights of its own: a few tokens or none, in sequence and
+/// in slots.
+#[test]
+fn five_hundred_and_twelve_groups() {
+    let counts: Vec<usize> = (0..512).map(|group| [0, 1, 0, 3, 2, 0, 5][group % 7]).collect();
+    for (at, device) in TARGETS[2..].iter().enumerate() {
+        for (index, sizes) in [[64, 64], [64, 112], [72, 128]].into_iter().enumerate() {
+            let machine = emulated(device, SCHEDULES[(2 * at + index) % 5]);
+            let mut case = varied(&counts, sizes, index);
+            case.gated = false;
+            case.activations = [LINEAR, F16, BLOCKED][index];
+            case.result = FloatType::ALL[index].into();
+            case.slot = (index == 1).then_some(7);
+            case.check(&machine);
         }
     }
 }

@@ -79,11 +79,12 @@ pub fn routed(shape: MoeShape, ids: &[i32]) -> [Vec<u32>; 3] {
     [positions, sources, offsets]
 }
 
-const SHAPES: [MoeShape; 6] = [
+const SHAPES: [MoeShape; 7] = [
     MoeShape { tokens: 1, top_k: 1, experts: 1, first: 0, count: 1 },
     MoeShape { tokens: 7, top_k: 2, experts: 5, first: 1, count: 4 },
     MoeShape { tokens: 150, top_k: 8, experts: 256, first: 0, count: 256 },
     MoeShape { tokens: 33, top_k: 4, experts: 64, first: 16, count: 24 },
+    MoeShape { tokens: 90, top_k: 10, experts: 512, first: 0, count: 512 },
     MoeShape { tokens: 1, top_k: 6, experts: 1300, first: 200, count: 1024 },
     MoeShape { tokens: 300, top_k: 7, experts: 9, first: 8, count: 1 },
 ];

@@ -1,8 +1,10 @@
 //! The cost model of kernels on `mma.sync`, whose warps all do the same: the CTAs of an SM copy, multiply and store by
 //! turns. Targets differ in the cycles of a step and in what limits the main loop.
 
-use fp4_formats::gemm::fragments::FragmentConfig;
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::Divisor;
+use fp4_formats::gemm::fragments::{FragmentConfig, WeightLayout};
+use fp4_formats::gemm::groups::{Shares, Work};
+use fp4_formats::gemm::{EvenRuns, Problem, ResultType, Schedule, Split};
 
 use super::fragments::{
     Costs, Estimate, FIX_UP_BYTES, HANDOVER_CYCLES, LAUNCH_CYCLES, STORE_BYTES, block_cycles,
@@ -11,6 +13,8 @@ use super::fragments::{
 
 /// Cycles until the first stages of an item have arrived.
 const ITEM_CYCLES: u64 = 1200;
+/// Fewer CTAs than an SM has room for must save one of so many parts of a grouped product's main loop.
+const SAVED: u64 = 32;
 
 /// The part of the cost model in which targets differ.
 pub trait WarpCosts: FragmentConfig {
@@ -84,12 +88,68 @@ fn estimate_with<C: WarpCosts>(
     Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
 }
 
-/// Multiplies the cycles of groups of `tokens` tokens each by what groups of other sizes, with as many on average, have
-/// more: half of each one's last tile is beyond its tokens.
-fn ragged(tile: u32, tokens: u32, cycles: u64) -> u64 {
+/// Returns the CTAs that share the tiles of groups: `most`, which are resident at a time, unless memory is the limit and
+/// longer runs send fewer partial sums.
+///
+/// A run whose end is that of a tile sends none. Runs of quarters of a tile meet such ends often, so these are tried, up
+/// to a tile longer than those of all CTAs. Groups of equal sizes count as much as ragged ones: the kernel divides the
+/// tiles that there are among the CTAs, so that both have even runs.
+fn sharing<C: WarpCosts>(config: &'static C, problem: &Problem, most: u64, sms: u32) -> u64 {
+    let (Some(rate), true) = (C::SUMS_BYTES, C::FEWEST_CTAS) else { return most };
+    let (tile, tiles) = (config.tile(), config.tiles(problem).count());
+    let steps = tile.steps(problem);
+    let weights =
+        WeightLayout { operands: config.operands(), rows: problem.n, columns: problem.k }.bytes();
+    let uneven = ragged(tile.tokens, problem.m, tiles);
+    // With fewer tiles than CTAs, longer runs leave the tensor cores of some SMs idle.
+    if tiles < most || uneven.saturating_mul(steps.into()) + most >= Divisor::DIVIDENDS.into() {
+        return most;
+    }
+    let total = tiles * u64::from(steps);
+    let Some(weights) = weights.and_then(|bytes| bytes.checked_mul(problem.l.into())) else {
+        return most;
+    };
+    // Sums are f32; a result of 16 bits has half of their bytes.
+    let results = tiles * u64::from(tile.partial_bytes / 2);
+    let cycles_of = |ctas: u64, tiles: u64| {
+        let even = EvenRuns {
+            ctas: Divisor::nearest(ctas as u32),
+            tile: Divisor::nearest(steps),
+            least: 1,
+            slack: config.whole_tile_slack(),
+        };
+        let (tiles, total) = (tiles as u32, tiles as u32 * steps);
+        let work = Work { tiles, total, longest: even.longest_of(tiles, 1) };
+        let (longest, sent) = match even.shares(&work, tile.tiling.is_cut) {
+            Shares::InTurn => (work.longest, 0),
+            Shares::Even(share) => {
+                let runs = total.div_ceil(share);
+                let within = (1..runs).filter(|run| !(run * share).is_multiple_of(steps));
+                (share, within.count() as u64)
+            }
+        };
+        let resident = ctas.div_ceil(sms.into());
+        let products = u64::from(longest) * u64::from(config.step_cycles()) * resident;
+        let bytes = weights + results + sent * u64::from(tile.partial_bytes);
+        products.max(bytes / (u64::from(sms) * rate))
+    };
+    let cycles = |ctas| cycles_of(ctas, tiles) + cycles_of(ctas, uneven);
+    let (of_all, even) = (cycles(most), total.div_ceil(most));
+    let quarter = u64::from(steps.div_ceil(4));
+    let runs = (even / quarter + 1..=even / quarter + 4).map(|quarters| quarters * quarter);
+    let fewer = runs.map(|run| total.div_ceil(run)).min_by_key(|&ctas| cycles(ctas));
+    match fewer {
+        Some(ctas) if cycles(ctas) + of_all / SAVED <= of_all => ctas,
+        Some(_) | None => most,
+    }
+}
+
+/// Multiplies the cycles, or the tiles, of groups of `tokens` tokens each by what groups of other sizes, with as many on
+/// average, have more: half of each one's last tile is beyond its tokens.
+fn ragged(tile: u32, tokens: u32, count: u64) -> u64 {
     let (tokens, tile) = (u64::from(tokens), u64::from(tile));
     let (ragged, equal) = (tokens + tile / 2, tokens.next_multiple_of(tile));
-    if ragged > equal && equal > 0 { cycles * ragged / equal } else { cycles }
+    if ragged > equal && equal > 0 { count * ragged / equal } else { count }
 }
 
 impl<C: WarpCosts> Costs for C {
@@ -126,10 +186,11 @@ impl<C: WarpCosts> Costs for C {
         // Runs of groups, which the device finds, are ranked as whole tiles are: without what memory takes of sums.
         let per_sm = (sms, tile.min_blocks);
         let mut found = estimate_with(self, Split::None, expected, per_sm, result)?;
+        let mut ctas = u64::from(sms) * u64::from(tile.min_blocks);
         if C::GROUPED.contains(self) {
             found.cycles = ragged(tile.tokens, expected.m, found.cycles);
+            ctas = sharing(self, expected, ctas, sms);
         }
-        let ctas = u64::from(sms) * u64::from(tile.min_blocks);
         found.on_device(ctas, tile.steps(expected))
     }
 
