@@ -34,10 +34,10 @@ pub struct Engine {
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
 }
 
-/// What kernels make of 16-bit activations before a product.
+/// The form that 16-bit activations are given before a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activations {
-    /// Nothing (W4A16).
+    /// Their own (W4A16).
     #[default]
     Halves,
     /// e4m3 with a scale for each row (W4A8): less accurate, and faster from some hundred rows on
@@ -166,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// What kernels make of activations.
+    /// The form that activations are given before a product.
     #[must_use]
     pub fn activations(&self) -> Activations {
         self.activations

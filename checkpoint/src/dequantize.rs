@@ -266,7 +266,7 @@ struct Reader<'a> {
     layout: Option<Layout>,
     /// The weights in the layout.
     parts: BTreeMap<&'a str, &'a Parts>,
-    /// Those among them whose last two dimensions change places.
+    /// The names among them whose last two dimensions change places.
     turned: &'a [String],
 }
 

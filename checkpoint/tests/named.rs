@@ -112,7 +112,7 @@ fn fp8_alone_is_dequantised() {
     assert_eq!(values, [0.25, -0.25, 0.5, 0.125]);
 }
 
-/// gptqmodel's layers in NVFP4 have one level of scales under ModelOpt's names. Those with inputs in NVFP4 keep their
+/// gptqmodel's layers in NVFP4 have one level of scales under ModelOpt's names. Layers with inputs in NVFP4 keep their
 /// weights in integers of GPTQ, and a scale of inputs whose bits are an integer.
 #[test]
 fn gptqmodels_forms_are_read() {

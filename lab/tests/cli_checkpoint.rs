@@ -116,7 +116,7 @@ fn the_fate_of_every_tensor_is_listed() {
     );
     assert_eq!(folder.names(), ["source.safetensors"]);
     assert_eq!(std::fs::read(&source).expect("there"), before);
-    // What `quantize` then does is what the list says.
+    // The list says what `quantize` then does.
     let out = text(folder.file("out"));
     let report = [&list[..5], &more, &["--json", "--out", &out]].concat();
     let report: Value = serde_json::from_str(&run(&report, 0)).expect("JSON");

@@ -151,7 +151,7 @@ fn many_groups() {
     }
 }
 
-/// As many groups as the largest mixtures have experts, each with weights of its own: a few tokens or none, in sequence and
+/// Checks as many groups as the largest mixtures have experts, each with weights of its own: a few tokens or none, in sequence and
 /// in slots.
 #[test]
 fn five_hundred_and_twelve_groups() {

@@ -10,7 +10,7 @@ use nvfp4_lab::rng::SplitMix64;
 
 use crate::gemm::blocks;
 
-/// What a layer's activations are quantised to.
+/// The format that a layer's activations are quantised to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantized {
     /// Nothing: they stay in 16 bits.
@@ -30,7 +30,7 @@ pub struct MixtureCase {
     pub sizes: [usize; 2],
     /// Type of the tokens.
     pub half: HalfType,
-    /// What activations are quantised to before each product.
+    /// The format of activations in each product.
     pub quantized: Quantized,
     /// The activation function of the gate.
     pub activation: Activation,

@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(found(&[kind], &[class]), Some(family), "{model}");
             assert_eq!(found(&[kind], &[]), Some(family), "{model}");
         }
-        // Of families with one class, that which the class alone names.
+        // A class of one family alone names it.
         let by_class = Architecture::find(&["joyai"], &["DeepseekV3ForCausalLM"]);
         assert_eq!(by_class.map(|family| family.name), Some("DeepSeek"));
         // Mistral's own names are joined whatever names the model.

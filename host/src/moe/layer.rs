@@ -97,9 +97,9 @@ pub struct MoeLayer {
 #[derive(Clone, Debug)]
 enum Quantized {
     No,
-    /// By a quantiser with these options, made of the scales, before they are gathered.
+    /// A quantiser with these options, made of the scales, before tokens are gathered.
     Blocks(TokenScales, QuantizeOptions),
-    /// As they are gathered, and before the second product.
+    /// The operation that gathers, and a launch before the second product.
     Fp8,
 }
 

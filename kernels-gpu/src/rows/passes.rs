@@ -49,8 +49,8 @@ pub unsafe fn finish<S: Source, K: Sink>(
     }
 }
 
-/// What a pass over a row does with a chunk. A method and no closure, which the compiler does not inline where it is called
-/// more than once.
+/// A pass over a row, by what it does with a chunk: a method and no closure, which the compiler does not inline where it is
+/// called more than once.
 trait Pass<S: Source> {
     /// Whether it loads the weights of each chunk, which are not held then.
     const LOADS: bool = false;

@@ -2,7 +2,7 @@
 
 use fp4_formats::rows::{Norm, RowsParams};
 
-/// The steps of an operation that a copy of the code has. Those that the parameters have to ask for cost branches and keep
+/// The steps of an operation that a copy of the code has. Steps that the parameters have to ask for cost branches and keep
 /// the compiler from moving instructions across them, so that usual operations have copies of their own.
 pub trait Steps {
     /// Whether a row's first chunks are on their way to registers while the row before is finished, and their weights stay

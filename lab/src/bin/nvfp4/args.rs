@@ -284,7 +284,7 @@ pub struct Rows {
 /// A format that a layer's activations are quantised to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum TokensTo {
-    /// That of the weights.
+    /// The format of the weights.
     Fp4,
     /// E4m3.
     Fp8,
