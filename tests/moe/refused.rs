@@ -252,7 +252,11 @@ fn runs_keep_their_sizes() {
             machine.refused(run.write(&typed), error, &[]);
             let mut quantised = mixture.operands(&step);
             quantised.options.quantized = Some(TokenFormat::Blocks(TokenScales::ONE));
-            let error = ["activations", "as they are, as planned", "quantised"];
+            let found = "quantised to the weights' format";
+            let error = ["activations", "as they are, as planned", found];
+            machine.refused(run.write(&quantised), error, &[]);
+            quantised.options.quantized = Some(TokenFormat::Fp8);
+            let error = ["activations", "as they are, as planned", "quantised to e4m3"];
             machine.refused(run.write(&quantised), error, &[]);
             machine.launched(run.launch());
             for check in run.check(&operands).expect("readable") {
