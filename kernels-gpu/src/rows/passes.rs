@@ -5,6 +5,7 @@ use super::sink::Sink;
 use super::source::{self, Source};
 use super::steps::Steps;
 use super::{Place, magnitude};
+use core::marker::PhantomData;
 use cuda_std::ptx::{float, marker};
 use fp4_formats::rows::arithmetic::{self, Chunk, Statistics, rotated};
 use fp4_formats::rows::{Norm, RowsConfig, RowsParams};
@@ -35,7 +36,8 @@ pub unsafe fn finish<S: Source, K: Sink>(
         let statistics = statistics::<S>(p, place, &held, &mut again, meeting);
         let (mut amax, mut shared) = (0.0, *of_all);
         if K::reduces(&p.quantize) {
-            let mut pass = Largest { statistics: &statistics, amax: 0.0 };
+            let sink = PhantomData::<K>;
+            let mut pass = Largest { statistics: &statistics, amax: 0.0, sink };
             each::<S, _>(p, place, &held, again, &mut pass);
             amax = meeting.largest(pass.amax, place.warps);
             shared = K::row(p, amax);
@@ -84,13 +86,16 @@ impl ChunkOf {
     }
 }
 
-/// Finds the largest magnitude.
-struct Largest<'a> {
+/// Finds the largest magnitude for the sink `K`.
+struct Largest<'a, K> {
     statistics: &'a Statistics,
     amax: f32,
+    sink: PhantomData<K>,
 }
 
-impl<S: Source> Pass<S> for Largest<'_> {
+impl<S: Source, K: Sink> Pass<S> for Largest<'_, K> {
+    const LOADS: bool = !K::HOLDS;
+
     #[inline(always)]
     unsafe fn take(
         &mut self,
