@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use nvfp4::device::{Device as Machine, DeviceRequest};
+use nvfp4::gemm::{Fp8Matrix, HalfMatrix};
 use nvfp4::observe::Reports;
 use nvfp4::parallel::Shard;
 use nvfp4::quantize::{Format, TensorScale, quantize, recipe_by_name};
@@ -135,7 +136,18 @@ fn the_emulator_agrees_with_the_reference() -> Result<()> {
     Ok(())
 }
 
-/// Activations in e4m3: off by what rounding them to 3 digits behind the first does, and by more than 16 bits are.
+/// The values of a tensor's rows in e4m3, each row with its scale.
+fn in_e4m3(x: &Tensor) -> Result<Tensor> {
+    let rows = x.elem_count() / K;
+    let values: Vec<f32> = x.to_dtype(DType::F32)?.contiguous()?.flatten_all()?.to_vec1()?;
+    let dims = Dims::new(1, rows, K).expect("dims");
+    let halves = HalfMatrix::round("x", dims, HalfType::Bf16, &values).expect("finite");
+    let matrix = Fp8Matrix::quantize(&halves).expect("memory");
+    let values: Vec<f32> = (0..rows).flat_map(|row| matrix.row(row)).map(|x| x as f32).collect();
+    Tensor::from_vec(values, x.dims(), &Device::Cpu)
+}
+
+/// Activations in e4m3 are those of the reference, and weights too but on the H200, whose kernels fold NVFP4 into e4m3.
 #[test]
 fn activations_become_e4m3() -> Result<()> {
     let (weight, bias) = (blocks(0.), tensor(&[N], 1.1));
@@ -143,25 +155,28 @@ fn activations_become_e4m3() -> Result<()> {
     let experts = experts();
     let of_experts = MoeLinear::new(&Engine::reference(), &experts, None)?;
     for engine in emulated(HalfType::Bf16) {
+        let bound = if format!("{engine:?}").contains("sm_90a") { 0.2 } else { 1e-4 };
         let engine = engine.with_activations(Activations::Fp8);
-        let is_rounded = |found: Tensor, right: Tensor| -> Result<()> {
+        let is_near = |found: Tensor, right: Tensor| -> Result<()> {
             let off = error(&found, &right)?;
-            assert!((1e-3..5e-2).contains(&off), "{engine:?} {off}");
+            assert!(off < bound, "{engine:?} {off}");
             Ok(())
         };
         let linear = Linear::new(&engine, &weight, Some(&bias))?;
         for x in views()? {
-            is_rounded(linear.forward(&x)?, reference.forward(&x)?)?;
+            is_near(linear.forward(&x)?, reference.forward(&in_e4m3(&x)?)?)?;
         }
         let moe = MoeLinear::new(&engine, &experts, None)?;
-        let ids = Tensor::from_slice(&IDS, (6, 2), &Device::Cpu)?;
-        for x in [tensor(&[6, K], 0.3), tensor(&[6, 2, K], 0.3)] {
-            is_rounded(moe.gather_forward(&x, &ids)?, of_experts.gather_forward(&x, &ids)?)?;
-        }
         // One token's rows are ordered by expert, too.
-        let (x, ids) =
-            (tensor(&[1, K], 0.3), Tensor::from_slice(&[3u32, 0], (1, 2), &Device::Cpu)?);
-        is_rounded(moe.gather_forward(&x, &ids)?, of_experts.gather_forward(&x, &ids)?)?;
+        let all = [
+            (tensor(&[6, K], 0.3), Tensor::from_slice(&IDS, (6, 2), &Device::Cpu)?),
+            (tensor(&[6, 2, K], 0.3), Tensor::from_slice(&IDS, (6, 2), &Device::Cpu)?),
+            (tensor(&[1, K], 0.3), Tensor::from_slice(&[3u32, 0], (1, 2), &Device::Cpu)?),
+        ];
+        for (x, ids) in all {
+            let right = of_experts.gather_forward(&in_e4m3(&x)?, &ids)?;
+            is_near(moe.gather_forward(&x, &ids)?, right)?;
+        }
     }
     Ok(())
 }

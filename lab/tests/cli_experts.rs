@@ -450,6 +450,7 @@ fn layers_are_right_and_their_launches_replay() {
         let target = Target { folder: &folder, device };
         let whole = layer::<Nvfp4>(5, [0, 4], &pair(), HalfType::F16, true);
         moe_runs(&target, &whole, &[], 55.0);
+        moe_runs(&target, &whole, &["--quantize", "fp8"], 20.0);
         // Experts elsewhere: some, and all that anybody chose.
         let part = layer::<Nvfp4>(9, [1, 2], &Halves::Stacked, HalfType::Bf16, true);
         moe_runs(&target, &part, &["--dtype", "bf16"], 35.0);
@@ -463,7 +464,6 @@ fn layers_are_right_and_their_launches_replay() {
         moe_runs(&target, &fp4, &[], 10.0);
         let mx = layer::<Mxfp4>(3, [0, 4], &pair(), HalfType::Bf16, false);
         moe_runs(&target, &mx, &["--dtype", "f32"], 35.0);
-        moe_runs(&target, &mx, &["--quantize", "fp8"], 25.0);
     }
 }
 
