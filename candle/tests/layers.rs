@@ -147,7 +147,8 @@ fn in_e4m3(x: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(values, x.dims(), &Device::Cpu)
 }
 
-/// Activations in e4m3 are those of the reference, and weights too but on the H200, whose kernels fold NVFP4 into e4m3.
+/// Activations in e4m3 are those of the reference. Weights are, too, on sm_80, whose kernels multiply both in bf16; others
+/// round NVFP4 to e4m3.
 #[test]
 fn activations_become_e4m3() -> Result<()> {
     let (weight, bias) = (blocks(0.), tensor(&[N], 1.1));
@@ -155,7 +156,7 @@ fn activations_become_e4m3() -> Result<()> {
     let experts = experts();
     let of_experts = MoeLinear::new(&Engine::reference(), &experts, None)?;
     for engine in emulated(HalfType::Bf16) {
-        let bound = if format!("{engine:?}").contains("sm_90a") { 0.2 } else { 1e-4 };
+        let bound = if format!("{engine:?}").contains("sm_80") { 1e-4 } else { 0.2 };
         let engine = engine.with_activations(Activations::Fp8);
         let is_near = |found: Tensor, right: Tensor| -> Result<()> {
             let off = error(&found, &right)?;
