@@ -588,8 +588,15 @@ fn the_table_of_the_environment_decides() {
         let (format, shape) = (Format::Nvfp4, GemmShape::of(4, 72, 512));
         let activations = ActivationKind::Blocks { format, layout };
         let output = FloatType::F16.into();
-        let problem =
-            TuneProblem { format, activations, output, gated: false, shape, groups: None };
+        let problem = TuneProblem {
+            format,
+            activations,
+            output,
+            gated: false,
+            shape,
+            groups: None,
+            adding: Adding::default(),
+        };
         table.insert(problem, Measured { kernel: kernel.into(), split, median_ns: 4000 });
         let path = folder.file(&format!("{}.json", device.replace(':', "-")));
         tune::write(&path, &table).expect("written");

@@ -51,6 +51,7 @@ fn problem(activations: ActivationType, shape: GemmShape) -> TuneProblem {
         gated: false,
         shape,
         groups: None,
+        adding: Adding::default(),
     }
 }
 
@@ -127,6 +128,7 @@ fn grouped_problem(case: &GroupedCase) -> TuneProblem {
         gated: case.gated,
         shape: GemmShape { m, n, k, l },
         groups: Some(TuneGroups { count, slots: case.slot.is_some() }),
+        adding: Adding::default(),
     }
 }
 

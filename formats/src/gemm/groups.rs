@@ -298,15 +298,16 @@ impl Tiling {
     }
 }
 
-/// The most that a step may weigh.
+/// The most that a step may weigh, and the least where tiles are not equally wide.
 pub const MAX_WEIGHT: u32 = 17;
+pub const LEAST_WEIGHT: u32 = 5;
 
 /// `work` by `weight`, which is one of a [`Tiling`]: 1, or from 5 on up to [`MAX_WEIGHT`].
 #[inline(always)]
 const fn steps_of(work: u32, weight: u32) -> u32 {
     // A division by a constant is a multiplication.
     match weight {
-        5 => work / 5,
+        LEAST_WEIGHT => work / LEAST_WEIGHT,
         6 => work / 6,
         7 => work / 7,
         8 => work / 8,

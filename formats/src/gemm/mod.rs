@@ -13,6 +13,7 @@
 //! | [`epilogue`] | from a sum to a result in memory |
 //! | [`combine`] | activations, and pairs of sums that make one result |
 //! | [`operands`] | pairs of formats of weights and activations |
+//! | [`adding`] | how products of e4m3 are added |
 //! | [`fold`] | weights and their block scales as e4m3 |
 //! | [`table`] | which kernels there are: tiles by types, and their names |
 //! | [`fragments`] | weights in the order of the fragments that kernels decode them to |
@@ -21,6 +22,7 @@
 //! | [`sm100`] | sm_100a: the same, and the order of its weights |
 //! | [`sm120`] | sm_120f: the same |
 
+pub mod adding;
 pub mod combine;
 pub mod epilogue;
 pub mod fold;
@@ -38,6 +40,7 @@ pub mod split;
 pub mod table;
 pub mod work;
 
+pub use adding::Adding;
 pub use combine::{Activation, Combine, Half, PairedRows};
 pub use epilogue::{
     Affine, Epilogue, OUT_MX_RECIPE, OUT_MXFP4, OUT_NVFP4, OUT_RECIPE, ResultScales, ResultType,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fp4_formats::ScaleLayout;
 use fp4_formats::gemm::fold::Lost;
-use fp4_formats::gemm::{Epilogue, Groups, NextWeights, Problem, ResultType};
+use fp4_formats::gemm::{Adding, Epilogue, Groups, NextWeights, Problem, ResultType};
 use fp4_formats::quantize::Format;
 
 use super::buffers::CheckedActivations;
@@ -43,7 +43,7 @@ pub(super) trait Family: Sync {
     fn mixed(&self, requests: &[Request<'_>]) -> Result<Vec<Arc<dyn Kernel>>>;
 
     /// Tokens of the tiles of all kernels that take these formats, in any order.
-    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize>;
+    fn token_tiles(&self, format: Format, kind: ActivationKind, adding: Adding) -> Vec<usize>;
 
     /// The order of repacked weights for activations of `kind`.
     ///

@@ -204,7 +204,8 @@ impl Gemm {
         let groups = Some(TuneGroups { count: problems as usize, slots });
         let (format, gated) = (form.format, steps.is_gated());
         let output = options.output.into();
-        let asked = TuneProblem { format, activations: kind, output, gated, shape, groups };
+        let adding = options.adding;
+        let asked = TuneProblem { format, activations: kind, output, gated, shape, groups, adding };
         let request = GroupRequest::of(&asked)?.ok_or_else(not_grouped)?;
         let plan = plan_problem(kernels, asked, &options.overrides, &steps)?;
         let groups = Some(PlannedGroups { request, matrices, chosen });

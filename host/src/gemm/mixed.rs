@@ -258,7 +258,15 @@ fn plan<'a>(
         let (gated, output) = (form.is_gated(), options.output.into());
         let problem = check::problem(shape, gated, format)?;
         asked.push(Some((
-            TuneProblem { format, activations: kind, output, gated, shape, groups: None },
+            TuneProblem {
+                format,
+                activations: kind,
+                output,
+                gated,
+                shape,
+                groups: None,
+                adding: options.adding,
+            },
             problem,
             steps,
         )));

@@ -91,7 +91,7 @@ pub use epilogue::{
     Residual, Vectors, check_residual, check_vectors, group_options, scale_options,
 };
 pub use form::{WeightForm, folded_row, format_of};
-pub use fp4_formats::gemm::Activation;
+pub use fp4_formats::gemm::{Activation, Adding};
 pub use gated::{GatedWeights, Weights};
 pub use grouped::{GroupBuffers, SettledCounts, group_offsets};
 pub use grouped_run::GroupedRun;

@@ -1,6 +1,6 @@
 //! Choices of a product besides its operands.
 
-use fp4_formats::gemm::{Activation, Split};
+use fp4_formats::gemm::{Activation, Adding, Split};
 
 use super::{Output, ResidualValues};
 use crate::setters::setters;
@@ -65,6 +65,8 @@ pub struct GemmOptions {
     /// [`GroupedRun`](super::GroupedRun) in f32, before they are rounded, `[L, M, N]`. Launches on buffers of
     /// the caller's name theirs, [`Vectors::residual`](super::Vectors::residual).
     pub residual: Option<ResidualValues>,
+    /// The way in which products of e4m3 may be added.
+    pub adding: Adding,
     /// Choices that override the plan's.
     pub overrides: GemmOverrides,
 }
@@ -82,6 +84,7 @@ impl Default for GemmOptions {
             up: None,
             magnitude: false,
             residual: None,
+            adding: Adding::default(),
             overrides: GemmOverrides::default(),
         }
     }
@@ -133,6 +136,7 @@ setters!(GemmOptions {
     up: impl Into<Option<UpOptions>>,
     magnitude: bool,
     residual: impl Into<Option<ResidualValues>>,
+    adding: Adding,
     overrides: GemmOverrides,
 });
 

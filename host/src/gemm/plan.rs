@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use fp4_formats::gemm::{Problem, ResultType, Split};
+use fp4_formats::gemm::{Adding, Problem, ResultType, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType};
 use serde::Serialize;
@@ -205,8 +205,8 @@ pub fn plan(
 ) -> Result<GemmPlan> {
     let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
     let output = FloatType::F16.into();
-    let problem =
-        TuneProblem { format, activations: kind, output, gated: false, shape, groups: None };
+    let (gated, groups, adding) = (false, None, Adding::default());
+    let problem = TuneProblem { format, activations: kind, output, gated, shape, groups, adding };
     plan_from(&problem, arch, machine, overrides, source)
 }
 

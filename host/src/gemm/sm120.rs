@@ -4,10 +4,10 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use fp4_formats::gemm::NextWeights;
 use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::sm80::Sm80Config;
 use fp4_formats::gemm::sm120::{Sm120Config, Sm120GroupedParams, Sm120Own, Sm120Params};
+use fp4_formats::gemm::{Adding, NextWeights};
 use fp4_formats::layout::TILE_BLOCKS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, ScaleLayout, TensorFamily};
@@ -62,8 +62,8 @@ impl Family for Sm120 {
         of_request(first).mixed(requests)
     }
 
-    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
-        of_kind(format, kind).token_tiles(format, kind)
+    fn token_tiles(&self, format: Format, kind: ActivationKind, adding: Adding) -> Vec<usize> {
+        of_kind(format, kind).token_tiles(format, kind, adding)
     }
 
     fn weight_form(

@@ -39,7 +39,7 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// use std::path::Path;
 ///
 /// use fp4_formats::FloatType;
-/// use fp4_formats::gemm::Split;
+/// use fp4_formats::gemm::{Adding, Split};
 /// use fp4_formats::HalfType;
 /// use nvfp4::device::{Device, DeviceRequest};
 /// use nvfp4::gemm::{ActivationKind, GemmOptions, Source, plan_for};
@@ -57,7 +57,8 @@ use crate::tune::{Measured, Table, TuneError, TuneProblem};
 /// let mut table = Table::new(kernels.tune_key().clone());
 /// let kernel = "gemm_sm90_nvfp4_bf16_128x64".into();
 /// let measured = Measured { kernel, split: Split::Cluster(2), median_ns: 12_300 };
-/// let problem = TuneProblem { format, activations, output, gated: false, shape, groups: None };
+/// let (gated, groups, adding) = (false, None, Adding::default());
+/// let problem = TuneProblem { format, activations, output, gated, shape, groups, adding };
 /// table.insert(problem, measured);
 /// let kernels = kernels.with_tuning(Tuning::new(table));
 ///
@@ -81,7 +82,8 @@ pub fn plan_for(
 ) -> Result<GemmPlan> {
     let (output, steps) = (options.output.into(), Steps::new(options)?);
     let (activations, gated, groups) = (kind, steps.is_gated(), None);
-    let problem = TuneProblem { format, activations, output, gated, shape, groups };
+    let adding = options.adding;
+    let problem = TuneProblem { format, activations, output, gated, shape, groups, adding };
     plan_problem(kernels, problem, &options.overrides, &steps)
 }
 
@@ -190,8 +192,8 @@ fn nearest<'a>(
 
 /// The numbers of tokens that are in one class with those of a problem.
 fn token_class(problem: &TuneProblem, arch: Arch) -> RangeInclusive<usize> {
-    let TuneProblem { format, activations, shape, groups, .. } = *problem;
-    let mut tiles = family(arch).token_tiles(format, activations);
+    let TuneProblem { format, activations, shape, groups, adding, .. } = *problem;
+    let mut tiles = family(arch).token_tiles(format, activations, adding);
     tiles.sort_unstable();
     // Groups that share a matrix: the mean of those that have tokens is looked at.
     let groups = groups.filter(|groups| !groups.slots).map_or(1, |groups| groups.count.max(1));

@@ -1,6 +1,6 @@
 //! All steps as one layer.
 
-use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
+use fp4_formats::gemm::{Adding, OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
@@ -118,12 +118,15 @@ pub struct MoeOptions {
     pub shared: Option<FloatType>,
     /// The format that activations are quantised to before each product; `None` leaves them in 16 bits (W4A16).
     pub quantized: Option<TokenFormat>,
+    /// The way in which products of e4m3 may be added.
+    pub adding: Adding,
 }
 
 impl Default for MoeOptions {
     fn default() -> Self {
         let (output, rows) = (FloatType::F32, FloatType::F32);
-        Self { activation: Activation::Silu, output, rows, shared: None, quantized: None }
+        let (activation, adding) = (Activation::Silu, Adding::default());
+        Self { activation, output, rows, shared: None, quantized: None, adding }
     }
 }
 
@@ -158,6 +161,7 @@ setters!(MoeOptions {
     rows: FloatType,
     shared: impl Into<Option<FloatType>>,
     quantized: impl Into<Option<TokenFormat>>,
+    adding: Adding,
 });
 
 /// A format that a layer quantises its activations to.
@@ -446,9 +450,11 @@ impl MoeLayer {
             activation_scale: scales[0],
             output: of_between,
             up: Some(UpOptions::default()),
+            adding: options.adding,
             ..GemmOptions::default()
         };
         let of_second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
+        let of_second = of_second.adding(options.adding);
         Ok(Self {
             first: Gemm::grouped(kernels, first, groupings[0], of_first, &first_options)?,
             second: Gemm::grouped(kernels, second, groupings[1], kind, &of_second)?,

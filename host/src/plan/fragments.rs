@@ -3,7 +3,7 @@
 
 use fp4_formats::WARP;
 use fp4_formats::gemm::fragments::FragmentConfig;
-use fp4_formats::gemm::{Operands, Problem, ResultType, Schedule, Split};
+use fp4_formats::gemm::{Adding, Operands, Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 
 /// Cycles of a launch of CTAs that compute whole tiles, without the stores.
@@ -130,11 +130,12 @@ impl<C: Costs> Estimate<C> {
 /// largest cluster last.
 pub fn candidates<C: Costs>(
     operands: Operands,
+    adding: Adding,
     problem: &Problem,
     sms: u32,
     result: ResultType,
 ) -> impl Iterator<Item = Estimate<C>> {
-    of(C::CONFIGS, operands).flat_map(move |config| {
+    of(C::CONFIGS, operands, adding).flat_map(move |config| {
         Split::up_to(config.max_split())
             .filter_map(move |split| config.estimate(split, problem, sms, result))
     })
@@ -145,11 +146,12 @@ pub fn candidates<C: Costs>(
 /// in a batch of such problems; the CTAs are as many as are resident at a time.
 pub fn grouped<C: Costs>(
     operands: Operands,
+    adding: Adding,
     expected: &Problem,
     sms: u32,
     result: ResultType,
 ) -> impl Iterator<Item = Estimate<C>> {
-    let configs = of(C::GROUPED, operands);
+    let configs = of(C::GROUPED, operands, adding);
     configs.filter_map(move |config| config.found_on_device(expected, sms, result))
 }
 
@@ -157,14 +159,20 @@ pub fn grouped<C: Costs>(
 /// whole tiles. `None` for sizes that no launch takes.
 pub fn mixed<C: Costs>(
     operands: Operands,
+    adding: Adding,
     problem: &Problem,
     sms: u32,
     result: ResultType,
 ) -> Option<Estimate<C>> {
-    of(C::MIXED, operands).next()?.found_on_device(problem, sms, result)
+    of(C::MIXED, operands, adding).next()?.found_on_device(problem, sms, result)
 }
 
-/// The kernels of `table` for a pair of formats.
-pub fn of<C: Costs>(table: &'static [C], operands: Operands) -> impl Iterator<Item = &'static C> {
-    table.iter().filter(move |config| config.operands() == operands)
+/// The kernels of `table` for a pair of formats that may add so.
+pub fn of<C: Costs>(
+    table: &'static [C],
+    operands: Operands,
+    adding: Adding,
+) -> impl Iterator<Item = &'static C> {
+    let suits = move |config: &&C| config.operands() == operands && adding.allows(config.adding());
+    table.iter().filter(suits)
 }

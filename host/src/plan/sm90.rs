@@ -4,7 +4,7 @@ use fp4_formats::Operand;
 use fp4_formats::gemm::sm90::config::{
     CONFIGS, GROUPED, K_STEP, MIXED, Sm90Config, TRIMMED_TOKENS, WIDE_NARROWEST,
 };
-use fp4_formats::gemm::{Problem, ResultType, Schedule, Split};
+use fp4_formats::gemm::{Adding, Problem, ResultType, Schedule, Split};
 use fp4_formats::quantize::Format;
 
 use super::fragments::{
@@ -20,10 +20,12 @@ const fn product_cycles(config: &Sm90Config, width: u32) -> u32 {
     match (config.scheme.operand, config.rows, config.tokens) {
         (Operand::E4m3, 128, 32) => 400,
         (Operand::E4m3, 128, 64) => 450,
+        (Operand::E4m3, 128, 128) if matches!(config.adding, Adding::Fast) => 700,
         (Operand::E4m3, 128, 128) if decodes_more => 820,
         (Operand::E4m3, 128, 128) => 770,
         (Operand::E4m3, 128, 160) => 920,
         (Operand::E4m3, 128, 192) => 1000,
+        (Operand::E4m3, 128, 256) => 1060,
         (Operand::Half(_), 128, 8) => 330,
         (Operand::Half(_), 128, 16) => 430,
         (Operand::Half(_), 128, 32) => 550,
@@ -151,6 +153,13 @@ fn spread_cycles(config: &Sm90Config, expected: &Problem, runs: u64) -> u64 {
 /// Returns the cycles of a step of a tile of `width` tokens, and of the tile besides its steps, in tiles of
 /// variable width. These reproduce equal problems of 48 to 256 tokens on an H200.
 const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
+    if matches!(config.scheme.operand, Operand::E4m3) {
+        let step = match config.adding {
+            Adding::Promoted => 400 + width as u64 * 3,
+            Adding::Fast => 300 + width as u64 * 36 / 10,
+        };
+        return (step, 3000);
+    }
     if config.is_wide() {
         let read = if width < WIDE_NARROWEST { WIDE_NARROWEST } else { width } as u64;
         (375 + read * 636 / 100, 3300)
@@ -327,15 +336,25 @@ mod tests {
         for scheme in sm90::operands().filter_map(Scheme::of) {
             let pick_of = |m, n, k, l| {
                 let expected = Problem { m, n, k, l };
-                let best = grouped::<Sm90Config>(scheme.operands(), &expected, 132, result)
-                    .min_by_key(|found| found.cycles);
+                let best = grouped::<Sm90Config>(
+                    scheme.operands(),
+                    Adding::Promoted,
+                    &expected,
+                    132,
+                    result,
+                )
+                .min_by_key(|found| found.cycles);
                 best.unwrap().config.tokens
             };
             let pick = |m, l| pick_of(m, 4096, 7168, l);
-            let count = GROUPED.iter().filter(|config| config.scheme == scheme).count();
+            let suits = |config: &&Sm90Config| {
+                config.scheme == scheme && Adding::Promoted.allows(config.adding)
+            };
+            let count = GROUPED.iter().filter(suits).count();
             let expected = Problem { m: 1, n: 4096, k: 7168, l: 8 };
             assert_eq!(
-                grouped::<Sm90Config>(scheme.operands(), &expected, 132, result).count(),
+                grouped::<Sm90Config>(scheme.operands(), Adding::Promoted, &expected, 132, result)
+                    .count(),
                 count
             );
             let few = if scheme.operand.half().is_some() { [8, 16] } else { [32; 2] };
@@ -364,7 +383,7 @@ mod tests {
         let pick = |m, n, k| {
             let problem = Problem { m, n, k, l: 1 };
             let result = ResultType::Floats(FloatType::F16);
-            candidates::<Sm90Config>(Operands::NVFP4_F16, &problem, sms, result)
+            candidates::<Sm90Config>(Operands::NVFP4_F16, Adding::Promoted, &problem, sms, result)
                 .min_by_key(|candidate| candidate.cycles)
                 .unwrap()
         };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fp4_formats::gemm::ResultType;
+use fp4_formats::gemm::{Adding, ResultType};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, ScaleLayout};
 use serde::{Deserialize, Serialize};
@@ -111,6 +111,8 @@ pub struct TuneProblem {
     pub shape: GemmShape,
     /// The groups of a grouped product.
     pub groups: Option<TuneGroups>,
+    /// The way in which products of e4m3 may be added.
+    pub adding: Adding,
 }
 
 /// The grouping of a grouped product's tokens: all that the host knows of them.
@@ -144,10 +146,10 @@ impl TuneProblem {
 
 impl fmt::Display for TuneProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { format, activations, output, shape, .. } = self;
+        let Self { format, activations, output, gated, shape, groups, adding } = self;
         let GemmShape { m, n, k, .. } = *shape;
-        match self.groups {
-            None => f.write_str(&shape.text(self.gated))?,
+        match *groups {
+            None => f.write_str(&shape.text(*gated))?,
             Some(TuneGroups { count, slots }) => {
                 let of = if slots { "of" } else { "with" };
                 write!(f, "{} {n}x{k}, {count} groups {of} at most {m} tokens", self.op())?;
@@ -161,7 +163,10 @@ impl fmt::Display for TuneProblem {
         if let ResultKind::Blocks(_, layout) = output {
             write!(f, " ({layout} scales)")?;
         }
-        Ok(())
+        match adding {
+            Adding::Promoted => Ok(()),
+            Adding::Fast => write!(f, ", {} sums", adding.name()),
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use fp4_formats::gemm::Split;
 use fp4_formats::gemm::split::UnknownSplit;
+use fp4_formats::gemm::{Adding, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,9 @@ struct Line {
     /// Whether two matrices of weights make the result; left out where it is one.
     #[serde(default, skip_serializing_if = "is_false")]
     gated: bool,
+    /// The way of adding products of e4m3; left out where it is the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adding: Option<String>,
     /// Groups of a grouped product.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     groups: Option<usize>,
@@ -95,7 +98,7 @@ fn layout(name: &str) -> Result<ScaleLayout, String> {
 
 impl Line {
     fn new(problem: &TuneProblem, measured: &Measured) -> Self {
-        let TuneProblem { format, activations, output, gated, shape, groups } = *problem;
+        let TuneProblem { format, activations, output, gated, shape, groups, adding } = *problem;
         let (activations, scales) = match activations {
             ActivationKind::Blocks { layout, .. } => (BLOCKS, Some(layout.name().to_owned())),
             ActivationKind::Halves(_) | ActivationKind::Fp8(_) => (activations.name(), None),
@@ -113,6 +116,7 @@ impl Line {
             output: output.name().to_owned(),
             output_scales,
             gated,
+            adding: (adding != Adding::default()).then(|| adding.name().to_owned()),
             groups: groups.map(|groups| groups.count),
             slots: groups.is_some_and(|groups| groups.slots),
             n,
@@ -128,7 +132,7 @@ impl Line {
     /// The entry, or what is wrong with it.
     fn check(self) -> Result<(TuneProblem, Measured), String> {
         let Self { format, activations, scales, output, output_scales, .. } = self;
-        let Self { gated, groups, slots, n, k, l, m, kernel, split, median_ns, .. } = self;
+        let Self { gated, adding, groups, slots, n, k, l, m, kernel, split, median_ns, .. } = self;
         let unknown = |field: &str, name: &str| format!("unknown {field} `{name}`");
         let known = |name: &str| Format::ALL.into_iter().find(|known| known.name() == name);
         let format = known(&format).ok_or_else(|| unknown("format", &format))?;
@@ -154,6 +158,13 @@ impl Line {
             }
             (None, None, _) => return Err(unknown("output", &output)),
         };
+        let adding = match adding {
+            None => Adding::default(),
+            Some(name) => {
+                let found = Adding::ALL.into_iter().find(|adding| adding.name() == name);
+                found.ok_or_else(|| unknown("adding", &name))?
+            }
+        };
         for (field, is_zero) in [
             ("m", m == 0),
             ("n", n == 0),
@@ -177,7 +188,7 @@ impl Line {
             return Err(format!("`l` is {l} for groups that need {required}"));
         }
         let groups = groups.map(|count| TuneGroups { count, slots });
-        let problem = TuneProblem { format, activations, output, gated, shape, groups };
+        let problem = TuneProblem { format, activations, output, gated, shape, groups, adding };
         let split = split.parse().map_err(|error: UnknownSplit| error.to_string())?;
         Ok((problem, Measured { kernel, split, median_ns }))
     }

@@ -40,7 +40,15 @@ fn nvfp4(m: usize, n: usize, k: usize) -> TuneProblem {
     let activations = ActivationKind::Blocks { format: Format::Nvfp4, layout };
     let (format, output) = (Format::Nvfp4, FloatType::F16.into());
     let shape = GemmShape { m, n, k, l: 1 };
-    TuneProblem { format, activations, output, gated: false, shape, groups: None }
+    TuneProblem {
+        format,
+        activations,
+        output,
+        gated: false,
+        shape,
+        groups: None,
+        adding: Adding::default(),
+    }
 }
 
 /// Results of floats.
@@ -76,7 +84,15 @@ fn problems(
             _ => (Format::Mxfp4, ActivationKind::Halves(HalfType::Bf16)),
         };
         let shape = GemmShape { m, n, k: blocks * 32, l };
-        TuneProblem { format, activations, output, gated, shape, groups: None }
+        TuneProblem {
+            format,
+            activations,
+            output,
+            gated,
+            shape,
+            groups: None,
+            adding: Adding::default(),
+        }
     })
 }
 

@@ -138,6 +138,7 @@ impl TuneTarget {
             gated: bench.is_gated(),
             shape,
             groups,
+            adding: bench.options.adding,
         }
     }
 }
@@ -271,7 +272,15 @@ mod tests {
         let activations = ActivationKind::Halves(HalfType::F16);
         let (format, output) = (Format::Nvfp4, FloatType::F16.into());
         let shape = GemmShape::of(1, 8, 16);
-        TuneProblem { format, activations, output, gated: false, shape, groups: None }
+        TuneProblem {
+            format,
+            activations,
+            output,
+            gated: false,
+            shape,
+            groups: None,
+            adding: Adding::default(),
+        }
     }
 
     proptest! {

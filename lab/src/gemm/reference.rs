@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 
+use fp4_formats::gemm::Adding;
 use fp4_formats::gemm::Half;
-use fp4_formats::gemm::sm90::config::FOLDED_ADDITIONS;
+use fp4_formats::gemm::sm90::config::{FOLDED_ADDITIONS, K_STEP, PROMOTED_STEPS};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, Operand, TensorFamily, e2m1, pack};
 use ptx_emu_simd::dot;
@@ -79,7 +80,7 @@ fn of_values<F: BlockFormat>(
     let mut magnitudes = filled("reference", outputs, 0f64)?;
     let scale = f64::from(a.global_scale()) * f64::from(options.activation_scale);
     let scales = b.global_scales().map(|of_weights| scale * f64::from(of_weights));
-    let (folded, additions) = products(a, tensor);
+    let (folded, additions) = products(a, tensor, options.adding);
     let exact = Exact::new(options, scales, additions);
     for batch in 0..da.batch() {
         let tokens = decode_activations(a, batch)?;
@@ -136,7 +137,8 @@ fn grouped_of_values<F: BlockFormat>(
         }
     }
     let n = b.first().map_or(0, |weights| weights.dims().rows());
-    let (folded, additions) = products(a, tensor);
+    let adding = options.first().map_or(Adding::default(), |options| options.adding);
+    let (folded, additions) = products(a, tensor, adding);
     let mut values = filled("reference", total * n, 0f64)?;
     let mut magnitudes = filled("reference", total * n, 0f64)?;
     let mut tokens = Vec::new();
@@ -171,13 +173,21 @@ fn grouped_of_values<F: BlockFormat>(
 
 /// Whether the product takes folded weights, and the f32 additions, one after the other, that may lead to
 /// a result. Tensor cores truncate where they add, which counts twice.
-fn products<F: BlockFormat>(a: &Activations<'_, F>, tensor: TensorFamily) -> (bool, usize) {
+fn products<F: BlockFormat>(
+    a: &Activations<'_, F>,
+    tensor: TensorFamily,
+    adding: Adding,
+) -> (bool, usize) {
     let k = a.dims().cols();
     match a.kind().operand() {
         Operand::Half(_) => (false, 2 * k),
         Operand::E4m3 => {
             let folded = folds(tensor, format_of::<F>());
-            (folded, 2 * k + FOLDED_ADDITIONS as usize)
+            let promoted = match adding {
+                Adding::Promoted => 1,
+                Adding::Fast => k.div_ceil((PROMOTED_STEPS * K_STEP) as usize),
+            };
+            (folded, 2 * k + promoted * FOLDED_ADDITIONS as usize)
         }
     }
 }

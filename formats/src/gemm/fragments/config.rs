@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 
 use crate::gemm::groups::Tiling;
-use crate::gemm::{Operands, Problem, Tiles};
+use crate::gemm::{Adding, Operands, Problem, Tiles};
 
 /// The sizes of a configuration, as far as a launch and its plan depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,9 @@ pub trait FragmentConfig: Copy + Debug + Eq + Send + Sync + 'static {
     /// Bytes of dynamic shared memory of a launch of which an SM has at most `resident` CTAs at a time.
     fn launch_shared_bytes(&self, resident: u32) -> u32;
 
+    /// The way in which products of e4m3 are added.
+    fn adding(&self) -> Adding;
+
     /// f32 additions, one after the other, within `steps` K steps.
     fn additions_in(&self, steps: u32) -> u32;
 }
@@ -106,6 +109,10 @@ macro_rules! fragment_config {
 
             fn launch_shared_bytes(&self, resident: u32) -> u32 {
                 self.launch_shared_bytes(resident)
+            }
+
+            fn adding(&self) -> $crate::gemm::Adding {
+                self.adding()
             }
 
             fn additions_in(&self, steps: u32) -> u32 {

@@ -15,7 +15,7 @@ use crate::gemm::fragments::warps::{MAX_REGISTERS, MAX_STAGES, SM_REGISTERS, war
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
-use crate::gemm::{Operands, Problems, TileShape};
+use crate::gemm::{Adding, Operands, Problems, TileShape};
 use crate::quantize::Format;
 use crate::{Operand, ue8m0};
 
@@ -222,6 +222,11 @@ impl Sm120Config {
     #[inline(always)]
     pub const fn table_offset(&self) -> u32 {
         self.stages() * self.stage_bytes()
+    }
+
+    /// The way in which products of e4m3 are added: all sums are in f32.
+    pub const fn adding(&self) -> Adding {
+        Adding::Promoted
     }
 
     /// f32 additions, one after the other, within `steps` K steps. How a block-scaled product adds is not

@@ -17,7 +17,7 @@ use crate::gemm::fragments::{Scheme, Tile};
 use crate::gemm::groups::Tiling;
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
-use crate::gemm::{Operands, Problems, TileShape};
+use crate::gemm::{Adding, Operands, Problems, TileShape};
 use crate::{HalfType, Operand};
 
 /// Bytes of a token in a block of 64 columns: a row of the 128-byte swizzle.
@@ -143,6 +143,11 @@ impl Sm80Config {
     #[inline(always)]
     pub const fn table_offset(&self) -> u32 {
         self.weights_offset() + self.weight_stages() * self.weight_bytes()
+    }
+
+    /// The way in which products of e4m3 are added: all sums are in f32.
+    pub const fn adding(&self) -> Adding {
+        Adding::Promoted
     }
 
     /// f32 additions, one after the other, within `steps` K steps. An `mma.sync` adds eight products and the old

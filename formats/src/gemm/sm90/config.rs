@@ -10,10 +10,10 @@ use crate::gemm::fragments::repack::{
     BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_COLUMNS, CHUNK_ROWS, PRODUCT_K, WARPGROUP,
 };
 use crate::gemm::fragments::{Scheme, Tile};
-use crate::gemm::groups::Tiling;
+use crate::gemm::groups::{LEAST_WEIGHT, MAX_WEIGHT, Tiling};
 use crate::gemm::operands::operands;
 use crate::gemm::table::{configurations, problems};
-use crate::gemm::{Epilogue, Operands, Problems, TileShape};
+use crate::gemm::{Adding, Epilogue, Operands, Problems, TileShape};
 use crate::{Divisor, FloatType, HalfType, Operand, WARP};
 
 /// Columns of K that a stage of the pipeline holds.
@@ -78,6 +78,9 @@ const NARROW_FIXED: u32 = 128;
 pub const WIDE_NARROWEST: u32 = 48;
 const WIDE_FLOOR: u32 = 64;
 const WIDE_FIXED: u32 = 16;
+/// The same in e4m3, whose products have these widths: a step of 128 tokens takes 0.44 us, one of 256 takes 0.72.
+const WIDE_FOLDED_UNIT: u32 = 32;
+const WIDE_FOLDED_FIXED: u32 = 96;
 /// Tokens of the products of [trimmed](Sm90Config::trims) tiles, the last of which is the whole tile, and of
 /// one of their copies.
 pub const TRIMMED_TOKENS: [u32; 3] = [32, 40, 48];
@@ -112,6 +115,8 @@ pub struct Sm90Config {
     pub instruction: Instruction,
     /// The way in which a problem's tokens fill tiles where problems have their own token counts.
     pub filling: Filling,
+    /// The way in which products of e4m3 are added; promoted for other operands, whose sums `wgmma` keeps in f32.
+    pub adding: Adding,
     /// The sizes that the problems of a launch share.
     pub problems: Problems,
 }
@@ -142,8 +147,8 @@ pub enum Filling {
     /// Tiles have no more room than their tokens need, because products of all tokens take longer than
     /// decoding the weights.
     Narrowed,
-    /// The same, in tiles of more tokens than a stage has room for with all columns of a step, so that weights
-    /// are decoded once for the tokens of most problems.
+    /// The same, in tiles of so many tokens that weights are decoded once for the tokens of most problems. With 16-bit
+    /// activations a stage has no room for all of them with all columns of a step.
     Wide,
 }
 
@@ -167,6 +172,7 @@ impl Sm90Config {
         [rows, tokens, multicast, min_blocks]: [u32; 4],
         instruction: Instruction,
         filling: Filling,
+        adding: Adding,
     ) -> Self {
         let Some(scheme) = Scheme::of(operands) else {
             panic!("`wgmma` does not multiply blocks");
@@ -185,17 +191,27 @@ impl Sm90Config {
             multicast,
             instruction,
             filling,
+            adding,
             problems,
         };
+        match adding {
+            Adding::Promoted => {}
+            Adding::Fast => assert!(scheme.operand.half().is_none()),
+        }
         match instruction {
             Instruction::MmaSync => assert!(tokens <= 16 && scheme.operand.half().is_some()),
             Instruction::Wgmma => assert!(tokens >= 32),
         }
+        let tiling = config.tiling();
+        assert!(
+            tiling.is_even()
+                || tiling.weight(1) >= LEAST_WEIGHT && tiling.most_weight() <= MAX_WEIGHT
+        );
         match filling {
             Filling::Whole | Filling::Cut => {}
             Filling::Trimmed => assert!(config.boxes() == 2 && tokens == TRIMMED_TOKENS[2]),
             Filling::Narrowed => assert!(tokens >= NARROW_FLOOR),
-            Filling::Wide => assert!(config.boxes() == 2 && tokens >= 2 * NARROW_FLOOR),
+            Filling::Wide => assert!(tokens >= 2 * NARROW_FLOOR),
         }
         config
     }
@@ -228,6 +244,25 @@ impl Sm90Config {
         }
     }
 
+    /// Of the step with index `step` of a tile: how many steps' products of e4m3 `wgmma` has summed that are not yet
+    /// promoted.
+    #[inline(always)]
+    pub const fn unpromoted(&self, step: u32) -> u32 {
+        match self.adding {
+            Adding::Promoted => step % PROMOTED_STEPS,
+            Adding::Fast => step,
+        }
+    }
+
+    /// Whether products of e4m3 are promoted after so many steps, more of which follow.
+    #[inline(always)]
+    pub const fn promotes(&self, steps: u32) -> bool {
+        match self.adding {
+            Adding::Promoted => steps.is_multiple_of(PROMOTED_STEPS),
+            Adding::Fast => false,
+        }
+    }
+
     /// Columns of the activations that one copy brings.
     #[inline(always)]
     pub const fn box_columns(&self) -> u32 {
@@ -245,8 +280,7 @@ impl Sm90Config {
         self.rows / BLOCK_ROWS / CONSUMERS
     }
 
-    /// Whether tiles hold more tokens than a stage has room for with all columns of a step
-    /// ([`Filling::Wide`]).
+    /// Whether tiles hold the tokens of most problems ([`Filling::Wide`]).
     #[inline(always)]
     pub const fn is_wide(&self) -> bool {
         matches!(self.filling(), Filling::Wide)
@@ -261,14 +295,14 @@ impl Sm90Config {
     /// Tokens that a stage holds, with all columns of a step.
     #[inline(always)]
     pub const fn stage_tokens(&self) -> u32 {
-        if self.is_wide() { self.tokens / 2 } else { self.tokens }
+        if self.is_wide() && self.boxes() == 2 { self.tokens / 2 } else { self.tokens }
     }
 
     /// Stages that a step of a tile of `width` tokens takes: two have half of the columns each, and
     /// the first one has the weights.
     #[inline(always)]
     pub const fn step_stages(&self, width: u32) -> u32 {
-        if self.is_wide() && width > self.stage_tokens() { 2 } else { 1 }
+        if width > self.stage_tokens() { 2 } else { 1 }
     }
 
     /// Bytes of a stage's activations.
@@ -318,7 +352,13 @@ impl Sm90Config {
             Filling::Whole | Filling::Trimmed => all,
             Filling::Cut => Tiling { is_cut: true, ..all },
             Filling::Narrowed => Tiling { unit, floor: NARROW_FLOOR, fixed: NARROW_FIXED, ..all },
-            Filling::Wide => Tiling { unit, floor: WIDE_FLOOR, fixed: WIDE_FIXED, ..all },
+            Filling::Wide => {
+                let [unit, fixed] = match self.scheme.operand {
+                    Operand::Half(_) => [unit, WIDE_FIXED],
+                    Operand::E4m3 => [WIDE_FOLDED_UNIT, WIDE_FOLDED_FIXED],
+                };
+                Tiling { unit, floor: WIDE_FLOOR, fixed, ..all }
+            }
         }
     }
 
@@ -583,6 +623,11 @@ impl Sm90Config {
         cluster
     }
 
+    /// The way in which products of e4m3 are added.
+    pub const fn adding(&self) -> Adding {
+        self.adding
+    }
+
     /// f32 additions, one after the other, within `steps` K steps. A `wgmma` adds 16 products and the old sum at
     /// once, truncating instead of rounding, which counts twice.
     pub const fn additions_in(&self, steps: u32) -> u32 {
@@ -591,7 +636,10 @@ impl Sm90Config {
             Operand::Half(_) => 2 * steps * (K_STEP / PRODUCT_K) + PRODUCT_K,
             // Products are summed from zero until they are promoted; the errors of these sums are not one after
             // another.
-            Operand::E4m3 => FOLDED_ADDITIONS + 2 * steps.div_ceil(PROMOTED_STEPS),
+            Operand::E4m3 => match self.adding {
+                Adding::Promoted => FOLDED_ADDITIONS + 2 * steps.div_ceil(PROMOTED_STEPS),
+                Adding::Fast => steps.div_ceil(PROMOTED_STEPS) * FOLDED_ADDITIONS,
+            },
         }
     }
 
@@ -673,14 +721,18 @@ macro_rules! sm90a_gemm_configs {
             [mxfp4_e4m3] {
                 (128 x 192 _multicast 2) (1 per SM, Wgmma, Whole) uniform;
             }
+            [nvfp4_e4m3 mxfp4_e4m3] {
+                (128 x 128 _fast) (1 per SM, Wgmma, Whole, Fast) uniform;
+                (128 x 256 _multicast 2 _fast) (1 per SM, Wgmma, Wide, Fast) uniform grouped;
+            }
         }
     };
 }
 
 /// The configuration of a kernel of the table.
 macro_rules! config {
-    ([$($name:tt)+] $types:ident $problems:ident ($rows:literal x $tokens:literal $(_multicast $multicast:literal)?)
-     ($blocks:literal per SM, $instruction:ident, $filling:ident)) => {
+    ([$($name:tt)+] $types:ident $problems:ident ($rows:literal x $tokens:literal $(_multicast $multicast:literal)? $(_fast)?)
+     ($blocks:literal per SM, $instruction:ident, $filling:ident $(, $adding:ident)?)) => {
         Sm90Config::new(
             concat!($(stringify!($name)),+),
             operands!($types),
@@ -688,6 +740,7 @@ macro_rules! config {
             [$rows, $tokens, 1 $(* $multicast)?, $blocks],
             Instruction::$instruction,
             Filling::$filling,
+            Adding::of(&[$(Adding::$adding)?]),
         )
     };
 }

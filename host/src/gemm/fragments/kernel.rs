@@ -2,7 +2,7 @@
 
 use fp4_formats::Operand;
 use fp4_formats::gemm::fragments::Tile;
-use fp4_formats::gemm::{Operands, Problem, ResultType, Tiles};
+use fp4_formats::gemm::{Adding, Operands, Problem, ResultType, Tiles};
 use fp4_formats::params::bytes;
 
 use super::{Fragments, order};
@@ -208,7 +208,7 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
             }
         }
         if !self.takes_blocks() {
-            why.extend(made::<C>(kind, self.decodes_bytes(kind)));
+            why.extend(made::<C>(kind, self.decodes_bytes(kind), self.estimate.config.adding()));
         }
         why
     }
@@ -236,12 +236,17 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
 
 /// Returns a plan's lines about operands that are not multiplied as they are, and about e4m3; `decodes` says whether
 /// that is decoded.
-fn made<C: Fragments>(kind: ActivationKind, decodes: bool) -> Vec<String> {
+fn made<C: Fragments>(kind: ActivationKind, decodes: bool, adding: Adding) -> Vec<String> {
     let exact = "weights are multiplied with their block scales as they are, exactly; weights are not folded";
     let decoded = "activations in e4m3 are decoded to bf16, exactly, by a launch before; weights are not folded";
     let folded = "weights are folded with their block scales to e4m3: those of MXFP4 exactly where the \
-                  scales of a row are within 2^11, those of NVFP4 rounded to a mantissa of 3 bits; sums \
-                  are promoted to f32 every 512 columns";
+                  scales of a row are within 2^11, those of NVFP4 rounded to a mantissa of 3 bits";
+    let added = match adding {
+        Adding::Promoted => "sums are promoted to f32 every 512 columns",
+        Adding::Fast => {
+            "the tensor core adds all columns of a CTA, and keeps fewer bits of sums than f32 has"
+        }
+    };
     match kind {
         ActivationKind::Halves(_) => Vec::new(),
         ActivationKind::Blocks { .. } => {
@@ -249,11 +254,11 @@ fn made<C: Fragments>(kind: ActivationKind, decodes: bool) -> Vec<String> {
         }
         ActivationKind::Fp8(from) => {
             let of_bytes = match (decodes, C::FOLDS) {
-                (true, _) => decoded,
-                (false, true) => folded,
-                (false, false) => exact,
+                (true, _) => decoded.to_owned(),
+                (false, true) => format!("{folded}; {added}"),
+                (false, false) => exact.to_owned(),
             };
-            from.map(fp8::why).into_iter().chain([of_bytes.to_owned()]).collect()
+            from.map(fp8::why).into_iter().chain([of_bytes]).collect()
         }
     }
 }

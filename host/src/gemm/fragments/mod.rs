@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use fp4_formats::gemm::fold::Lost;
-use fp4_formats::gemm::{GroupedParams, NextWeights, Operands, Problem, Split};
+use fp4_formats::gemm::{Adding, GroupedParams, NextWeights, Operands, Problem, Split};
 use fp4_formats::params::Block;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, TensorFamily};
@@ -71,8 +71,9 @@ pub(super) struct FragmentFamily<C>(pub PhantomData<C>);
 fn names<C: Fragments>(
     table: &'static [C],
     operands: Operands,
+    adding: Adding,
 ) -> impl Iterator<Item = &'static str> {
-    estimate::of(table, operands).map(C::name)
+    estimate::of(table, operands, adding).map(C::name)
 }
 
 /// Leaves the estimates whose kernels can address their tokens of `problem`, and whose CTAs get their shared memory on
@@ -120,9 +121,10 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
         let operands = operands(C::TENSOR, asked.format, asked.activations)?;
-        request.check_kernel(names(C::CONFIGS, operands))?;
+        request.check_kernel(names(C::CONFIGS, operands, asked.adding))?;
         let may_be = |config: &C| request.may_be(config.name());
-        let splits = estimate::of(C::CONFIGS, operands).filter(|config| may_be(config));
+        let splits =
+            estimate::of(C::CONFIGS, operands, asked.adding).filter(|config| may_be(config));
         let splits = splits.map(|config| config.max_split().min(config.tile().steps(problem)));
         let most = splits.max().unwrap_or(1);
         if let Some(split @ Split::Cluster(ctas)) = overrides.split
@@ -135,10 +137,11 @@ impl<C: Fragments> Family for FragmentFamily<C> {
             return Err(Error::shape("split of K", required, split));
         }
         let sms = machine.sms.max(1);
-        let found = estimate::candidates(operands, problem, sms, asked.output.planned())
-            .filter(|found| may_be(found.config))
-            .filter(|found| overrides.split.is_none_or(|split| split == found.split))
-            .collect();
+        let found =
+            estimate::candidates(operands, asked.adding, problem, sms, asked.output.planned())
+                .filter(|found| may_be(found.config))
+                .filter(|found| overrides.split.is_none_or(|split| split == found.split))
+                .collect();
         let (found, problem) = (fitting(found, problem, *machine)?, *problem);
         Ok(cheapest_first(found, |estimate| FragmentKernel {
             problem,
@@ -156,7 +159,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     ) -> Result<Vec<Arc<dyn Kernel>>> {
         let &Request { problem, asked, machine, overrides } = request;
         let operands = operands(C::TENSOR, asked.format, asked.activations)?;
-        request.check_kernel(names(C::GROUPED, operands))?;
+        request.check_kernel(names(C::GROUPED, operands, asked.adding))?;
         if let Some(split) = overrides.split
             && split != Split::StreamK
         {
@@ -165,7 +168,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         let sms = machine.sms.max(1);
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..problem };
         let found: Vec<_> =
-            estimate::grouped::<C>(operands, &expected, sms, asked.output.planned())
+            estimate::grouped::<C>(operands, asked.adding, &expected, sms, asked.output.planned())
                 .filter(|found| request.may_be(found.config.name()))
                 .map(|found| Estimate { split: Split::StreamK, ..found })
                 .collect();
@@ -194,10 +197,11 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         let kernel = |request: &Request<'_>| {
             let &Request { problem, asked, machine, overrides } = request;
             let operands = operands(C::TENSOR, asked.format, asked.activations)?;
-            request.check_kernel(names(C::MIXED, operands))?;
+            request.check_kernel(names(C::MIXED, operands, asked.adding))?;
             check_unsplit(overrides)?;
             let sms = machine.sms.max(1);
-            let found = estimate::mixed::<C>(operands, &problem, sms, asked.output.planned());
+            let found =
+                estimate::mixed::<C>(operands, asked.adding, &problem, sms, asked.output.planned());
             let estimate =
                 fitting(Vec::from_iter(found), &problem, machine)?.pop().ok_or_else(|| {
                     Error::shape("GEMM", "a configuration that takes it", format!("{problem:?}"))
@@ -208,9 +212,11 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         requests.iter().map(kernel).collect()
     }
 
-    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
+    fn token_tiles(&self, format: Format, kind: ActivationKind, adding: Adding) -> Vec<usize> {
         let operands = multiplied(C::TENSOR, format, kind);
-        estimate::of(C::CONFIGS, operands).map(|config| config.tile().tokens as usize).collect()
+        estimate::of(C::CONFIGS, operands, adding)
+            .map(|config| config.tile().tokens as usize)
+            .collect()
     }
 
     fn weight_form(

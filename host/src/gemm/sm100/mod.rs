@@ -17,7 +17,7 @@ use std::sync::Arc;
 use fp4_formats::gemm::fold::Lost;
 use fp4_formats::gemm::sm100::prepare::PreparedBlocks;
 use fp4_formats::gemm::sm100::{CONFIGS, GROUPED, MIXED, STEP_BYTES, Sm100Config, folded};
-use fp4_formats::gemm::{NextWeights, Problem, Split};
+use fp4_formats::gemm::{Adding, NextWeights, Problem, Split};
 use fp4_formats::layout::TILE_ROWS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, Operand, TensorFamily};
@@ -206,7 +206,7 @@ impl Family for Sm100 {
         Ok(best.into_iter().map(|kernel| Arc::new(kernel) as Arc<dyn Kernel>).collect())
     }
 
-    fn token_tiles(&self, format: Format, kind: ActivationKind) -> Vec<usize> {
+    fn token_tiles(&self, format: Format, kind: ActivationKind, _: Adding) -> Vec<usize> {
         configs(format, kind).map(|config| config.columns as usize).collect()
     }
 

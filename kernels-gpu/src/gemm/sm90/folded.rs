@@ -2,8 +2,9 @@
 //! twice the rate of halves.
 //!
 //! `wgmma` keeps fewer bits of sums of e4m3 products than f32 has, so they are promoted: the products of
-//! [`PROMOTED_STEPS`] steps are summed from zero and then added to the sums in f32, times the factors of the
-//! thread's two rows.
+//! [`PROMOTED_STEPS`](fp4_formats::gemm::sm90::config::PROMOTED_STEPS) steps are summed from zero and then added to the
+//! sums in f32, times the factors of the thread's two rows. Kernels that [add fast](fp4_formats::gemm::Adding::Fast) do
+//! so at the end of a tile only: they have one set of sums, and room for twice the tokens.
 //!
 //! # Overlap
 //! A step has two groups of products, with the first 64 columns and with the second, whose operands have
@@ -17,7 +18,8 @@
 //! | those of the other warpgroup | promotes |
 
 use cuda_std::ptx::{float, marker, wgmma};
-use fp4_formats::gemm::sm90::config::{PROMOTED_STEPS, WGMMA_BYTES};
+use fp4_formats::gemm::Adding;
+use fp4_formats::gemm::sm90::config::WGMMA_BYTES;
 
 use super::Kernel;
 use super::consumer::Consumer;
@@ -81,6 +83,8 @@ products! {
     64 = wgmma_m64n128k32_f32_e4m3_e4m3, wgmma_m64n128k32_f32_e4m3_e4m3_choose;
     80 = wgmma_m64n160k32_f32_e4m3_e4m3, wgmma_m64n160k32_f32_e4m3_e4m3_choose;
     96 = wgmma_m64n192k32_f32_e4m3_e4m3, wgmma_m64n192k32_f32_e4m3_e4m3_choose;
+    112 = wgmma_m64n224k32_f32_e4m3_e4m3, wgmma_m64n224k32_f32_e4m3_e4m3_choose;
+    128 = wgmma_m64n256k32_f32_e4m3_e4m3, wgmma_m64n256k32_f32_e4m3_e4m3_choose;
 }
 
 /// Makes main loops for each number of sums of a tile's tokens.
@@ -97,15 +101,30 @@ macro_rules! main_loops {
                     cursor: &mut Cursor,
                 ) {
                     let steps = Steps { memory, places: RowPlaces::new(memory.config) };
+                    let mut factors = [1.0; 2];
                     // SAFETY: the caller's.
                     unsafe {
-                        if const { K::CONFIG.narrows() } && width <= 96 {
-                            steps.sum_steps::<_, $sums, BLOCKS, 48>(consumer, count, cursor);
+                        if const { K::CONFIG.is_wide() } {
+                            match width {
+                                ..=64 => steps.sum::<_, $sums, BLOCKS, 32>(consumer, &mut factors, count, cursor),
+                                65..=96 => steps.sum::<_, $sums, BLOCKS, 48>(consumer, &mut factors, count, cursor),
+                                97..=128 => steps.sum::<_, $sums, BLOCKS, 64>(consumer, &mut factors, count, cursor),
+                                129..=160 => steps.sum::<_, $sums, BLOCKS, 80>(consumer, &mut factors, count, cursor),
+                                161..=192 => steps.sum::<_, $sums, BLOCKS, 96>(consumer, &mut factors, count, cursor),
+                                193..=224 => steps.sum::<_, $sums, BLOCKS, 112>(consumer, &mut factors, count, cursor),
+                                225.. => steps.sum::<_, $sums, BLOCKS, $sums>(consumer, &mut factors, count, cursor),
+                            }
+                        } else if const { K::CONFIG.narrows() } && width <= 96 {
+                            steps.sum::<_, $sums, BLOCKS, 48>(consumer, &mut factors, count, cursor);
                         } else if const { K::CONFIG.narrows() } && width <= 112 {
-                            steps.sum_steps::<_, $sums, BLOCKS, 56>(consumer, count, cursor);
+                            steps.sum::<_, $sums, BLOCKS, 56>(consumer, &mut factors, count, cursor);
                         } else {
-                            steps.sum_steps::<_, $sums, BLOCKS, $sums>(consumer, count, cursor);
+                            steps.sum::<_, $sums, BLOCKS, $sums>(consumer, &mut factors, count, cursor);
                         }
+                    }
+                    match const { K::CONFIG.adding } {
+                        Adding::Promoted => {}
+                        Adding::Fast => multiply(&mut consumer.sums[0], factors),
                     }
                 }
             }
@@ -114,8 +133,8 @@ macro_rules! main_loops {
 }
 
 main_loops! {
-    Nvfp4E4m3: 16, 32, 64, 80;
-    Mxfp4E4m3: 16, 32, 64, 96;
+    Nvfp4E4m3: 16, 32, 64, 80, 128;
+    Mxfp4E4m3: 16, 32, 64, 96, 128;
 }
 
 /// The places of steps.
@@ -127,26 +146,54 @@ struct Steps {
 
 impl Steps {
     /// Sums the products of the next `count` steps, at least one, into the first `N` sums of the
-    /// warpgroup's block.
+    /// warpgroup's block. Sums that are added fast lack `factors`.
     ///
     /// # Safety
     /// All threads of the warpgroup, converged; the ring is initialised and known to them.
     #[inline(always)]
-    unsafe fn sum_steps<W: Folded, const SUMS: usize, const BLOCKS: usize, const N: usize>(
+    unsafe fn sum<W: Folded, const SUMS: usize, const BLOCKS: usize, const N: usize>(
         self,
         consumer: &mut Consumer<W, SUMS, BLOCKS>,
+        factors: &mut [f32; 2],
         count: u32,
         cursor: &mut Cursor,
     ) where
         Bytes: Product<N>,
     {
         const { assert!(BLOCKS == 1) };
+        // There are: narrower products than the tile are asked for where it has several.
+        let Some(sums) = consumer.sums[0].first_chunk_mut::<N>() else { return };
+        // SAFETY: the caller's.
+        unsafe {
+            match self.memory.config.adding {
+                Adding::Promoted => {
+                    let mut partial = [0.0; N];
+                    self.sum_steps::<W, _, N>(&mut partial, Onto(sums), count, cursor);
+                }
+                Adding::Fast => self.sum_steps::<W, _, N>(sums, Later(factors), count, cursor),
+            }
+        }
+    }
+
+    /// Sums the products of the next `count` steps, at least one, into `partial`, whatever it has, and promotes them.
+    ///
+    /// # Safety
+    /// As [`sum`](Self::sum).
+    #[inline(always)]
+    unsafe fn sum_steps<W: Folded, P: Promote<N>, const N: usize>(
+        self,
+        partial: &mut [f32; N],
+        mut promoted: P,
+        count: u32,
+        cursor: &mut Cursor,
+    ) where
+        Bytes: Product<N>,
+    {
         let memory = self.memory;
         let (config, ring) = (memory.config, memory.ring());
         let leads = multicast::leads(config);
         let mut step = 0;
         let mut last = cursor.stage;
-        let mut partial = [0.0; N];
         // SAFETY: the stage has arrived when the wait returns.
         let mut first = unsafe {
             ring.wait_full(cursor);
@@ -156,14 +203,14 @@ impl Steps {
             let stage = cursor.stage;
             let tokens = memory.activations(stage);
             // Pinned: the compiler would take other registers for sums that begin.
-            let adds = marker::pin(step) % PROMOTED_STEPS;
+            let adds = config.unpromoted(marker::pin(step));
             let rows = self.rows(cursor);
             // SAFETY: the warpgroup is converged, and the stage has arrived; operands and sums of
             // products that may be unfinished are left alone: when all but one group are finished,
             // that one has the other operands.
             unsafe {
                 let second = rows.load::<W>(1);
-                products(&mut partial, first, tokens, 0, Some(adds));
+                products(partial, first, tokens, 0, Some(adds));
                 step += 1;
                 cursor.advance();
                 let arrived = step < count && ring.is_full(cursor);
@@ -178,15 +225,15 @@ impl Steps {
                     }
                     next = Some(self.rows(cursor).load::<W>(0));
                 }
-                products(&mut partial, second, tokens, HALF, None);
+                products(partial, second, tokens, HALF, None);
                 if let Some(next) = next {
                     wgmma::wgmma_wait_group::<1>();
                     first = next.operands();
                 }
-                if step.is_multiple_of(PROMOTED_STEPS) || step >= count {
+                if config.promotes(step) || step >= count {
                     let factors = rows.factors();
                     wgmma::wgmma_wait_group::<0>();
-                    promote(consumer, &partial, factors);
+                    promoted.promote(partial, factors);
                     if step >= count {
                         multicast::release_led(config, ring.empty(last), true, leads);
                         return;
@@ -235,18 +282,47 @@ unsafe fn products<const N: usize>(
     }
 }
 
-/// Adds sums of products to the sums in f32, times the factors of their rows.
-#[inline(always)]
-fn promote<W, const SUMS: usize, const BLOCKS: usize, const N: usize>(
-    consumer: &mut Consumer<W, SUMS, BLOCKS>,
-    partial: &[f32; N],
-    factors: [f32; 2],
-) {
-    for i in 0..N {
-        let sum = consumer.sum_mut(i);
-        // Pinned: arithmetic is not ordered behind the wait for the products, nor before the next.
-        let product = f32::from_bits(marker::pin(partial[i].to_bits()));
-        let promoted = float::fma_rn_f32(product, factors[i / 2 % 2], *sum);
-        *sum = f32::from_bits(marker::pin(promoted.to_bits()));
+/// The sums in f32 of products that were summed by `wgmma`.
+trait Promote<const N: usize> {
+    /// Promotes the sums of products, times the factors of their rows.
+    fn promote(&mut self, partial: &mut [f32; N], factors: [f32; 2]);
+}
+
+/// Sums that others are added to.
+struct Onto<'a, const N: usize>(&'a mut [f32; N]);
+
+/// The factors of sums that are multiplied with them where the products of all widths meet: ptxas would move the sums to
+/// other registers, of which it has too few.
+struct Later<'a>(&'a mut [f32; 2]);
+
+impl<const N: usize> Promote<N> for Onto<'_, N> {
+    #[inline(always)]
+    fn promote(&mut self, partial: &mut [f32; N], factors: [f32; 2]) {
+        for i in 0..N {
+            let promoted = float::fma_rn_f32(product(partial[i]), factors[i / 2 % 2], self.0[i]);
+            self.0[i] = f32::from_bits(marker::pin(promoted.to_bits()));
+        }
     }
+}
+
+impl<const N: usize> Promote<N> for Later<'_> {
+    #[inline(always)]
+    fn promote(&mut self, _: &mut [f32; N], factors: [f32; 2]) {
+        *self.0 = factors;
+    }
+}
+
+/// Multiplies sums of products with the factors of their rows.
+#[inline(always)]
+fn multiply<const SUMS: usize>(sums: &mut [f32; SUMS], factors: [f32; 2]) {
+    for i in 0..SUMS {
+        let scaled = product(sums[i]) * factors[i / 2 % 2];
+        sums[i] = f32::from_bits(marker::pin(scaled.to_bits()));
+    }
+}
+
+/// Ties a sum of products to its place: arithmetic is not ordered behind the wait for the products, nor before the next.
+#[inline(always)]
+fn product(sum: f32) -> f32 {
+    f32::from_bits(marker::pin(sum.to_bits()))
 }

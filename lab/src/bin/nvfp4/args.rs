@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use fp4_formats::gemm::Split;
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::DeviceRequest;
-use nvfp4::gemm::Activation;
+use nvfp4::gemm::{Activation, Adding};
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::Layout;
 use nvfp4_lab::bench::{ActivationInput, Direction};
@@ -204,6 +204,10 @@ pub struct Product {
     /// Split of K, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
+    /// The way in which products of e4m3 are added on sm_90a: promoted (sums of at most 512 columns in f32), or fast (all
+    /// columns by the tensor core, which keeps fewer bits).
+    #[arg(long, value_name = "HOW", default_value = "promoted", value_parser = parse_adding)]
+    pub adding: Adding,
     /// Activation function of the values, or of the gate's: identity, silu, gelu-tanh, gelu, relu2
     /// or clamped-swiglu (gpt-oss's) [default: identity, of gated products silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
@@ -317,6 +321,10 @@ pub struct Moe {
     /// magnitudes, or to e4m3 with a scale for each row (fp8).
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "fp4")]
     pub quantize: Option<TokensTo>,
+    /// The way in which products of e4m3 are added on sm_90a: promoted (sums of at most 512 columns in f32), or fast (all
+    /// columns by the tensor core, which keeps fewer bits).
+    #[arg(long, value_name = "HOW", default_value = "promoted", value_parser = parse_adding)]
+    pub adding: Adding,
     /// Type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f32", value_parser = parse_output)]
     pub dtype: FloatType,
@@ -422,6 +430,10 @@ pub struct BenchGemm {
     /// gemm, dual, grouped: layout of the scales of a result in nvfp4 or mxfp4: linear or 128x4.
     #[arg(long, default_value = "linear", value_parser = parse_layout)]
     pub out_layout: ScaleLayout,
+    /// gemm, dual, grouped, moe: how products of e4m3 are added on sm_90a: promoted (sums of at most 512 columns in
+    /// f32), or fast (all columns by the tensor core, which keeps fewer bits).
+    #[arg(long, value_name = "HOW", default_value = "promoted", value_parser = parse_adding)]
+    pub adding: Adding,
     /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
@@ -725,6 +737,11 @@ fn parse_activation(text: &str) -> Result<Activation, String> {
         let known = Activation::ALL.map(Activation::name).join(", ");
         format!("`{text}` is none of {known}")
     })
+}
+
+fn parse_adding(text: &str) -> Result<Adding, String> {
+    let known = Adding::ALL.into_iter().find(|adding| adding.name() == text);
+    known.ok_or_else(|| format!("`{text}` is none of {}", Adding::ALL.map(Adding::name).join(", ")))
 }
 
 fn parse_format(text: &str) -> Result<Format, String> {

@@ -282,6 +282,7 @@ fn gemm_bench(args: &Bench) -> GemmBench {
         options: GemmOptions::new()
             .output(output)
             .overrides(overrides)
+            .adding(args.gemm.adding)
             .activation(args.gemm.activation.unwrap_or_default()),
         quantized,
         protocol: protocol(args),

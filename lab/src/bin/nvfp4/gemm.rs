@@ -139,7 +139,8 @@ impl Product {
         let overrides = GemmOverrides::new().kernel(self.kernel.clone()).split(self.split);
         let default = if of_file.up.is_some() { GATE } else { Activation::default() };
         let activation = self.activation.unwrap_or(default);
-        of_file.clone().output(output).overrides(overrides).activation(activation)
+        let options = of_file.clone().output(output).overrides(overrides);
+        options.activation(activation).adding(self.adding)
     }
 }
 

@@ -76,7 +76,7 @@ fn run_layer<F: BlockFormat>(
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
     let (activation, output) = (args.activation, args.dtype);
-    let options = MoeOptions::new().activation(activation).output(output);
+    let options = MoeOptions::new().activation(activation).output(output).adding(args.adding);
     let mut operands = layer.operands(&options)?;
     let (kernels, reports) =
         open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
