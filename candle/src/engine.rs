@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 
 use candle_core::{DType, Device, Result};
 use nvfp4::device::{Backend, Kernels};
-use nvfp4::gemm::{ActivationKind, Workspace};
+use nvfp4::gemm::{ActivationKind, Adding, Workspace};
 use nvfp4::{FloatType, HalfType};
 
 use crate::error::shape;
@@ -29,6 +29,7 @@ pub struct Engine {
     place: Computer,
     half: HalfType,
     activations: Activations,
+    pub(crate) adding: Adding,
     device: Device,
     /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
@@ -63,16 +64,28 @@ impl fmt::Debug for Engine {
 
 impl Engine {
     fn new(place: Computer, half: HalfType, device: Device) -> Arc<Self> {
-        let activations = Activations::default();
-        Arc::new(Self { place, half, activations, device, workspaces: Mutex::default() })
+        let (activations, adding) = (Activations::default(), Adding::default());
+        Arc::new(Self { place, half, activations, adding, device, workspaces: Mutex::default() })
     }
 
     /// Returns an engine on the same device for layers with other activations. The reference does not tell them apart.
     #[must_use]
     pub fn with_activations(&self, activations: Activations) -> Arc<Self> {
-        let Self { place, half, activations: _, device, workspaces: _ } = self;
-        let (place, device) = (place.clone(), device.clone());
-        Arc::new(Self { place, half: *half, activations, device, workspaces: Mutex::default() })
+        Arc::new(Self { activations, ..self.apart() })
+    }
+
+    /// An engine alike, with workspaces of its own.
+    fn apart(&self) -> Self {
+        let Self { place, half, activations, adding, device, workspaces: _ } = self;
+        let (place, device, workspaces) = (place.clone(), device.clone(), Mutex::default());
+        Self { place, half: *half, activations: *activations, adding: *adding, device, workspaces }
+    }
+
+    /// Returns an engine on the same device whose products of activations in e4m3 may be added
+    /// [so](Adding). Engines add with promotions otherwise.
+    #[must_use]
+    pub fn with_adding(&self, adding: Adding) -> Arc<Self> {
+        Arc::new(Self { adding, ..self.apart() })
     }
 
     /// The reference: weights are dequantised when a layer is made, which takes eight times their

@@ -106,7 +106,7 @@ impl Linear {
         if let Some(plan) = plans.get(&(rows, output)) {
             return Ok(plan.clone());
         }
-        let options = GemmOptions::new().output(output);
+        let options = GemmOptions::new().output(output).adding(self.layer.engine.adding);
         let kind = self.layer.engine.kind();
         let plan = Arc::new(Gemm::new(kernels, weights, [1, rows], kind, &options)?);
         if plans.len() >= PLANS {

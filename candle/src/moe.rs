@@ -201,7 +201,7 @@ impl MoeLinear {
         };
         let kind = self.layer.engine.kind();
         let gathered = (!choose).then(|| DeviceBuffer::zeroed(device, "gathered", count * k * 2));
-        let options = GemmOptions::new().output(output);
+        let options = GemmOptions::new().output(output).adding(self.layer.engine.adding);
         let ones: Vec<u8> = (0..count).flat_map(|_| 1f32.to_le_bytes()).collect();
         Ok(Planned {
             gemm: Gemm::grouped(kernels, weights, grouping, kind, &options)?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use nvfp4::device::{Device as Machine, DeviceRequest};
-use nvfp4::gemm::{Fp8Matrix, HalfMatrix};
+use nvfp4::gemm::{Adding, Fp8Matrix, HalfMatrix};
 use nvfp4::observe::Reports;
 use nvfp4::parallel::Shard;
 use nvfp4::quantize::{Format, TensorScale, quantize, recipe_by_name};
@@ -155,9 +155,10 @@ fn activations_become_e4m3() -> Result<()> {
     let reference = Linear::new(&Engine::reference(), &weight, Some(&bias))?;
     let experts = experts();
     let of_experts = MoeLinear::new(&Engine::reference(), &experts, None)?;
-    for engine in emulated(HalfType::Bf16) {
+    let engines = emulated(HalfType::Bf16);
+    for (engine, adding) in engines.iter().flat_map(|of| Adding::ALL.map(|adding| (of, adding))) {
         let bound = if format!("{engine:?}").contains("sm_80") { 1e-4 } else { 0.2 };
-        let engine = engine.with_activations(Activations::Fp8);
+        let engine = engine.with_activations(Activations::Fp8).with_adding(adding);
         let is_near = |found: Tensor, right: Tensor| -> Result<()> {
             let off = error(&found, &right)?;
             assert!(off < bound, "{engine:?} {off}");

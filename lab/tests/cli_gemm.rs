@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Folder, SCALED, compiled, kernels_dir, tensor};
-use fp4_formats::gemm::Split;
+use fp4_formats::gemm::{Adding, Split};
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, TensorFamily};
 use nvfp4::device::Device;
 use nvfp4::floats;

@@ -16,7 +16,7 @@ use nvfp4::shape::GemmShape;
 use nvfp4_lab::generate::Generator;
 use nvfp4_tests::checksums::{self, Checksums};
 use nvfp4_tests::emulated_on;
-use nvfp4_tests::gemm::{ActivationType, Case};
+use nvfp4_tests::gemm::{ActivationType, Case, adding_of};
 use ptx_emu::Gpu;
 
 /// A K of `steps` steps of `step` and a part of one.
@@ -70,6 +70,7 @@ impl Variant {
             .row_factors(vector(rows, shape.m, -0.37))
             .column_factors(vector(columns, shape.n, 0.23))
             .bias(vector(bias, shape.n, 1.19))
+            .adding(adding_of(&overrides))
             .overrides(overrides)
     }
 

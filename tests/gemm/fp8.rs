@@ -1,23 +1,24 @@
 //! Products in e4m3 (W4A8): exact sums, the quantiser of tokens, what is refused, and what folding costs.
 
 use fp4_formats::gemm::fragments::Scheme;
-use fp4_formats::gemm::{Operands, sm90, sm100, sm120};
+use fp4_formats::gemm::{Adding, Operands, Split, sm90, sm100, sm120};
 use fp4_formats::quantize::tokens::TokensConfig;
 use fp4_formats::{
     Arch, BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, e2m1, e4m3,
 };
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
-    ActivationKind, Activations, Fp8Matrix, Gemm, GemmOptions, GemmOverrides, GemmRun, HalfMatrix,
-    Repacked, Weights, gemm,
+    ActivationKind, Activations, Fp8Matrix, Gemm, GemmOptions, GemmOverrides, GemmPlan, GemmRun,
+    HalfMatrix, Repacked, Weights, gemm, plan_for,
 };
-use nvfp4::quantize::{TensorScale, quantize};
+use nvfp4::quantize::{Format, TensorScale, quantize};
+use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_checkpoint::Checkpoint;
 use nvfp4_lab::gemm::{reference, reference_for};
 use nvfp4_lab::oracle::{decibels, sqnr_db};
 use nvfp4_lab::rng::SplitMix64;
-use nvfp4_tests::gemm::refused;
+use nvfp4_tests::gemm::{adding_of, refused};
 use nvfp4_tests::{REAL_LAYERS, SCHEDULES, TARGETS, emulated, real_model};
 
 /// Weights with these codes and scale bytes by row and column or block.
@@ -44,7 +45,8 @@ fn run<F: BlockFormat>(
     kernel: Option<&str>,
 ) -> Vec<f32> {
     let overrides = GemmOverrides::new().kernel(kernel.map(str::to_owned));
-    let options = GemmOptions::new().output(FloatType::F32).overrides(overrides);
+    let options = GemmOptions::new().output(FloatType::F32);
+    let options = options.adding(adding_of(&overrides)).overrides(overrides);
     let weights = Repacked::rounded(kernels.device(), Weights::Plain(b), a.kind()).expect("fits");
     let run = GemmRun::new(kernels, a, &weights, &options).expect("planned");
     run.run().expect("runs").values()
@@ -114,6 +116,66 @@ fn nvfp4_sums_are_exact() {
 #[test]
 fn mxfp4_sums_are_exact() {
     exact_sums::<Mxfp4>(127);
+}
+
+/// Sums of ones: promoted ones are exact, and fast ones stop growing where a product is lost beside the sum, within the
+/// documented error. A kernel that adds fast is planned, and taken by name, only where that is asked for.
+#[test]
+fn fast_sums_lose_what_is_documented() {
+    let [m, n, k] = [3, 8, 1 << 15];
+    let b = weights::<Mxfp4>([n, k], |_, _| 2, |_, _| 127);
+    let dims = Dims::new(1, m, k).expect("dims");
+    let a = Fp8Matrix::new("a", dims, vec![e4m3::encode(1.0); m * k], vec![1.0; m]).expect("valid");
+    let a = Activations::Fp8(&a);
+    let kernels = emulated(TARGETS[0], SCHEDULES[1]);
+    let weights = Repacked::rounded(kernels.device(), Weights::Plain(&b), a.kind()).expect("fits");
+    let fast = "gemm_sm90_mxfp4_e4m3_128x128_fast";
+    let result = |adding, kernel: Option<&str>| {
+        let overrides = GemmOverrides::new().kernel(kernel.map(str::to_owned)).split(Split::None);
+        let options = GemmOptions::new().output(FloatType::F32).adding(adding);
+        let options = options.overrides(overrides);
+        let expected = reference_for(Arch::Sm90a, &a, &b, &options).expect("fits");
+        let run = GemmRun::new(&kernels, &a, &weights, &options)?;
+        let got = run.run().expect("runs").values();
+        assert!(expected.verify(&got, FloatType::F32).passed(), "{adding:?}");
+        Ok(got)
+    };
+    assert_eq!(result(Adding::Promoted, None).expect("planned"), vec![k as f32; m * n]);
+    let lost = result(Adding::Fast, Some(fast)).expect("planned");
+    assert!(lost.iter().all(|sum| (8192.0..k as f32).contains(sum)), "{}", lost[0]);
+    let text = refused("not asked for", result(Adding::Promoted, Some(fast)));
+    assert!(text.contains("one of") && !text.contains("_fast,"), "{text}");
+}
+
+/// Plans may take kernels that add fast where that is asked for, and only there: dense, grouped and in mixtures of
+/// experts.
+#[test]
+fn fast_sums_are_planned_where_they_are_asked_for() {
+    let kernels = emulated(TARGETS[0], SCHEDULES[0]);
+    let is_fast = |plan: &GemmPlan| plan.kernel.contains("_fast");
+    for format in [Format::Nvfp4, Format::Mxfp4] {
+        let kind = ActivationKind::Fp8(None);
+        for (adding, expected) in [(Adding::Promoted, false), (Adding::Fast, true)] {
+            let options = GemmOptions::new().adding(adding);
+            let shape = GemmShape::of(2304, 4608, 7168);
+            let plan = plan_for(&kernels, shape, format, kind, &options).expect("planned");
+            assert_eq!(is_fast(&plan), expected, "{plan}");
+            let says = plan.why.iter().any(|why| why.contains("keeps fewer bits"));
+            assert_eq!(says, expected, "{plan}");
+            assert!(plan.candidates.iter().any(|other| !other.kernel.contains("_fast")), "{plan}");
+            let halves = ActivationKind::Halves(HalfType::Bf16);
+            let plan = plan_for(&kernels, shape, format, halves, &options).expect("planned");
+            assert!(!is_fast(&plan), "{plan}");
+        }
+    }
+    // Other tensor cores add in f32.
+    for target in &TARGETS[1..] {
+        let options = GemmOptions::new().adding(Adding::Fast);
+        let (kernels, kind) = (emulated(target, SCHEDULES[0]), ActivationKind::Fp8(None));
+        let shape = GemmShape::of(2304, 4608, 7168);
+        let plan = plan_for(&kernels, shape, Format::Mxfp4, kind, &options).expect("planned");
+        assert!(!is_fast(&plan), "{plan}");
+    }
 }
 
 /// Tokens that the kernel quantises give the bits of tokens that the CPU quantised: of one pass and of

@@ -1,7 +1,7 @@
 //! GEMM with a tuning table written by hand, on both emulated machines: the table's kernel runs,
 //! and its results are right.
 
-use fp4_formats::gemm::Split;
+use fp4_formats::gemm::{Adding, Split};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{Activation, GemmOptions, GemmResult, Source, UpOptions};

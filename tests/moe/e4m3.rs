@@ -4,16 +4,18 @@ use fp4_formats::gemm::{sm80, sm120};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, HalfType, Mxfp4, Nvfp4};
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{Activation, Gemm, format_of};
+use nvfp4::gemm::{Activation, Adding, Gemm, format_of};
 use nvfp4::moe::{MoeShape, MoeStep};
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::mixture::{Mixture, MixtureCase, Quantized};
 use nvfp4_tests::{DEVICES, MACHINES, SCHEDULES, emulated};
 
-/// Checks which kernel a product of a layer has: block-scaled products take e4m3 beside MXFP4 as they are, and the
+/// Checks which kernels a product of a layer may have: those that add fast where they are asked for, block-scaled products take e4m3 beside MXFP4 as they are, and the
 /// kernels of sm_80 take them decoded beside NVFP4.
-fn check_plan<F: BlockFormat>(product: &Gemm) {
+fn check_plan<F: BlockFormat>(product: &Gemm, adding: Adding) {
     let plan = product.plan();
+    let fast = plan.candidates.iter().any(|candidate| candidate.kernel.contains("_fast"));
+    assert_eq!(fast, plan.arch == Arch::Sm90a && adding == Adding::Fast, "{plan}");
     if plan.arch == Arch::Sm120f {
         let native = sm120::GROUPED.iter().any(|config| config.name == plan.kernel);
         let decoded = sm80::GROUPED.iter().any(|config| config.name == plan.kernel);
@@ -25,13 +27,16 @@ fn check_plan<F: BlockFormat>(product: &Gemm) {
 
 /// Runs a layer and compares each step.
 fn check<F: BlockFormat>(kernels: &Kernels, case: MixtureCase, seed: u64) {
+    let adding = Adding::ALL[seed as usize % 2];
     let what = format!("{}: {case:?}", kernels.device().choice());
     let mixture = Mixture::<F>::new(case, seed);
     let step = mixture.step(seed + 1);
-    let operands = mixture.operands(&step);
+    let mut operands = mixture.operands(&step);
+    operands.options.adding = adding;
     let weights = operands.repack_rounded(kernels.device()).expect("weights");
     let run = MoeRun::new(kernels, &operands, weights.each_ref()).expect("planned");
-    run.layer().products().into_iter().for_each(check_plan::<F>);
+    let products = run.layer().products().into_iter();
+    products.for_each(|product| check_plan::<F>(product, adding));
     assert!(run.layer().steps().all(|step| step != MoeStep::Quantize), "{what}");
     run.launch().expect("a launch");
     assert_eq!(run.problem().expect("readable"), None, "{what}");

@@ -298,8 +298,9 @@ impl Tiling {
     }
 }
 
-/// The most that a step may weigh, and the least where tiles are not equally wide.
+/// The most that a step may weigh.
 pub const MAX_WEIGHT: u32 = 17;
+/// The least that a step weighs where tiles are not equally wide.
 pub const LEAST_WEIGHT: u32 = 5;
 
 /// `work` by `weight`, which is one of a [`Tiling`]: 1, or from 5 on up to [`MAX_WEIGHT`].

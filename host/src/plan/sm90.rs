@@ -154,11 +154,10 @@ fn spread_cycles(config: &Sm90Config, expected: &Problem, runs: u64) -> u64 {
 /// variable width. These reproduce equal problems of 48 to 256 tokens on an H200.
 const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
     if matches!(config.scheme.operand, Operand::E4m3) {
-        let step = match config.adding {
-            Adding::Promoted => 400 + width as u64 * 3,
-            Adding::Fast => 300 + width as u64 * 36 / 10,
+        return match config.adding {
+            Adding::Promoted => (400 + width as u64 * 3, 3000),
+            Adding::Fast => (300 + width as u64 * 36 / 10, 4500),
         };
-        return (step, 3000);
     }
     if config.is_wide() {
         let read = if width < WIDE_NARROWEST { WIDE_NARROWEST } else { width } as u64;

@@ -12,7 +12,7 @@ use nvfp4::shape::GemmShape;
 use nvfp4::tune::{DeviceKey, Measured, ResultKind, Table, TuneGroups, TuneProblem, Tuning};
 
 use crate::support::{Folder, MACHINES, no_kernels};
-use fp4_formats::gemm::Split;
+use fp4_formats::gemm::{Adding, Split};
 use fp4_formats::{Arch, FloatType, HalfType, ScaleLayout};
 use proptest::prelude::*;
 
@@ -71,8 +71,9 @@ fn problems(
     blocks: impl Strategy<Value = usize>,
     outputs: impl Strategy<Value = ResultKind>,
 ) -> impl Strategy<Value = TuneProblem> {
-    let all = (m, n, blocks, 1usize..3, 0usize..10, outputs, any::<bool>());
-    all.prop_map(|(m, n, blocks, l, kind, output, gated)| {
+    let adding = prop::sample::select(Adding::ALL.to_vec());
+    let all = (m, n, blocks, 1usize..3, 0usize..10, outputs, any::<bool>(), adding);
+    all.prop_map(|(m, n, blocks, l, kind, output, gated, adding)| {
         let blocks_in = |format, layout| (format, ActivationKind::Blocks { format, layout });
         let (format, activations) = match kind {
             0..3 => blocks_in(Format::Nvfp4, ScaleLayout::Linear),
@@ -91,7 +92,7 @@ fn problems(
             gated,
             shape,
             groups: None,
-            adding: Adding::default(),
+            adding,
         }
     })
 }

@@ -1,6 +1,6 @@
 //! Planning with a table.
 
-use fp4_formats::gemm::{Split, sm90, sm100};
+use fp4_formats::gemm::{Adding, Split, sm90, sm100};
 use fp4_formats::{FloatType, ScaleLayout};
 use nvfp4::device::{Device, Kernels};
 use nvfp4::gemm::{
@@ -160,6 +160,7 @@ fn only_the_same_problem_counts() {
         TuneProblem { activations: halves, ..problem },
         TuneProblem { output: FloatType::F32.into(), ..problem },
         TuneProblem { gated: true, ..problem },
+        TuneProblem { adding: Adding::Fast, ..problem },
         sized(m, n + 1, k, l),
         sized(m, n, k + 16, l),
         sized(m, n, k, l + 1),
@@ -488,6 +489,7 @@ fn what_is_remembered_is_not_mixed_up() {
         TuneProblem { activations: blocked, ..problem },
         TuneProblem { output: FloatType::F32.into(), ..problem },
         TuneProblem { gated: true, ..problem },
+        TuneProblem { adding: Adding::Fast, ..problem },
         TuneProblem { output: FloatType::Bf16.into(), ..problem },
         sized(130, n, k, l),
         sized(m, n + 8, k, l),

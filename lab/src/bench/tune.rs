@@ -252,7 +252,7 @@ impl fmt::Display for TuneSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fp4_formats::gemm::Split;
+    use fp4_formats::gemm::{Adding, Split};
     use fp4_formats::{FloatType, HalfType};
     use nvfp4::gemm::{ActivationKind, Candidate};
     use nvfp4::quantize::Format;

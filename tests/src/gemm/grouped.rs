@@ -2,7 +2,7 @@
 //! group.
 
 use super::expected::{compare_largest, quantized};
-use super::{ActivationType, LINEAR, POISON, ResidualAt, blocks};
+use super::{ActivationType, LINEAR, POISON, ResidualAt, adding_of, blocks};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -258,6 +258,7 @@ impl GroupedCase {
                 .residual(residual.clone())
                 .up(self.gated.then_some(up))
                 .overrides(self.overrides.clone())
+                .adding(adding_of(&self.overrides))
         });
         let options = options.collect();
         GroupedInputs { activations, experts, ups, options, factors }

@@ -19,7 +19,8 @@ pub mod tcgen05;
 
 use std::borrow::Cow;
 
-use fp4_formats::gemm::{OUT_RECIPE, Split};
+use fp4_formats::gemm::sm90::{self, Sm90Config};
+use fp4_formats::gemm::{Adding, OUT_RECIPE, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Operand, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -483,6 +484,7 @@ impl Case {
             .bias(vector(bias, n))
             .activation(self.activation)
             .magnitude(self.magnitude)
+            .adding(adding_of(&self.overrides))
             .up(self.gated.map(|Gated { alpha, vectors: [columns, bias], .. }| {
                 let column_factors = vector(columns, n);
                 UpOptions::new().alpha(alpha).column_factors(column_factors).bias(vector(bias, n))
@@ -570,4 +572,11 @@ impl<F: BlockFormat> Inputs<F> {
     pub fn activation_bytes(&self) -> [Cow<'_, [u8]>; 2] {
         self.activations.bytes()
     }
+}
+
+/// The way of adding that the kernel which is asked for needs.
+#[must_use]
+pub fn adding_of(overrides: &GemmOverrides) -> Adding {
+    let asked = |config: &&Sm90Config| overrides.kernel.as_deref() == Some(config.name);
+    sm90::config::all().find(asked).map_or(Adding::Promoted, |config| config.adding)
 }
