@@ -65,6 +65,8 @@ const MULTICAST_CYCLES: u64 = 2300;
 /// and for each step.
 const MEETING_CYCLES: u64 = 1500;
 const SHARE_CYCLES: u64 = 20;
+/// More for a launch whose last products of e4m3 are promoted, of 128 x 7168 x 16384, whose limit is memory: 1.1 us.
+const PROMOTION_CYCLES: u64 = 1900;
 /// Bytes of partial sums per cycle from each contributor of a fix-up, if the producer has copied them.
 const COPIED_BYTES: u64 = 60;
 /// The difference of a grouped product in tiles of eight tokens from one in tiles of twice as many: the
@@ -229,6 +231,10 @@ impl Costs for Sm90Config {
         let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
         if self.multicast > 1 {
             fixed += MEETING_CYCLES;
+        }
+        match (self.scheme.operand, self.adding) {
+            (Operand::Half(_), _) | (Operand::E4m3, Adding::Fast) => {}
+            (Operand::E4m3, Adding::Promoted) => fixed += PROMOTION_CYCLES,
         }
         if schedule.is_split() {
             let store = self.store_cycles(schedule.cluster().value(), result);

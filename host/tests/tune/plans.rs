@@ -20,7 +20,7 @@ use crate::support::{Folder, no_kernels};
 fn options(problem: &TuneProblem) -> GemmOptions {
     let ResultKind::Floats(output) = problem.output else { panic!("{problem}") };
     let up = problem.gated.then(UpOptions::default);
-    GemmOptions::new().output(output).up(up)
+    GemmOptions::new().output(output).up(up).adding(problem.adding)
 }
 
 fn planned(kernels: &Kernels, problem: &TuneProblem) -> GemmPlan {
