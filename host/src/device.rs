@@ -6,6 +6,8 @@ mod found;
 mod kept;
 mod maps;
 mod queue;
+mod shared;
+mod target;
 mod tuning;
 
 use std::ffi::c_void;
@@ -31,6 +33,7 @@ pub(crate) use self::found::FoundKernel;
 use self::kept::Kept;
 use self::maps::Maps;
 pub(crate) use self::queue::{AtOnce, Prepared, Queue};
+pub use self::target::Target;
 use self::tuning::Tuned;
 #[cfg(feature = "capture")]
 use crate::capture::Capture;

@@ -20,6 +20,7 @@
 //! | [`tune`] | measured choices of GEMM kernels |
 //! | [`moe`] | mixtures of experts |
 //! | [`shape`] | sizes of products |
+//! | [`mod@supports`] | whether there are kernels for an operation, without a device |
 //! | [`observe`] | what the emulator reports of launches |
 //! | [`floats`] | floats of several types as bytes |
 //! | [`whole`] | files that appear complete or not at all |
@@ -222,6 +223,7 @@ pub mod rows;
 mod setters;
 pub mod shape;
 mod stream;
+pub mod supports;
 pub mod tensor;
 pub mod threads;
 pub mod tune;
@@ -248,6 +250,7 @@ pub use fp4_formats::{
 pub use observe::{LaunchObserver, Reports};
 #[cfg(feature = "emulator")]
 pub use ptx_emu_core::{Gpu, LaunchReport, Schedule};
+pub use supports::supports;
 
 /// Types that may be sent to other threads, and types that threads may share.
 const _: () = {

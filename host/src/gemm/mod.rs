@@ -54,6 +54,7 @@ mod buffers;
 mod candidate;
 mod check;
 mod decoded;
+pub(crate) mod described;
 mod epilogue;
 mod families;
 mod family;

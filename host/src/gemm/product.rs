@@ -4,18 +4,18 @@ use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, TensorFamily};
 
-use super::check::{check_gated, multiplied, operands};
+use super::check::{multiplied, operands};
+use super::described::{self, Planned, Planner};
 use super::epilogue::Steps;
 use super::family::{Kernel, Launch, Stored};
 use super::groups::PlannedGroups;
 use super::strides::Strides;
 use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
-    ResultBuffers, Vectors, Workspace, tuned,
+    ResultBuffers, Vectors, Workspace,
 };
 use crate::device::{AtOnce, FoundKernel, Kernels};
 use crate::error::{Error, Result};
-use crate::shape::GemmShape;
 use crate::tensor::{Dims, combined_scale};
 
 /// A GEMM of one shape, checked and planned.
@@ -97,15 +97,11 @@ impl Gemm {
         kind: ActivationKind,
         options: &GemmOptions,
     ) -> Result<Self> {
-        let form = weights.form();
         check_kind(weights, kind)?;
-        let (n, k) = (form.result_columns() as usize, form.columns as usize);
-        let shape = GemmShape { m, n, k, l: batch };
         check_batch(weights, batch)?;
-        check_gated(form.is_gated(), options)?;
-        let epilogue = Steps::new(options)?;
-        let plan = tuned::plan_for(kernels, shape, form.format, kind, options)?;
-        Self::planned(kernels, weights, plan, None, kind, epilogue)
+        let (planner, sizes) = (Planner::Kernels(kernels), weights.sizes());
+        let planned = described::uniform(planner, sizes, [batch, m], kind, options)?;
+        Self::planned(kernels, weights, planned)
     }
 
     /// The product of a plan.
@@ -115,15 +111,9 @@ impl Gemm {
     pub(super) fn planned(
         kernels: &Kernels,
         weights: &DeviceWeights,
-        plan: GemmPlan,
-        groups: Option<PlannedGroups>,
-        kind: ActivationKind,
-        epilogue: Steps,
+        planned: Planned,
     ) -> Result<Self> {
-        let result = plan.result_dims()?;
-        epilogue.output.bytes(result)?;
-        let strides =
-            Strides::new(BatchStrides::default(), plan.problem(), result, kind, epilogue.output)?;
+        let Planned { plan, kind, epilogue, strides, groups } = planned;
         let found = kernels.find(plan.kernel)?;
         let found_before = kernels.find_all(plan.before.iter().map(|step| step.kernel))?;
         let kernels = kernels.clone();

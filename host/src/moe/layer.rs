@@ -4,18 +4,19 @@ use fp4_formats::gemm::{OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
-use super::routing::CombineOperands;
+use super::routing::{CombineOperands, check_gathered};
 use super::{CombineTypes, HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
-use crate::device::{AtOnce, Kernels, Prepared, Queue};
+use crate::device::{AtOnce, Kernels, Prepared, Queue, Target};
 use crate::error::{Error, Result};
+use crate::gemm::described::{self, Planner, Sizes};
 use crate::gemm::{
     Activation, ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, Gemm, GemmOptions,
     GroupBuffers, Grouping, Output, ResultBuffers, SettledCounts, TokenBuffers, UpOptions, Vectors,
     Workspace,
 };
 use crate::quantize::device::{Input, Quantizer};
-use crate::quantize::{QuantizeOptions, QuantizedMatrix, TensorScale};
+use crate::quantize::{self, QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::rows;
 use crate::setters::setters;
 use crate::stream::FirstStream;
@@ -388,6 +389,114 @@ impl MoeMemory {
 /// Layout of the scales of activations.
 const LAYOUT: ScaleLayout = ScaleLayout::Linear;
 
+/// Sizes and types of a layer, besides its tokens and experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerSizes {
+    /// Columns of tokens and result.
+    pub hidden: usize,
+    /// Columns between the products.
+    pub between: usize,
+    /// Format of the weights.
+    pub format: Format,
+    /// Type of the tokens.
+    pub half: HalfType,
+}
+
+/// The choices for a layer's steps, before anything is loaded.
+#[derive(Debug)]
+pub(crate) struct PlannedLayer {
+    quantized: Quantized,
+    /// Activations of the products.
+    kinds: [ActivationKind; 2],
+    groupings: [Grouping; 2],
+    options: [GemmOptions; 2],
+}
+
+impl PlannedLayer {
+    /// Checks all but the products, which [`check_products`](Self::check_products) does.
+    ///
+    /// # Errors
+    /// As [`MoeLayer::new`] for all but weights, products and devices.
+    pub fn new(
+        target: &Target,
+        shape: MoeShape,
+        sizes: LayerSizes,
+        options: &MoeOptions,
+    ) -> Result<Self> {
+        shape.check()?;
+        let LayerSizes { hidden, between: _, format, half } = sizes;
+        let slots = shape.tokens * shape.top_k;
+        let kind = options.activations(half, format);
+        let halves = ([1.0; 2], Output::Floats(half.float()));
+        let (quantized, of_first, (scales, of_between)) = match options.quantized {
+            None => (Quantized::No, kind, halves),
+            Some(TokenFormat::Blocks(all @ TokenScales { tokens, between })) => {
+                let output = ResultKind::Blocks(format, LAYOUT).output(between);
+                let made = Quantized::Blocks(all, all.of_tokens(format)?);
+                (made, kind, ([tokens, between], output))
+            }
+            // Gathering makes the scales of all columns of a row; what is between the products is quantised by a
+            // launch of the second one, because a tile of the first does not have whole rows.
+            Some(TokenFormat::Fp8) => (Quantized::Fp8, ActivationKind::Fp8(None), halves),
+        };
+        let groupings = match chooses(shape, options.quantized.is_some()) {
+            false => [Grouping::Contiguous { bound: slots }; 2],
+            true => [true, false].map(|shared| {
+                let MoeShape { experts, first, .. } = shape;
+                Grouping::Chosen(ChosenRows { rows: slots, shared, experts, first })
+            }),
+        };
+        match &quantized {
+            Quantized::No if chooses(shape, false) => {}
+            Quantized::No => check_gathered(hidden)?,
+            Quantized::Blocks(_, options) => {
+                let input = Input::plain(half.float());
+                quantize::device::Planned::new(target, shape.tokens, hidden, input, options)?;
+            }
+            Quantized::Fp8 => {
+                rows::Planned::new(target, slots, hidden, half, &gathers(shape))?;
+            }
+        }
+        let first = GemmOptions {
+            activation: options.activation,
+            activation_scale: scales[0],
+            output: of_between,
+            up: Some(UpOptions::default()),
+            ..GemmOptions::default()
+        };
+        let second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
+        Ok(Self { quantized, kinds: [of_first, kind], groupings, options: [first, second] })
+    }
+
+    /// Plans the products by the model.
+    ///
+    /// # Errors
+    /// As [`Gemm::grouped`] for all but weights and devices.
+    pub fn check_products(
+        &self,
+        target: &Target,
+        shape: MoeShape,
+        sizes: LayerSizes,
+    ) -> Result<()> {
+        let LayerSizes { hidden, between, format, half: _ } = sizes;
+        let of = |[n, k]: [usize; 2], gated| Sizes { n, k, matrices: shape.count, format, gated };
+        let products = [of([between, hidden], true), of([hidden, between], false)];
+        for (product, sizes) in products.into_iter().enumerate() {
+            let Self { quantized: _, kinds, groupings, options } = self;
+            let planner = Planner::Model(target);
+            let (kind, options) = (kinds[product], &options[product]);
+            described::grouped(planner, sizes, groupings[product], kind, options)?;
+        }
+        Ok(())
+    }
+}
+
+/// Options of the operation that gathers a layer's tokens and makes them e4m3.
+fn gathers(shape: MoeShape) -> rows::RowsOptions {
+    let gather = Some(rows::Gather { rows: shape.tokens, divisor: shape.top_k as u32 });
+    rows::RowsOptions { gather, ..rows::RowsOptions::new(rows::Source::Plain, rows::Results::E4m3) }
+}
+
 impl MoeLayer {
     /// Plans a layer of the gated weights `first`, `[count, I, H]` twice, and `second`,
     /// `[count, H, I]`, for activations of `half`. A token's result is the sum over its choices of
@@ -418,40 +527,17 @@ impl MoeLayer {
                 return Err(Error::shape(what, required.to_string(), found));
             }
         }
-        let kind = options.activations(half, a.format);
-        let halves = ([1.0; 2], Output::Floats(half.float()));
-        let (quantized, of_first, (scales, of_between)) = match options.quantized {
-            None => (Quantized::No, kind, halves),
-            Some(TokenFormat::Blocks(all @ TokenScales { tokens, between })) => {
-                let output = ResultKind::Blocks(a.format, LAYOUT).output(between);
-                (
-                    Quantized::Blocks(all, all.of_tokens(a.format)?),
-                    kind,
-                    ([tokens, between], output),
-                )
-            }
-            // Gathering makes the scales of all columns of a row; what is between the products is quantised by a
-            // launch of the second one, because a tile of the first does not have whole rows.
-            Some(TokenFormat::Fp8) => (Quantized::Fp8, ActivationKind::Fp8(None), halves),
+        let sizes = LayerSizes {
+            hidden: hidden as usize,
+            between: between as usize,
+            format: a.format,
+            half,
         };
-        let groupings = match chooses(shape, options.quantized.is_some()) {
-            false => [Grouping::Contiguous { bound: routing.slots() }; 2],
-            true => [true, false].map(|shared| {
-                let MoeShape { experts, first, .. } = shape;
-                Grouping::Chosen(ChosenRows { rows: routing.slots(), shared, experts, first })
-            }),
-        };
-        let first_options = GemmOptions {
-            activation: options.activation,
-            activation_scale: scales[0],
-            output: of_between,
-            up: Some(UpOptions::default()),
-            ..GemmOptions::default()
-        };
-        let of_second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
+        let planned = PlannedLayer::new(&kernels.into(), shape, sizes, options)?;
+        let PlannedLayer { quantized, kinds, groupings, options: of } = planned;
         Ok(Self {
-            first: Gemm::grouped(kernels, first, groupings[0], of_first, &first_options)?,
-            second: Gemm::grouped(kernels, second, groupings[1], kind, &of_second)?,
+            first: Gemm::grouped(kernels, first, groupings[0], kinds[0], &of[0])?,
+            second: Gemm::grouped(kernels, second, groupings[1], kinds[1], &of[1])?,
             routing,
             hidden: hidden as usize,
             half,
@@ -566,12 +652,7 @@ impl MoeLayer {
                 gathered = Some(copies([slots * self.hidden / 2, slots * (self.hidden / block)])?);
             }
             Quantized::Fp8 => {
-                let divisor = self.routing.shape().top_k as u32;
-                let gather = Some(rows::Gather { rows: tokens, divisor });
-                let options = rows::RowsOptions {
-                    gather,
-                    ..rows::RowsOptions::new(rows::Source::Plain, rows::Results::E4m3)
-                };
+                let options = gathers(self.routing.shape());
                 let made = rows::Rows::new(kernels, slots, self.hidden, self.half, &options)?;
                 gathered = Some(Gathered::Fp8(Box::new(made)));
             }

@@ -23,6 +23,7 @@
 mod layer;
 mod routing;
 
+pub(crate) use layer::{LayerSizes, PlannedLayer};
 pub use layer::{
     MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenFormat, TokenScales,
 };
