@@ -296,7 +296,6 @@ impl Device {
     }
 
     /// The same device, whose work is queued on a handle of its GPU.
-    #[cfg(feature = "cudarc")]
     pub(crate) fn on(&self, gpu: CudaDevice) -> Self {
         Self { backend: Backend::Cuda(gpu), ..self.clone() }
     }
@@ -604,7 +603,6 @@ impl Kernels {
     }
 
     /// The same kernels, launched by a handle of the same GPU.
-    #[cfg(feature = "cudarc")]
     pub(crate) fn on(&self, gpu: CudaDevice) -> Self {
         Self { device: self.device.on(gpu), ..self.clone() }
     }

@@ -126,8 +126,8 @@
 //!
 //! # A block of an engine
 //! Between two products stands one launch of [`rows`]. Before the first it adds the residual, normalises and quantises; the
-//! product's epilogue may activate, and then it only quantises. The scales of rows, found in the same pass, are row factors
-//! of the product behind it.
+//! product's epilogue may activate, and then it only quantises. The scales of rows, found in the same pass, are part of the
+//! activations of the product behind it.
 //! ```no_run
 //! use nvfp4::buffer::DeviceBuffer;
 //! use nvfp4::device::Kernels;
@@ -147,11 +147,8 @@
 //!
 //! impl Linear {
 //!     fn forward(&self, made: &Rows, y: &DeviceBuffer) -> Result<()> {
-//!         let made = made.outputs();
-//!         let scales = made.scales.expect("block formats have scales");
-//!         let x = ActivationBuffers::Blocks { codes: made.elements, scales };
-//!         let vectors = Vectors { row_factors: made.multipliers, ..Vectors::default() };
-//!         let y = ResultBuffers::Floats(y);
+//!         let x = ActivationBuffers::from(made.outputs());
+//!         let (y, vectors) = (ResultBuffers::Floats(y), Vectors::default());
 //!         self.plan.launch(x, &self.weights, y, Some(&self.workspace), vectors)?;
 //!         Ok(())
 //!     }

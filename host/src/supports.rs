@@ -1,8 +1,8 @@
 //! Whether there are kernels for an operation, before anything is allocated and without a device.
 //!
 //! Operations on a device are planned by the same functions, so [`supports`] says yes exactly where an operation can be
-//! made, and gives the same reason where it cannot. What only operands decide is left to launches: values of weights and
-//! of their scales, the weights' order, sizes and places of buffers. So is whether the folder of kernels is complete.
+//! made, and gives the same reason where it cannot. Only operands decide about values of weights and of their scales, the
+//! weights' order, and sizes and places of buffers; whether the folder of kernels is complete is not asked either.
 
 use std::fmt;
 

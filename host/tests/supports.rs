@@ -177,7 +177,7 @@ fn plans_of_all_shapes() {
     outcomes.at_least(100, 500);
 }
 
-/// Formats and options, with weights. Those of a pair of formats without kernels cannot be made: that is the outcome.
+/// Formats and options, with weights. Weights of a pair of formats without kernels cannot be made: that is the outcome.
 #[test]
 fn products() {
     let mut outcomes = Outcomes::default();

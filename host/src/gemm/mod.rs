@@ -84,7 +84,7 @@ mod tokens;
 mod tuned;
 mod weights;
 
-pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix};
+pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix, RowScaled};
 pub use buffers::{ActivationBuffers, Workspace};
 pub use candidate::{Candidate, Reads};
 pub use check::{check_gated, check_operands};

@@ -6,14 +6,15 @@ use fp4_formats::{Operand, TensorFamily};
 
 use super::check::{multiplied, operands};
 use super::described::{self, Planned, Planner};
-use super::epilogue::Steps;
+use super::epilogue::{Steps, check_no_row_factors, scaling_rows};
 use super::family::{Kernel, Launch, Stored};
 use super::groups::PlannedGroups;
-use super::strides::Strides;
+use super::strides::{Entries, Strides};
 use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
     ResultBuffers, Vectors, Workspace,
 };
+use crate::buffer::DeviceBuffer;
 use crate::device::{AtOnce, FoundKernel, Kernels};
 use crate::error::{Error, Result};
 use crate::tensor::{Dims, combined_scale};
@@ -321,6 +322,11 @@ impl Gemm {
         groups: Option<Groups>,
     ) -> Result<Launch<'_>> {
         let Self { kernels, found, found_before, kind, strides, .. } = self;
+        let activations = a.check(*kind, strides, kernels.device())?;
+        let epilogue = match a.row_scales() {
+            Some(scales) => self.scale_rows(scales, epilogue, groups.is_some())?,
+            None => epilogue,
+        };
         Ok(Launch {
             kernels,
             kernel: found,
@@ -328,13 +334,41 @@ impl Gemm {
             before_kernels: found_before,
             kind: *kind,
             strides,
-            activations: a.check(*kind, strides, kernels.device())?,
+            activations,
             weights: weights.placed(),
             workspace,
             epilogue,
             stored: self.stored(),
             groups,
         })
+    }
+
+    /// The epilogue of block-scaled activations that have a scale for each row.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] beside row factors, for another number of scales, for a format without them, and for a batch of
+    /// separate matrices, whose kernels have row factors of one.
+    fn scale_rows(
+        &self,
+        scales: &DeviceBuffer,
+        epilogue: Epilogue,
+        grouped: bool,
+    ) -> Result<Epilogue> {
+        const WHAT: &str = "the rows' scales";
+        check_no_row_factors(&epilogue)?;
+        if let ActivationKind::Blocks { format: Format::Mxfp4, .. } = self.kind {
+            return Err(Error::shape(WHAT, "absent, as mxfp4 has none", "there"));
+        }
+        let &Problem { m, l, .. } = self.plan.problem();
+        let shared = self.strides.entries() == Entries::Shared;
+        if !grouped && l > 1 && !shared {
+            let required = "of one matrix, or of one that all entries share";
+            return Err(Error::shape(WHAT, required, format!("of {l} matrices")));
+        }
+        let rows = m as usize * if grouped { l as usize } else { 1 };
+        let bytes = rows * size_of::<f32>();
+        let address = scales.checked(WHAT, bytes, self.kernels.device())?;
+        Ok(scaling_rows(epilogue, address))
     }
 
     /// Returns the epilogue of a launch, with buffers and weights checked but for the weights' sizes.

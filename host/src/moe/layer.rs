@@ -102,6 +102,8 @@ enum Quantized {
     Blocks(TokenScales, QuantizeOptions),
     /// The operation that gathers, and a launch before the second product.
     Fp8,
+    /// To NVFP4 with a scale for each row: the operation that gathers, and another one before the second product.
+    Rows,
 }
 
 /// Choices of a layer.
@@ -147,7 +149,9 @@ impl MoeOptions {
     pub fn activations(&self, half: HalfType, format: Format) -> ActivationKind {
         match self.quantized {
             None => ActivationKind::Halves(half),
-            Some(TokenFormat::Blocks(_)) => ActivationKind::Blocks { format, layout: LAYOUT },
+            Some(TokenFormat::Blocks(_) | TokenFormat::ScaledRows) => {
+                ActivationKind::Blocks { format, layout: LAYOUT }
+            }
             Some(TokenFormat::Fp8) => ActivationKind::Fp8(Some(half)),
         }
     }
@@ -169,6 +173,9 @@ pub enum TokenFormat {
     /// e4m3 with a scale of each token, and of each row between the products (W4A8). A row with a value that is not
     /// finite becomes NaN.
     Fp8,
+    /// NVFP4 with a scale of each token, and of each row between the products, found in the pass that quantises it (W4A4).
+    /// There is nothing to calibrate.
+    ScaledRows,
 }
 
 impl TokenFormat {
@@ -177,7 +184,7 @@ impl TokenFormat {
     pub fn scales(&self) -> Option<TokenScales> {
         match self {
             Self::Blocks(scales) => Some(*scales),
-            Self::Fp8 => None,
+            Self::Fp8 | Self::ScaledRows => None,
         }
     }
 }
@@ -300,6 +307,8 @@ pub struct MoeMemory {
     pub routes: Routes,
     /// The quantiser of a layer that quantises its activations.
     quantizer: Option<Quantizer>,
+    /// The operation that quantises what is between the products, by row.
+    next: Option<Box<rows::Rows>>,
     /// Not of a layer that routes nothing.
     gathered: Option<Gathered>,
     between: TokenBuffers,
@@ -313,21 +322,15 @@ pub struct MoeMemory {
 enum Gathered {
     /// Copies of tokens, as they are or quantised.
     Copies(TokenBuffers),
-    /// Made by this operation, e4m3 and scales.
-    Fp8(Box<rows::Rows>),
+    /// Made by this operation: e4m3 or NVFP4, with a scale for each row.
+    Made(Box<rows::Rows>),
 }
 
 impl Gathered {
-    fn activations(&self) -> Result<ActivationBuffers<'_>> {
+    fn activations(&self) -> ActivationBuffers<'_> {
         match self {
-            Self::Copies(tokens) => Ok(tokens.activations()),
-            Self::Fp8(made) => {
-                let rows::Outputs { elements, multipliers, scales: _ } = made.outputs();
-                let scales = multipliers.ok_or_else(|| {
-                    Error::shape("scales of the gathered tokens", "one for each row", "none")
-                })?;
-                Ok(ActivationBuffers::Fp8 { codes: elements, scales })
-            }
+            Self::Copies(tokens) => tokens.activations(),
+            Self::Made(made) => made.outputs().into(),
         }
     }
 }
@@ -341,16 +344,21 @@ impl MoeMemory {
         self.quantizer.as_ref().map(|quantizer| quantizer.result("x")).transpose()
     }
 
-    /// The rows of the first product as the layer gathered them, elements and scales; none of a layer that
-    /// does not gather.
+    /// The rows of the first product as the layer gathered them: elements, their scales, and beside blocks the scales of
+    /// rows; none of a layer that does not gather.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn gathered(&self) -> Result<Option<[Vec<u8>; 2]>> {
-        let read = |gathered: &Gathered| match gathered.activations()? {
-            ActivationBuffers::Halves(elements) => Ok([elements.read()?, Vec::new()]),
-            ActivationBuffers::Blocks { codes, scales }
-            | ActivationBuffers::Fp8 { codes, scales } => Ok([codes.read()?, scales.read()?]),
+    pub fn gathered(&self) -> Result<Option<[Vec<u8>; 3]>> {
+        let read = |gathered: &Gathered| match gathered.activations() {
+            ActivationBuffers::Halves(elements) => Ok([elements.read()?, Vec::new(), Vec::new()]),
+            ActivationBuffers::Blocks { codes, scales, row_scales } => {
+                let rows = row_scales.map_or(Ok(Vec::new()), DeviceBuffer::read)?;
+                Ok([codes.read()?, scales.read()?, rows])
+            }
+            ActivationBuffers::Fp8 { codes, scales } => {
+                Ok([codes.read()?, scales.read()?, Vec::new()])
+            }
         };
         self.gathered.as_ref().map(read).transpose()
     }
@@ -378,11 +386,25 @@ impl MoeMemory {
         if let Some(problem) = self.routes.problem()? {
             return Ok(Some(problem));
         }
-        match self.quantizer.as_ref().map(|quantizer| quantizer.check("activations")) {
-            None | Some(Ok(())) => Ok(None),
-            Some(Err(Error::NonFiniteAt { .. })) => Ok(Some(MoeProblem::NotFinite)),
-            Some(Err(error)) => Err(error),
+        const NAME: &str = "activations";
+        let found = |checked: Result<()>| match checked {
+            Ok(()) => Ok(false),
+            Err(Error::NonFiniteAt { .. }) => Ok(true),
+            Err(error) => Err(error),
+        };
+        let mut bad = false;
+        if let Some(quantizer) = &self.quantizer {
+            bad |= found(quantizer.check(NAME))?;
         }
+        if let (Some(Gathered::Made(made)), Some(next)) = (&self.gathered, &self.next) {
+            bad |= found(made.check(NAME))?;
+            if found(next.check(NAME))? {
+                bad = true;
+                // Rows that no expert has in the next launch keep what they were.
+                self.between.clear()?;
+            }
+        }
+        Ok(bad.then_some(MoeProblem::NotFinite))
     }
 }
 
@@ -424,20 +446,27 @@ impl PlannedLayer {
         options: &MoeOptions,
     ) -> Result<Self> {
         shape.check()?;
-        let LayerSizes { hidden, between: _, format, half } = sizes;
+        let LayerSizes { hidden, between, format, half } = sizes;
         let slots = shape.tokens * shape.top_k;
         let kind = options.activations(half, format);
         let halves = ([1.0; 2], Output::Floats(half.float()));
         let (quantized, of_first, (scales, of_between)) = match options.quantized {
             None => (Quantized::No, kind, halves),
-            Some(TokenFormat::Blocks(all @ TokenScales { tokens, between })) => {
-                let output = ResultKind::Blocks(format, LAYOUT).output(between);
+            Some(TokenFormat::Blocks(all)) => {
+                let output = ResultKind::Blocks(format, LAYOUT).output(all.between);
                 let made = Quantized::Blocks(all, all.of_tokens(format)?);
-                (made, kind, ([tokens, between], output))
+                (made, kind, ([all.tokens, all.between], output))
             }
             // Gathering makes the scales of all columns of a row; what is between the products is quantised by a
             // launch of the second one, because a tile of the first does not have whole rows.
             Some(TokenFormat::Fp8) => (Quantized::Fp8, ActivationKind::Fp8(None), halves),
+            Some(TokenFormat::ScaledRows) => {
+                if format != Format::Nvfp4 {
+                    let what = "format of weights beside activations with a scale for each row";
+                    return Err(Error::shape(what, Format::Nvfp4.name(), format.name()));
+                }
+                (Quantized::Rows, kind, halves)
+            }
         };
         let groupings = match chooses(shape, options.quantized.is_some()) {
             false => [Grouping::Contiguous { bound: slots }; 2],
@@ -454,7 +483,13 @@ impl PlannedLayer {
                 quantize::device::Planned::new(target, shape.tokens, hidden, input, options)?;
             }
             Quantized::Fp8 => {
-                rows::Planned::new(target, slots, hidden, half, &gathers(shape))?;
+                let options = gathers(shape, rows::Results::E4m3);
+                rows::Planned::new(target, slots, hidden, half, &options)?;
+            }
+            Quantized::Rows => {
+                let (gathers, next) = (gathers(shape, scaled_rows()), quantizes_rows());
+                rows::Planned::new(target, slots, hidden, half, &gathers)?;
+                rows::Planned::new(target, slots, between, half, &next)?;
             }
         }
         let first = GemmOptions {
@@ -491,10 +526,21 @@ impl PlannedLayer {
     }
 }
 
-/// Options of the operation that gathers a layer's tokens and makes them e4m3.
-fn gathers(shape: MoeShape) -> rows::RowsOptions {
+/// NVFP4 with a scale for each row.
+const fn scaled_rows() -> rows::Results {
+    let options = QuantizeOptions::new(Recipe::Nvfp4(OUT_RECIPE)).layout(LAYOUT);
+    rows::Results::Blocks(options.scale(TensorScale::PerRow))
+}
+
+/// Options of the operation that quantises what is between the products to that.
+const fn quantizes_rows() -> rows::RowsOptions {
+    rows::RowsOptions::new(rows::Source::Plain, scaled_rows())
+}
+
+/// Options of the operation that gathers a layer's tokens and quantises them by row.
+fn gathers(shape: MoeShape, results: rows::Results) -> rows::RowsOptions {
     let gather = Some(rows::Gather { rows: shape.tokens, divisor: shape.top_k as u32 });
-    rows::RowsOptions { gather, ..rows::RowsOptions::new(rows::Source::Plain, rows::Results::E4m3) }
+    rows::RowsOptions { gather, ..rows::RowsOptions::new(rows::Source::Plain, results) }
 }
 
 impl MoeLayer {
@@ -610,6 +656,7 @@ impl MoeLayer {
             Quantized::No => None,
             Quantized::Blocks(scales, _) => Some(TokenFormat::Blocks(*scales)),
             Quantized::Fp8 => Some(TokenFormat::Fp8),
+            Quantized::Rows => Some(TokenFormat::ScaledRows),
         }
     }
 
@@ -641,7 +688,10 @@ impl MoeLayer {
         let (slots, tokens) = (self.routing.slots(), self.routing.shape().tokens);
         let zeroed = |name: &str, bytes| DeviceBuffer::zeroed(device, name, bytes);
         let copies = |bytes| TokenBuffers::of("gathered", bytes, zeroed).map(Gathered::Copies);
-        let (mut quantizer, mut gathered) = (None, None);
+        let (mut quantizer, mut gathered, mut next) = (None, None, None);
+        let made = |columns: usize, options: &rows::RowsOptions| {
+            rows::Rows::new(kernels, slots, columns, self.half, options).map(Box::new)
+        };
         match &self.quantized {
             Quantized::No if self.chooses() => {}
             Quantized::No => gathered = Some(copies([slots * self.hidden * HALF_BYTES, 0])?),
@@ -652,9 +702,14 @@ impl MoeLayer {
                 gathered = Some(copies([slots * self.hidden / 2, slots * (self.hidden / block)])?);
             }
             Quantized::Fp8 => {
-                let options = gathers(self.routing.shape());
-                let made = rows::Rows::new(kernels, slots, self.hidden, self.half, &options)?;
-                gathered = Some(Gathered::Fp8(Box::new(made)));
+                let options = gathers(self.routing.shape(), rows::Results::E4m3);
+                gathered = Some(Gathered::Made(made(self.hidden, &options)?));
+            }
+            Quantized::Rows => {
+                let options = gathers(self.routing.shape(), scaled_rows());
+                gathered = Some(Gathered::Made(made(self.hidden, &options)?));
+                let columns = self.first.result_dims()?.cols();
+                next = Some(made(columns, &quantizes_rows())?);
             }
         }
         let workspace = match self.first.workspace_bytes().max(self.second.workspace_bytes()) {
@@ -664,6 +719,7 @@ impl MoeLayer {
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
+            next,
             gathered,
             // Copies of the second product, or quantising before it, reach over rows that no expert has; what they
             // bring is not used, but the emulator asks that it was written.
@@ -732,7 +788,8 @@ impl MoeLayer {
         biases: MoeBiases<'_>,
     ) -> Result<()> {
         let MoeInputs { activations, ids, weights, shared } = *inputs;
-        let MoeMemory { routes, quantizer, gathered, between, rows, workspace, stream } = memory;
+        let MoeMemory { routes, quantizer, next, gathered, between, rows, workspace, stream } =
+            memory;
         stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
         let chooses = self.chooses();
@@ -752,7 +809,7 @@ impl MoeLayer {
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.prepare(queue, activations),
             MoeStep::Gather => {
                 match (gathered.as_ref().ok_or_else(other)?, &self.quantized, quantizer) {
-                    (Gathered::Fp8(made), Quantized::Fp8, None) => {
+                    (Gathered::Made(made), Quantized::Fp8 | Quantized::Rows, None) => {
                         let operands = rows::Operands::plain(activations).index(&routes.sources);
                         made.prepare(queue, &operands)
                     }
@@ -762,7 +819,7 @@ impl MoeLayer {
                                 .routing
                                 .give_gather(queue, activations, routes, to, self.hidden),
                             (
-                                ActivationBuffers::Blocks { codes, scales },
+                                ActivationBuffers::Blocks { codes, scales, row_scales: None },
                                 Quantized::Blocks(_, options),
                                 Some(quantizer),
                             ) => self.routing.give_gather_blocks(
@@ -776,16 +833,16 @@ impl MoeLayer {
                             _ => Err(other()),
                         }
                     }
-                    (Gathered::Fp8(_), _, _) => Err(other()),
+                    (Gathered::Made(_), _, _) => Err(other()),
                 }
             }
             MoeStep::First => {
                 let vectors =
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
                 let (a, settled) = match (gathered, chooses) {
-                    (Some(copies @ Gathered::Copies(_)), false) => (copies.activations()?, settled),
+                    (Some(copies @ Gathered::Copies(_)), false) => (copies.activations(), settled),
                     // It lets this launch begin before routing is complete.
-                    (Some(made @ Gathered::Fp8(_)), false) => (made.activations()?, None),
+                    (Some(made @ Gathered::Made(_)), false) => (made.activations(), None),
                     // Work queued before may write the ids.
                     (None, true) => (ActivationBuffers::Halves(activations), None),
                     (Some(_), true) | (None, false) => return Err(other()),
@@ -796,7 +853,15 @@ impl MoeLayer {
             }
             MoeStep::Second => {
                 let vectors = Vectors { bias: biases.down, ..Vectors::default() };
-                let (a, out) = (between.activations(), ResultBuffers::Floats(rows));
+                let a = match (&self.quantized, next, between.activations()) {
+                    (Quantized::Rows, Some(next), ActivationBuffers::Halves(halves)) => {
+                        next.prepare(queue, &rows::Operands::plain(halves))?;
+                        next.outputs().into()
+                    }
+                    (Quantized::Rows, ..) | (_, Some(_), _) => return Err(other()),
+                    (_, None, between) => between,
+                };
+                let out = ResultBuffers::Floats(rows);
                 self.second.prepare_grouped(queue, groups, a, second, out, workspace, vectors)
             }
             MoeStep::Combine => {

@@ -282,6 +282,17 @@ impl Quantizer {
         &self.scales
     }
 
+    /// The buffer of the rows' scales, f32 `[rows]`, as products take them
+    /// ([`ActivationBuffers::Blocks`](crate::gemm::ActivationBuffers)): of a quantiser with a [scale for each
+    /// row](TensorScale::PerRow) by a recipe whose parameter is a multiplier (TorchAO's, ModelOpt's). [`Rows`](crate::rows::Rows)
+    /// makes them by all recipes, in one pass.
+    #[must_use]
+    pub fn row_scales(&self) -> Option<&DeviceBuffer> {
+        let project = self.options.recipe.parameter_of()?;
+        let of_rows = self.options.scale == TensorScale::PerRow && !project.parameter_is_divisor();
+        self.parameters.as_ref().filter(|_| of_rows)
+    }
+
     /// Bytes that the operation must read or write at least once: inputs, codes and scales.
     #[must_use]
     pub fn bytes(&self) -> u64 {
