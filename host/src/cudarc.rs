@@ -52,20 +52,11 @@ use driver::{
 use half::{bf16, f16};
 
 use crate::buffer::DeviceBuffer;
-use crate::cuda::CudaDevice;
 use crate::device::{Backend, Device, Kernels};
 use crate::error::{Error, Result};
 
 #[cfg(feature = "nccl")]
 pub mod nccl;
-
-/// A handle of `gpu` that queues on `stream` and keeps it.
-fn on(gpu: &CudaDevice, stream: &Arc<CudaStream>) -> Result<CudaDevice> {
-    let handle: *mut c_void = stream.cu_stream().cast();
-    // SAFETY: cudarc destroys a stream when the last of its owners is dropped, of which the handle
-    // keeps one.
-    Ok(unsafe { gpu.with_owned_stream(handle, stream.clone())? })
-}
 
 impl Device {
     /// The GPU of one of cudarc's streams, with work queued on that stream, which the device keeps.
@@ -79,24 +70,9 @@ impl Device {
     /// stream of another context than its primary one.
     pub fn from_cudarc(stream: &Arc<CudaStream>) -> Result<Self> {
         let ordinal = u32::try_from(stream.context().ordinal()).unwrap_or(u32::MAX);
-        let device = Self::cuda(ordinal, "cudarc's stream is on it".into())?;
-        let gpu = on(device.gpu("cudarc's streams")?, stream)?;
-        Ok(device.on(gpu))
-    }
-
-    /// The same device, whose work may be recorded by the owner of its stream.
-    ///
-    /// # Safety
-    /// Returns a handle whose launches keep their operands, weights, workspaces and kernels as long
-    /// as the graph may be replayed that is recorded with them.
-    #[must_use]
-    pub unsafe fn recordable(&self) -> Self {
-        match self.backend() {
-            // SAFETY: passed on to the caller.
-            Backend::Cuda(gpu) => self.on(unsafe { gpu.clone().recordable() }),
-            #[cfg(feature = "emulator")]
-            Backend::Emulator(_) => self.clone(),
-        }
+        let handle: *mut c_void = stream.cu_stream().cast();
+        // SAFETY: cudarc destroys a stream when the last of its owners is dropped, of which the device keeps one.
+        unsafe { Self::shared_by(ordinal, handle, stream.clone()) }
     }
 
     /// The stream of cudarc's that work is queued on, if it is one.
@@ -117,22 +93,8 @@ impl Kernels {
     /// # Errors
     /// The same as there; [`DeviceError::NeedsGpu`](crate::device::DeviceError::NeedsGpu) on the emulator.
     pub fn on_cudarc(&self, stream: &Arc<CudaStream>) -> Result<Self> {
-        let gpu = on(self.device().gpu("launching on a stream of cudarc's")?, stream)?;
-        Ok(self.on(gpu))
-    }
-
-    /// The same kernels on a [recordable](Device::recordable) device.
-    ///
-    /// # Safety
-    /// The same as there.
-    #[must_use]
-    pub unsafe fn recordable(&self) -> Self {
-        match self.device().backend() {
-            // SAFETY: passed on to the caller.
-            Backend::Cuda(gpu) => self.on(unsafe { gpu.clone().recordable() }),
-            #[cfg(feature = "emulator")]
-            Backend::Emulator(_) => self.clone(),
-        }
+        // SAFETY: as in `from_cudarc`.
+        unsafe { self.shared_by(stream.cu_stream().cast(), stream.clone()) }
     }
 }
 

@@ -41,7 +41,7 @@ use fp4_formats::{BlockFormat, FloatType, Mxfp4, Nvfp4, e2m1, pack};
 use rayon::prelude::*;
 
 use crate::buffer::DeviceBuffer;
-use crate::device::{AtOnce, FoundKernel, Kernels};
+use crate::device::{AtOnce, FoundKernel, Kernels, Target};
 use crate::error::{Error, Result, filled};
 use crate::floats;
 use crate::quantize::QuantizedMatrix;
@@ -75,6 +75,46 @@ pub struct Dequantizer {
     out: DeviceBuffer,
 }
 
+/// The dequantisation of a matrix as planned, before anything is allocated.
+pub(crate) struct Planned {
+    plan: Plan,
+    rows: u32,
+    cols: u32,
+    /// Bytes of the result.
+    bytes: usize,
+}
+
+impl Planned {
+    /// Plans for a target.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Overflow`].
+    pub fn new(
+        &Target { arch, machine }: &Target,
+        rows: usize,
+        cols: usize,
+        format: Format,
+        layout: ScaleLayout,
+        output: FloatType,
+    ) -> Result<Self> {
+        let (m, k) = sizes(rows, cols, format.block() as usize)?;
+        scale_bytes(format, rows, cols, layout)?;
+        let config = contract::dequantize_config(format, output);
+        let ctas = config.grid(m, k, layout, machine.sms.max(1));
+        let plan = Plan {
+            op: "dequantize",
+            arch,
+            steps: vec![PlannedKernel { kernel: config.name, ctas, threads: config.threads() }],
+            why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
+        };
+        let bytes = rows
+            .checked_mul(cols)
+            .and_then(|n| n.checked_mul(output.bytes() as usize))
+            .ok_or_else(|| Error::shape("result", "addressable", format!("{rows} x {cols}")))?;
+        Ok(Self { plan, rows: m, cols: k, bytes })
+    }
+}
+
 impl Dequantizer {
     /// Plans, and allocates the result (poisoned), for matrices of `rows` x `cols` in `format` with
     /// scales in `layout`.
@@ -91,20 +131,9 @@ impl Dequantizer {
         output: FloatType,
     ) -> Result<Self> {
         let device = kernels.device();
-        let (m, k) = sizes(rows, cols, format.block() as usize)?;
-        let config = contract::dequantize_config(format, output);
-        let ctas = config.grid(m, k, layout, device.properties().sms.max(1));
-        let plan = Plan {
-            op: "dequantize",
-            arch: device.choice().arch,
-            steps: vec![PlannedKernel { kernel: config.name, ctas, threads: config.threads() }],
-            why: vec![format!("{} to {}, {layout} scales", format.name(), output.name())],
-        };
-        let found = kernels.find_all([config.name])?;
-        let bytes = rows
-            .checked_mul(cols)
-            .and_then(|n| n.checked_mul(output.bytes() as usize))
-            .ok_or_else(|| Error::shape("result", "addressable", format!("{rows} x {cols}")))?;
+        let planned = Planned::new(&device.into(), rows, cols, format, layout, output)?;
+        let Planned { plan, rows: m, cols: k, bytes } = planned;
+        let found = kernels.find_all(plan.steps.iter().map(|step| step.kernel))?;
         let out = DeviceBuffer::poisoned(device, "out", bytes)?;
         Ok(Self { kernels: kernels.clone(), plan, found, format, layout, rows: m, cols: k, out })
     }

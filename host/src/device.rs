@@ -6,6 +6,8 @@ mod found;
 mod kept;
 mod maps;
 mod queue;
+mod shared;
+mod target;
 mod tuning;
 
 use std::ffi::c_void;
@@ -31,6 +33,7 @@ pub(crate) use self::found::FoundKernel;
 use self::kept::Kept;
 use self::maps::Maps;
 pub(crate) use self::queue::{AtOnce, Prepared, Queue};
+pub use self::target::Target;
 use self::tuning::Tuned;
 #[cfg(feature = "capture")]
 use crate::capture::Capture;
@@ -293,7 +296,6 @@ impl Device {
     }
 
     /// The same device, whose work is queued on a handle of its GPU.
-    #[cfg(feature = "cudarc")]
     pub(crate) fn on(&self, gpu: CudaDevice) -> Self {
         Self { backend: Backend::Cuda(gpu), ..self.clone() }
     }
@@ -601,7 +603,6 @@ impl Kernels {
     }
 
     /// The same kernels, launched by a handle of the same GPU.
-    #[cfg(feature = "cudarc")]
     pub(crate) fn on(&self, gpu: CudaDevice) -> Self {
         Self { device: self.device.on(gpu), ..self.clone() }
     }

@@ -20,6 +20,7 @@
 //! | [`tune`] | measured choices of GEMM kernels |
 //! | [`moe`] | mixtures of experts |
 //! | [`shape`] | sizes of products |
+//! | [`mod@supports`] | whether there are kernels for an operation, without a device |
 //! | [`observe`] | what the emulator reports of launches |
 //! | [`floats`] | floats of several types as bytes |
 //! | [`whole`] | files that appear complete or not at all |
@@ -125,8 +126,8 @@
 //!
 //! # A block of an engine
 //! Between two products stands one launch of [`rows`]. Before the first it adds the residual, normalises and quantises; the
-//! product's epilogue may activate, and then it only quantises. The scales of rows, found in the same pass, are row factors
-//! of the product behind it.
+//! product's epilogue may activate, and then it only quantises. The scales of rows, found in the same pass, are part of the
+//! activations of the product behind it.
 //! ```no_run
 //! use nvfp4::buffer::DeviceBuffer;
 //! use nvfp4::device::Kernels;
@@ -146,11 +147,8 @@
 //!
 //! impl Linear {
 //!     fn forward(&self, made: &Rows, y: &DeviceBuffer) -> Result<()> {
-//!         let made = made.outputs();
-//!         let scales = made.scales.expect("block formats have scales");
-//!         let x = ActivationBuffers::Blocks { codes: made.elements, scales };
-//!         let vectors = Vectors { row_factors: made.multipliers, ..Vectors::default() };
-//!         let y = ResultBuffers::Floats(y);
+//!         let x = ActivationBuffers::from(made.outputs());
+//!         let (y, vectors) = (ResultBuffers::Floats(y), Vectors::default());
 //!         self.plan.launch(x, &self.weights, y, Some(&self.workspace), vectors)?;
 //!         Ok(())
 //!     }
@@ -222,6 +220,7 @@ pub mod rows;
 mod setters;
 pub mod shape;
 mod stream;
+pub mod supports;
 pub mod tensor;
 pub mod threads;
 pub mod tune;
@@ -248,6 +247,7 @@ pub use fp4_formats::{
 pub use observe::{LaunchObserver, Reports};
 #[cfg(feature = "emulator")]
 pub use ptx_emu_core::{Gpu, LaunchReport, Schedule};
+pub use supports::supports;
 
 /// Types that may be sent to other threads, and types that threads may share.
 const _: () = {

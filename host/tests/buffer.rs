@@ -223,7 +223,7 @@ fn a_workspace_is_usable_again_after_a_launch_that_was_stopped() {
         let codes = DeviceBuffer::poisoned(&device, "a codes", a.codes().len()).expect("memory");
         let out = DeviceBuffer::poisoned(&device, "c", m * n * 4).expect("memory");
         let launch = || {
-            let a = ActivationBuffers::Blocks { codes: &codes, scales: &scales };
+            let a = ActivationBuffers::blocks(&codes, &scales);
             let result = ResultBuffers::Floats(&out);
             product.launch(a, &weights, result, Some(&workspace), Vectors::default())
         };

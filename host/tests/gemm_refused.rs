@@ -398,16 +398,16 @@ fn activations_that_were_not_planned_for() {
             (sized(2 * 3 * 24), sized(2 * 3 * 3), sized(2 * 3 * 48 * 2));
         let blocks = Planned::new(kernels, BLOCKS);
         let short = sized(2 * 3 * 24 - 1);
-        let given = ActivationBuffers::Blocks { codes: &short, scales: &scales };
+        let given = ActivationBuffers::blocks(&short, &scales);
         refused(blocks.launch(given), "bytes of the activations' codes", "144", "143");
         let long = sized(2 * 3 * 3 + 1);
-        let given = ActivationBuffers::Blocks { codes: &codes, scales: &long };
+        let given = ActivationBuffers::blocks(&codes, &long);
         refused(blocks.launch(given), "bytes of the activations' scales", "18", "19");
         let given = ActivationBuffers::Halves(&elements);
         refused(blocks.launch(given), "activations", "nvfp4", "16-bit elements");
 
         let halves = Planned::new(kernels, HALVES);
-        let given = ActivationBuffers::Blocks { codes: &codes, scales: &scales };
+        let given = ActivationBuffers::blocks(&codes, &scales);
         refused(halves.launch(given), "activations", "f16", "codes and scales");
         let given = ActivationBuffers::Halves(&codes);
         refused(halves.launch(given), "bytes of the activations", "576", "144");
@@ -424,7 +424,7 @@ fn workspaces_that_are_too_small() {
         let small = Workspace::new(kernels.device(), needed - 1).expect("allocated");
         for (workspace, found) in [(None, 0), (Some(small), needed - 1)] {
             let planned = Planned { workspace, ..Planned::new(kernels, BLOCKS) };
-            let given = ActivationBuffers::Blocks { codes: &codes, scales: &scales };
+            let given = ActivationBuffers::blocks(&codes, &scales);
             let required = format!("at least {needed} bytes");
             refused(planned.launch(given), "workspace", &required, &found.to_string());
         }

@@ -11,6 +11,7 @@ mod quantize;
 mod quantize_device;
 #[path = "../../checkpoint/tests/support/mod.rs"]
 mod support;
+mod supports;
 mod tensor;
 mod threads;
 mod tune;

@@ -74,7 +74,7 @@ impl Buffers {
     }
 
     fn launch(&self, gemm: &Gemm, weights: &DeviceWeights) -> Result<(), Error> {
-        let a = ActivationBuffers::Blocks { codes: &self.codes, scales: &self.scales };
+        let a = ActivationBuffers::blocks(&self.codes, &self.scales);
         let out = ResultBuffers::Floats(&self.out);
         gemm.launch(a, weights, out, Some(&self.workspace), Vectors::default())
     }
@@ -320,7 +320,7 @@ fn every_buffer_must_fit_and_be_on_the_device() {
         let workspace = Workspace::new(device, gemm.workspace_bytes().max(1)).expect("memory");
         let launch = |buffers: &[&DeviceBuffer; 7], weights, workspace| {
             let [codes, scales, out, out_scales, rows, columns, bias] = *buffers;
-            let a = ActivationBuffers::Blocks { codes, scales };
+            let a = ActivationBuffers::blocks(codes, scales);
             let out = ResultBuffers::Blocks { codes: out, scales: out_scales };
             let vectors = Vectors {
                 row_factors: Some(rows),
@@ -412,7 +412,7 @@ fn halves_and_floats_must_fit_and_be_on_the_device() {
             );
             assert_eq!(message, expected);
         }
-        let blocks = ActivationBuffers::Blocks { codes: &input, scales: &input };
+        let blocks = ActivationBuffers::blocks(&input, &input);
         let result = ResultBuffers::Floats(&out);
         let launched = gemm.launch(blocks, &weights, result, None, Vectors::default());
         let expected = "activations must be bf16, but is codes and scales";

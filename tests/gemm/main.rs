@@ -25,6 +25,7 @@ mod options;
 mod refused;
 mod residual;
 mod results;
+mod row_scales;
 mod sm120;
 mod sm80;
 mod stores;

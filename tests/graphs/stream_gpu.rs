@@ -102,7 +102,7 @@ impl Layer {
         let workspace = Some(&self.workspace);
         self.quantizer.launch(&self.input, None).expect("quantised");
         let (codes, scales) = (self.quantizer.codes(), self.quantizer.scales());
-        let a = ActivationBuffers::Blocks { codes, scales };
+        let a = ActivationBuffers::blocks(codes, scales);
         let out = ResultBuffers::Floats(&self.out[0]);
         fp4.launch(a, &self.weights[0], out, workspace, Vectors::default()).expect("W4A4");
         let a = ActivationBuffers::Halves(&self.input);

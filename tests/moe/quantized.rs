@@ -35,6 +35,9 @@ fn steps_of_layers() {
         (shape([70, 3, 2, 288, 160]), ActivationInput::Fp4, Format::Mxfp4),
         (shape([1, 40, 3, 96, 64]), ActivationInput::Fp8(Some(HalfType::F16)), Format::Mxfp4),
         (shape([40, 5, 2, 272, 144]), ActivationInput::Fp8(Some(HalfType::Bf16)), Format::Nvfp4),
+        (shape([5, 6, 2, 64, 96]), ActivationInput::Fp4Rows, Format::Nvfp4),
+        (shape([1, 40, 3, 96, 48]), ActivationInput::Fp4Rows, Format::Nvfp4),
+        (shape([70, 3, 2, 272, 144]), ActivationInput::Fp4Rows, Format::Nvfp4),
     ];
     for (at, (shape, activations, format)) in cases.into_iter().enumerate() {
         for (device, schedule) in TARGETS

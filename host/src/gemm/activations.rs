@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 
+use fp4_formats::gemm::OUT_RECIPE;
+use fp4_formats::quantize::Format;
 use fp4_formats::quantize::tokens;
-use fp4_formats::{BlockFormat, HalfType, e4m3};
+use fp4_formats::{BlockFormat, HalfType, ScaleLayout, e4m3};
 use half::{bf16, f16};
 
 use super::{ActivationKind, format_of};
 use crate::error::{Error, Result, reserve};
+use crate::quantize::{QuantizeOptions, QuantizedMatrix, Recipe, TensorScale, quantize_bytes};
 use crate::tensor::{BlockScaled, Dims};
 
 /// A batch of matrices of f16 or bf16 in host memory, `[batch, rows, columns]`, row-major.
@@ -194,12 +197,95 @@ impl Fp8Matrix {
     }
 }
 
+/// A batch of block-scaled matrices in host memory with a scale for each row, instead of one for the whole tensor: of NVFP4.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowScaled<F> {
+    blocks: BlockScaled<F>,
+    scales: Vec<f32>,
+}
+
+impl<F: BlockFormat> RowScaled<F> {
+    /// Checks the number of scales, `[batch, rows]`. The tensor's own scale is a further factor.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number than the rows', and for MXFP4, which has none; [`Error::Scalar`] for a scale
+    /// that is not finite.
+    pub fn new(blocks: BlockScaled<F>, scales: Vec<f32>) -> Result<Self> {
+        let (dims, name) = (blocks.dims(), blocks.name());
+        let what = format!("scales of the rows of `{name}`");
+        if let Format::Mxfp4 = format_of::<F>() {
+            return Err(Error::shape(what, "absent, as mxfp4 has none", "there"));
+        }
+        let rows = dims.batch() * dims.rows();
+        if scales.len() != rows {
+            return Err(Error::shape(what, rows.to_string(), scales.len()));
+        }
+        if let Some(scale) = scales.iter().find(|scale| !scale.is_finite()) {
+            let (required, actual) = ("finite", f64::from(*scale));
+            return Err(Error::Scalar { field: what, required, actual });
+        }
+        Ok(Self { blocks, scales })
+    }
+
+    /// A matrix that was quantised with a [scale for each row](crate::quantize::TensorScale::PerRow), on a device or on
+    /// the CPU, as a tensor of `dims`.
+    ///
+    /// # Errors
+    /// The same as [`new`](Self::new) and [`BlockScaled::new`]; [`Error::Shape`] for another format, for one scale of the
+    /// tensor, and for a batch of matrices with scales in 128x4 tiles.
+    pub fn of_matrix(name: &str, matrix: QuantizedMatrix, dims: Dims) -> Result<Self> {
+        let (format, layout) = (matrix.options.recipe.format(), matrix.options.layout);
+        if format != format_of::<F>() {
+            let field = format!("format of `{name}`");
+            return Err(Error::shape(field, F::NAME, format.name()));
+        }
+        if layout == ScaleLayout::Blocked128x4 && dims.batch() > 1 {
+            let field = format!("layout of the scales of `{name}`");
+            return Err(Error::shape(field, "linear, for a batch", layout));
+        }
+        let scales = matrix.multipliers();
+        let blocks = BlockScaled::new(name, dims, layout, matrix.codes, matrix.scales, 1.0)?;
+        Self::new(blocks, scales)
+    }
+
+    /// Quantises each row as layers of experts do, by the recipe of results, with linear scales of blocks.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a K of other than whole blocks, and for MXFP4; [`Error::NonFinite`], [`Error::Memory`].
+    pub fn quantize(halves: &HalfMatrix) -> Result<Self> {
+        let options = QuantizeOptions::new(Recipe::Nvfp4(OUT_RECIPE)).scale(TensorScale::PerRow);
+        let (name, dims, dtype) = (halves.name(), halves.dims(), halves.operand().float());
+        let matrix = quantize_bytes(name, dtype, halves.bytes(), dims, &options)?;
+        Self::of_matrix(name, matrix, dims)
+    }
+
+    /// Codes and scales of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> &BlockScaled<F> {
+        &self.blocks
+    }
+
+    /// Scales of the rows of all matrices.
+    #[must_use]
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// The rows' scales in little endian, as a device takes them.
+    #[must_use]
+    pub fn scale_bytes(&self) -> Vec<u8> {
+        self.scales.iter().flat_map(|scale| scale.to_le_bytes()).collect()
+    }
+}
+
 /// The activations of a GEMM with weights in format `F`.
 #[derive(Clone, Copy, Debug)]
 pub enum Activations<'a, F> {
     /// Activations in the weights' format (W4A4). Decoded exactly to 16-bit floats before the
     /// product.
     Blocks(&'a BlockScaled<F>),
+    /// The same with a scale for each row.
+    ScaledRows(&'a RowScaled<F>),
     /// 16-bit floats (W4A16).
     Halves(&'a HalfMatrix),
     /// e4m3 with a scale for each token (W4A8).
@@ -214,6 +300,7 @@ impl<F: BlockFormat> Activations<'_, F> {
     pub fn dims(&self) -> Dims {
         match self {
             Self::Blocks(blocks) => blocks.dims(),
+            Self::ScaledRows(scaled) => scaled.blocks.dims(),
             Self::Halves(halves) | Self::ToFp8(halves) => halves.dims(),
             Self::Fp8(bytes) => bytes.dims(),
         }
@@ -224,6 +311,7 @@ impl<F: BlockFormat> Activations<'_, F> {
     pub fn name(&self) -> &str {
         match self {
             Self::Blocks(blocks) => blocks.name(),
+            Self::ScaledRows(scaled) => scaled.blocks.name(),
             Self::Halves(halves) | Self::ToFp8(halves) => halves.name(),
             Self::Fp8(bytes) => bytes.name(),
         }
@@ -234,6 +322,7 @@ impl<F: BlockFormat> Activations<'_, F> {
     pub fn global_scale(&self) -> f32 {
         match self {
             Self::Blocks(blocks) => blocks.global_scale(),
+            Self::ScaledRows(scaled) => scaled.blocks.global_scale(),
             Self::Halves(_) | Self::Fp8(_) | Self::ToFp8(_) => 1.0,
         }
     }
@@ -245,6 +334,7 @@ impl<F: BlockFormat> Activations<'_, F> {
             Self::Blocks(blocks) => {
                 ActivationKind::Blocks { format: format_of::<F>(), layout: blocks.layout() }
             }
+            Self::ScaledRows(scaled) => Activations::Blocks(&scaled.blocks).kind(),
             Self::Halves(halves) => ActivationKind::Halves(halves.operand()),
             Self::Fp8(_) => ActivationKind::Fp8(None),
             Self::ToFp8(halves) => ActivationKind::Fp8(Some(halves.operand())),
@@ -257,6 +347,8 @@ impl<F: BlockFormat> Activations<'_, F> {
 pub enum GemmActivations<F> {
     /// Activations in the weights' format.
     Blocks(BlockScaled<F>),
+    /// The same with a scale for each row.
+    ScaledRows(RowScaled<F>),
     /// 16-bit floats.
     Halves(HalfMatrix),
     /// e4m3 with a scale for each token.
@@ -271,17 +363,21 @@ impl<F: BlockFormat> GemmActivations<F> {
     pub fn activations(&self) -> Activations<'_, F> {
         match self {
             Self::Blocks(blocks) => Activations::Blocks(blocks),
+            Self::ScaledRows(scaled) => Activations::ScaledRows(scaled),
             Self::Halves(halves) => Activations::Halves(halves),
             Self::Fp8(bytes) => Activations::Fp8(bytes),
             Self::ToFp8(halves) => Activations::ToFp8(halves),
         }
     }
 
-    /// Codes and scales, or elements and nothing.
+    /// Codes and scales of blocks, or elements and their rows' scales or nothing.
     #[must_use]
     pub fn bytes(&self) -> [Cow<'_, [u8]>; 2] {
         match self {
             Self::Blocks(blocks) => [blocks.codes().into(), blocks.scales().into()],
+            Self::ScaledRows(scaled) => {
+                [scaled.blocks.codes().into(), scaled.blocks.scales().into()]
+            }
             Self::Halves(halves) | Self::ToFp8(halves) => [halves.bytes().into(), [][..].into()],
             Self::Fp8(bytes) => [bytes.codes().into(), bytes.scale_bytes().into()],
         }

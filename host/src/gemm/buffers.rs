@@ -8,6 +8,7 @@ use super::strides::Strides;
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::rows::Outputs;
 use crate::stream::FirstStream;
 
 /// The activations on a device. Buffers start at multiples of 16 bytes. The matrices of a batch
@@ -20,6 +21,10 @@ pub enum ActivationBuffers<'a> {
         codes: &'a DeviceBuffer,
         /// Scales, in the layout that was planned for.
         scales: &'a DeviceBuffer,
+        /// A scale for each row of NVFP4, f32, `[M]`, or `[T]` for all tokens of a grouped product: the multipliers of
+        /// [`rows::Outputs`](crate::rows::Outputs). They take the place of row factors. A batch of products of separate
+        /// matrices has none.
+        row_scales: Option<&'a DeviceBuffer>,
     },
     /// `[L, M, K]` elements; of products in e4m3, what is quantised before.
     Halves(&'a DeviceBuffer),
@@ -30,6 +35,18 @@ pub enum ActivationBuffers<'a> {
         /// Scales, f32, `[L, M]`.
         scales: &'a DeviceBuffer,
     },
+}
+
+impl<'a> From<Outputs<'a>> for ActivationBuffers<'a> {
+    /// What an operation on rows made: blocks, with a scale for each row where they have one, e4m3 or 16-bit elements.
+    fn from(made: Outputs<'a>) -> Self {
+        let Outputs { elements, scales, multipliers } = made;
+        match (scales, multipliers) {
+            (Some(scales), row_scales) => Self::Blocks { codes: elements, scales, row_scales },
+            (None, Some(scales)) => Self::Fp8 { codes: elements, scales },
+            (None, None) => Self::Halves(elements),
+        }
+    }
 }
 
 /// [`ActivationBuffers`] of the kind and sizes that a plan is for.
@@ -52,7 +69,21 @@ pub(super) enum CheckedActivations {
     },
 }
 
-impl ActivationBuffers<'_> {
+impl<'a> ActivationBuffers<'a> {
+    /// Codes and scales of blocks, without a scale for each row.
+    #[must_use]
+    pub const fn blocks(codes: &'a DeviceBuffer, scales: &'a DeviceBuffer) -> Self {
+        Self::Blocks { codes, scales, row_scales: None }
+    }
+
+    /// The scales of the rows of blocks.
+    pub(super) const fn row_scales(self) -> Option<&'a DeviceBuffer> {
+        match self {
+            Self::Blocks { row_scales, codes: _, scales: _ } => row_scales,
+            Self::Halves(_) | Self::Fp8 { .. } => None,
+        }
+    }
+
     /// Checks that they are activations of `kind` where `strides` say, on `device`.
     ///
     /// # Errors
@@ -73,13 +104,14 @@ impl ActivationBuffers<'_> {
                 let address = activations.place("the activations", buffer, device)?;
                 Ok(CheckedActivations::ToFp8(address))
             }
-            (Self::Blocks { codes, scales }, ActivationKind::Blocks { layout, .. }) => {
-                Ok(CheckedActivations::Blocks {
-                    codes: activations.place("the activations' codes", codes, device)?,
-                    scales: activation_scales.place("the activations' scales", scales, device)?,
-                    layout,
-                })
-            }
+            (
+                Self::Blocks { codes, scales, row_scales: _ },
+                ActivationKind::Blocks { layout, .. },
+            ) => Ok(CheckedActivations::Blocks {
+                codes: activations.place("the activations' codes", codes, device)?,
+                scales: activation_scales.place("the activations' scales", scales, device)?,
+                layout,
+            }),
             (Self::Fp8 { codes, scales }, ActivationKind::Fp8(None)) => {
                 let codes = activations.place("the activations", codes, device)?;
                 let scales = activation_scales.place("the tokens' scales", scales, device)?;

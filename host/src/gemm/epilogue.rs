@@ -116,6 +116,25 @@ impl Steps {
     }
 }
 
+/// Checks that a product has no row factors, in whose place it has scales of tokens.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(super) fn check_no_row_factors(epilogue: &Epilogue) -> Result<()> {
+    if epilogue.affine.row_factors == 0 {
+        return Ok(());
+    }
+    let required = "absent: the tokens' scales take their place";
+    Err(Error::shape("row factors", required, "there"))
+}
+
+/// The epilogue with scales of tokens at this address in the place of row factors.
+pub(super) const fn scaling_rows(mut epilogue: Epilogue, scales: u64) -> Epilogue {
+    epilogue.affine.row_factors = scales;
+    epilogue.up.row_factors = scales;
+    epilogue
+}
+
 /// Checks that a scalar is finite and `valid`.
 fn scalar(field: &str, value: f32, valid: bool, required: &'static str) -> Result<()> {
     if value.is_finite() && valid {

@@ -9,6 +9,7 @@ use fp4_formats::quantize::tokens::{
 };
 use fp4_formats::{Divisor, HalfType, Operand, ScaleLayout};
 
+use super::epilogue::{check_no_row_factors, scaling_rows};
 use super::family::{Launch, launches};
 use super::parts::WorkspaceParts;
 use super::strides::Entries;
@@ -134,10 +135,7 @@ impl PlacedBytes {
     /// # Errors
     /// [`Error::Shape`] where the product has row factors, too, and for scales too far apart.
     pub fn given(launch: &Launch<'_>, [elements, scales]: [u64; 2]) -> Result<Self> {
-        if launch.epilogue.affine.row_factors != 0 {
-            let required = "absent: the tokens' scales take their place";
-            return Err(Error::shape("row factors", required, "there"));
-        }
+        check_no_row_factors(&launch.epilogue)?;
         let strides = &launch.strides;
         let scale_stride = strides.activation_scales.stride / size_of::<f32>();
         let scale_stride = u32::try_from(scale_stride).map_err(|_| {
@@ -162,10 +160,8 @@ impl PlacedBytes {
     }
 
     /// The epilogue with the scales in the place of row factors.
-    pub fn scaling(&self, mut epilogue: Epilogue) -> Epilogue {
-        epilogue.affine.row_factors = self.scales;
-        epilogue.up.row_factors = self.scales;
-        epilogue
+    pub fn scaling(&self, epilogue: Epilogue) -> Epilogue {
+        scaling_rows(epilogue, self.scales)
     }
 }
 

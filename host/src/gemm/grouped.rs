@@ -1,25 +1,21 @@
 //! Grouped products: a launch for problems with their own token counts, which only the device
 //! knows.
 
-use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::gemm::{Groups, NextWeights};
-use fp4_formats::moe::Chosen;
 
-use super::check::{check_gated, size};
-use super::epilogue::Steps;
+#[cfg(doc)]
+use super::ChosenRows;
+use super::described::{self, Planner, not_grouped};
 use super::family::Launch;
-use super::groups::{GroupRequest, PlannedGroups};
+use super::groups::PlannedGroups;
 use super::product::check_kind;
-use super::tuned::plan_problem;
 use super::{
-    ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, Gemm, GemmOptions, Grouping,
-    ResultBuffers, Vectors, Workspace,
+    ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, Grouping, ResultBuffers,
+    Vectors, Workspace,
 };
 use crate::buffer::DeviceBuffer;
 use crate::device::{AtOnce, Device, Kernels, Queue};
 use crate::error::{Error, Result};
-use crate::shape::{GemmShape, MAX_DIM};
-use crate::tune::{TuneGroups, TuneProblem};
 
 /// The buffers of a launch's groups, on the device. The kernel looks at the counts: whatever comes
 /// before in the stream may make them, and nobody on the host reads them.
@@ -173,47 +169,10 @@ impl Gemm {
         options: &GemmOptions,
     ) -> Result<Self> {
         check_kind(weights, kind)?;
-        let form = weights.form();
-        let matrices = size("groups", weights.batch(), MAX_PROBLEMS.into())?;
-        let (batch, m) = match grouping {
-            Grouping::Contiguous { bound } => (1, bound),
-            Grouping::Slots { tokens } => (weights.batch(), tokens),
-            Grouping::Chosen(ChosenRows { rows, .. }) => (rows, 1),
-        };
-        let (problems, chosen) = match grouping {
-            Grouping::Contiguous { .. } | Grouping::Slots { .. } => (matrices, Chosen::NONE),
-            Grouping::Chosen(choice) => {
-                let ActivationKind::Halves(_) = kind else {
-                    let what = "type of activations of chosen rows";
-                    return Err(Error::shape(what, "f16 or bf16", kind.operand().name()));
-                };
-                let rows = size("chosen rows", choice.rows, MAX_PROBLEMS.into())?;
-                (rows, Chosen::of(choice.experts(weights.batch())?))
-            }
-        };
-        let (n, k) = (form.result_columns() as usize, form.columns as usize);
-        let shape = GemmShape { m, n, k, l: batch };
-        // Token counts and their sum are i32.
-        size("tokens", batch.saturating_mul(m), MAX_DIM)?;
-        check_gated(form.is_gated(), options)?;
-        let steps = Steps::new(options)?;
-        let slots = match grouping {
-            Grouping::Contiguous { .. } => false,
-            Grouping::Slots { .. } | Grouping::Chosen(_) => true,
-        };
-        let groups = Some(TuneGroups { count: problems as usize, slots });
-        let (format, gated) = (form.format, steps.is_gated());
-        let output = options.output.into();
-        let adding = options.adding;
-        let asked = TuneProblem { format, activations: kind, output, gated, shape, groups, adding };
-        let request = GroupRequest::of(&asked)?.ok_or_else(not_grouped)?;
-        let plan = plan_problem(kernels, asked, &options.overrides, &steps)?;
-        let groups = Some(PlannedGroups { request, matrices, chosen });
-        let mut product = Self::planned(kernels, weights, plan, groups, kind, steps)?;
-        if let Grouping::Chosen(ChosenRows { shared: true, .. }) = grouping {
-            product.strides.share_activations();
-        }
-        Ok(product)
+        let sizes = weights.sizes();
+        let planned =
+            described::grouped(Planner::Kernels(kernels), sizes, grouping, kind, options)?;
+        Self::planned(kernels, weights, planned)
     }
 
     /// Queues a grouped product; see [`Gemm::launch`]. Activations that belong to no group may be read,
@@ -314,9 +273,4 @@ impl Gemm {
             ..placed
         })
     }
-}
-
-/// Returns the error of a product that has no groups.
-fn not_grouped() -> Error {
-    Error::shape("product", "grouped", "not grouped")
 }

@@ -2,16 +2,11 @@
 
 use fp4_formats::Divisor;
 use fp4_formats::gemm::Epilogue;
-use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::gemm::mixed::{BLOCK_ALIGN, Mixed};
 use fp4_formats::params::bytes;
 
-use super::candidate::Request;
-use super::check::{self, check_gated};
-use super::epilogue::Steps;
-use super::families::family;
+use super::described::{self, Planned};
 use super::family::{Launch, LaunchShape};
-use super::plan::{Source, finish};
 use super::product::check_kind;
 use super::{
     ActivationBuffers, ActivationKind, DeviceWeights, Gemm, GemmOptions, GemmPlan, ResultBuffers,
@@ -20,8 +15,6 @@ use super::{
 use crate::buffer::{ALIGNMENT, DeviceBuffer};
 use crate::device::{AtOnce, Device, FoundKernel, Kernels, LaunchSpec};
 use crate::error::{Error, Result};
-use crate::shape::GemmShape;
-use crate::tune::TuneProblem;
 
 /// One product of a [`MixedGemm`]: `out = activations weights^T`.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +142,6 @@ impl<'a> MixedGemm<'a> {
         products: &[MixedProduct<'a>],
         kind: ActivationKind,
     ) -> Result<Self> {
-        check::size("products", products.len(), MAX_PROBLEMS.into())?;
         let device = kernels.device();
         let mut parts = plan(kernels, products, kind)?;
         let mut bytes = 0usize;
@@ -229,77 +221,22 @@ fn plan<'a>(
     products: &[MixedProduct<'a>],
     kind: ActivationKind,
 ) -> Result<Vec<Option<PlannedProduct<'a>>>> {
-    let device = kernels.device();
-    let (arch, machine) = (device.choice().arch, device.properties());
-    let Some(first) = products.first() else { return Ok(Vec::new()) };
-    let format = first.weights.form().format;
-    let mut asked = Vec::new();
-    for (index, product) in products.iter().enumerate() {
-        let MixedProduct { weights, options, tokens, .. } = *product;
-        let form = weights.form();
-        check_kind(weights, kind)?;
-        if form.format != format {
-            let what = format!("format of the weights of product {index}");
-            let required = format!("{}, as of the first", format.name());
-            return Err(Error::shape(what, required, form.format.name()));
-        }
-        if weights.batch() != 1 {
-            let what = format!("matrices of weights of product {index}");
-            return Err(Error::shape(what, "1", weights.batch()));
-        }
-        check_gated(form.is_gated(), options)?;
-        let steps = Steps::new(options)?;
-        if tokens == 0 {
-            asked.push(None);
-            continue;
-        }
-        let (n, k) = (form.result_columns() as usize, form.columns as usize);
-        let shape = GemmShape { m: tokens, n, k, l: 1 };
-        let (gated, output) = (form.is_gated(), options.output.into());
-        let problem = check::problem(shape, gated, format)?;
-        asked.push(Some((
-            TuneProblem {
-                format,
-                activations: kind,
-                output,
-                gated,
-                shape,
-                groups: None,
-                adding: options.adding,
-            },
-            problem,
-            steps,
-        )));
+    for product in products {
+        check_kind(product.weights, kind)?;
     }
-    let requests: Vec<Request<'_>> = asked
+    let described: Vec<_> = products
         .iter()
-        .zip(products)
-        .filter_map(|(asked, product)| {
-            let (asked, problem, _) = asked.as_ref()?;
-            let overrides = &product.options.overrides;
-            Some(Request { problem: *problem, asked, machine, overrides })
-        })
+        .map(|product| (product.weights.sizes(), product.tokens, product.options))
         .collect();
-    let mut found = if requests.is_empty() {
-        Vec::new().into_iter()
-    } else {
-        family(arch).mixed(&requests)?.into_iter()
-    };
-    let mut requests = requests.iter();
-    let part = |(asked, product): (&Option<(TuneProblem, _, Steps)>, &MixedProduct<'a>)| {
-        let Some((asked, _, steps)) = asked else { return Ok(None) };
-        let (Some(request), Some(kernel)) = (requests.next(), found.next()) else {
-            return Ok(None);
-        };
-        let mut plan = finish(request, arch, vec![kernel], Source::Model)?;
-        plan.op = if asked.gated { "mixed dual" } else { "mixed" };
-        plan.why.extend(steps.reason());
+    let planned = described::mixed(&kernels.into(), &described, kind)?;
+    let part = |(planned, product): (Option<Planned>, &MixedProduct<'a>)| {
+        let Some(planned) = planned else { return Ok(None) };
         let MixedProduct { weights, out, vectors, .. } = *product;
-        let gemm = Gemm::planned(kernels, weights, plan, None, kind, *steps)?;
+        let gemm = Gemm::planned(kernels, weights, planned)?;
         let epilogue = gemm.epilogue(weights, out, vectors, None)?;
         Ok(Some(PlannedProduct { product: *product, gemm, epilogue, at: 0 }))
     };
-    asked.iter().zip(products).map(part).collect()
+    planned.into_iter().zip(products).map(part).collect()
 }
 
 /// Makes the table of the products with tokens, whose workspaces are behind `base`, and copies it to the
@@ -322,10 +259,7 @@ fn place(
         blocks.extend(part.gemm.kernel().block(&part.launch(base)?)?);
         blocks.resize(blocks.len().next_multiple_of(BLOCK_ALIGN), 0);
     }
-    let most = u64::from(Divisor::DIVIDENDS) - clusters;
-    if tiles >= most {
-        return Err(Error::shape("tiles of all products", format!("fewer than {most}"), tiles));
-    }
+    // So many can be numbered: they were counted when the products were planned.
     let clusters = clusters.min(tiles);
     shape.ctas = clusters * u64::from(shape.cluster);
     let firsts_at = blocks.len() as u64;

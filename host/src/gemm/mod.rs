@@ -54,6 +54,7 @@ mod buffers;
 mod candidate;
 mod check;
 mod decoded;
+pub(crate) mod described;
 mod epilogue;
 mod families;
 mod family;
@@ -83,7 +84,7 @@ mod tokens;
 mod tuned;
 mod weights;
 
-pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix};
+pub use activations::{Activations, Fp8Matrix, GemmActivations, HalfMatrix, RowScaled};
 pub use buffers::{ActivationBuffers, Workspace};
 pub use candidate::{Candidate, Reads};
 pub use check::{check_gated, check_operands};

@@ -4,18 +4,19 @@ use fp4_formats::gemm::{Epilogue, Groups, Problem, Sink};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Operand, TensorFamily};
 
-use super::check::{check_gated, multiplied, operands};
-use super::epilogue::Steps;
+use super::check::{multiplied, operands};
+use super::described::{self, Planned, Planner};
+use super::epilogue::{Steps, check_no_row_factors, scaling_rows};
 use super::family::{Kernel, Launch, Stored};
 use super::groups::PlannedGroups;
-use super::strides::Strides;
+use super::strides::{Entries, Strides};
 use super::{
     ActivationBuffers, ActivationKind, BatchStrides, DeviceWeights, GemmOptions, GemmPlan, Output,
-    ResultBuffers, Vectors, Workspace, tuned,
+    ResultBuffers, Vectors, Workspace,
 };
+use crate::buffer::DeviceBuffer;
 use crate::device::{AtOnce, FoundKernel, Kernels};
 use crate::error::{Error, Result};
-use crate::shape::GemmShape;
 use crate::tensor::{Dims, combined_scale};
 
 /// A GEMM of one shape, checked and planned.
@@ -97,15 +98,11 @@ impl Gemm {
         kind: ActivationKind,
         options: &GemmOptions,
     ) -> Result<Self> {
-        let form = weights.form();
         check_kind(weights, kind)?;
-        let (n, k) = (form.result_columns() as usize, form.columns as usize);
-        let shape = GemmShape { m, n, k, l: batch };
         check_batch(weights, batch)?;
-        check_gated(form.is_gated(), options)?;
-        let epilogue = Steps::new(options)?;
-        let plan = tuned::plan_for(kernels, shape, form.format, kind, options)?;
-        Self::planned(kernels, weights, plan, None, kind, epilogue)
+        let (planner, sizes) = (Planner::Kernels(kernels), weights.sizes());
+        let planned = described::uniform(planner, sizes, [batch, m], kind, options)?;
+        Self::planned(kernels, weights, planned)
     }
 
     /// The product of a plan.
@@ -115,15 +112,9 @@ impl Gemm {
     pub(super) fn planned(
         kernels: &Kernels,
         weights: &DeviceWeights,
-        plan: GemmPlan,
-        groups: Option<PlannedGroups>,
-        kind: ActivationKind,
-        epilogue: Steps,
+        planned: Planned,
     ) -> Result<Self> {
-        let result = plan.result_dims()?;
-        epilogue.output.bytes(result)?;
-        let strides =
-            Strides::new(BatchStrides::default(), plan.problem(), result, kind, epilogue.output)?;
+        let Planned { plan, kind, epilogue, strides, groups } = planned;
         let found = kernels.find(plan.kernel)?;
         let found_before = kernels.find_all(plan.before.iter().map(|step| step.kernel))?;
         let kernels = kernels.clone();
@@ -331,6 +322,11 @@ impl Gemm {
         groups: Option<Groups>,
     ) -> Result<Launch<'_>> {
         let Self { kernels, found, found_before, kind, strides, .. } = self;
+        let activations = a.check(*kind, strides, kernels.device())?;
+        let epilogue = match a.row_scales() {
+            Some(scales) => self.scale_rows(scales, epilogue, groups.is_some())?,
+            None => epilogue,
+        };
         Ok(Launch {
             kernels,
             kernel: found,
@@ -338,13 +334,41 @@ impl Gemm {
             before_kernels: found_before,
             kind: *kind,
             strides,
-            activations: a.check(*kind, strides, kernels.device())?,
+            activations,
             weights: weights.placed(),
             workspace,
             epilogue,
             stored: self.stored(),
             groups,
         })
+    }
+
+    /// The epilogue of block-scaled activations that have a scale for each row.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] beside row factors, for another number of scales, for a format without them, and for a batch of
+    /// separate matrices, whose kernels have row factors of one.
+    fn scale_rows(
+        &self,
+        scales: &DeviceBuffer,
+        epilogue: Epilogue,
+        grouped: bool,
+    ) -> Result<Epilogue> {
+        const WHAT: &str = "the rows' scales";
+        check_no_row_factors(&epilogue)?;
+        if let ActivationKind::Blocks { format: Format::Mxfp4, .. } = self.kind {
+            return Err(Error::shape(WHAT, "absent, as mxfp4 has none", "there"));
+        }
+        let &Problem { m, l, .. } = self.plan.problem();
+        let shared = self.strides.entries() == Entries::Shared;
+        if !grouped && l > 1 && !shared {
+            let required = "of one matrix, or of one that all entries share";
+            return Err(Error::shape(WHAT, required, format!("of {l} matrices")));
+        }
+        let rows = m as usize * if grouped { l as usize } else { 1 };
+        let bytes = rows * size_of::<f32>();
+        let address = scales.checked(WHAT, bytes, self.kernels.device())?;
+        Ok(scaling_rows(epilogue, address))
     }
 
     /// Returns the epilogue of a launch, with buffers and weights checked but for the weights' sizes.

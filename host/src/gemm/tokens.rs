@@ -21,6 +21,8 @@ enum Scales {
     None,
     /// Scales of blocks of codes.
     Blocks(DeviceBuffer),
+    /// Scales of blocks of codes, and of rows.
+    RowsOfBlocks(DeviceBuffer, DeviceBuffer),
     /// Scales of rows of e4m3.
     Rows(DeviceBuffer),
 }
@@ -29,7 +31,17 @@ impl Scales {
     fn buffer(&self) -> Option<&DeviceBuffer> {
         match self {
             Self::None => None,
-            Self::Blocks(buffer) | Self::Rows(buffer) => Some(buffer),
+            Self::Blocks(buffer) | Self::RowsOfBlocks(buffer, _) | Self::Rows(buffer) => {
+                Some(buffer)
+            }
+        }
+    }
+
+    /// The scales of rows beside those of blocks.
+    fn of_rows(&self) -> Option<&DeviceBuffer> {
+        match self {
+            Self::RowsOfBlocks(_, rows) => Some(rows),
+            Self::None | Self::Blocks(_) | Self::Rows(_) => None,
         }
     }
 }
@@ -45,6 +57,13 @@ impl TokenBuffers {
             Activations::Blocks(blocks) => Self {
                 elements: upload("a codes", blocks.codes())?,
                 scales: Scales::Blocks(upload("a scales", blocks.scales())?),
+            },
+            Activations::ScaledRows(scaled) => Self {
+                elements: upload("a codes", scaled.blocks().codes())?,
+                scales: Scales::RowsOfBlocks(
+                    upload("a scales", scaled.blocks().scales())?,
+                    upload("a row scales", &scaled.scale_bytes())?,
+                ),
             },
             Activations::Halves(halves) | Activations::ToFp8(halves) => {
                 Self { elements: upload("a", halves.bytes())?, scales: Scales::None }
@@ -77,7 +96,10 @@ impl TokenBuffers {
         let elements = &self.elements;
         match &self.scales {
             Scales::None => ActivationBuffers::Halves(elements),
-            Scales::Blocks(scales) => ActivationBuffers::Blocks { codes: elements, scales },
+            Scales::Blocks(scales) => ActivationBuffers::blocks(elements, scales),
+            Scales::RowsOfBlocks(scales, rows) => {
+                ActivationBuffers::Blocks { codes: elements, scales, row_scales: Some(rows) }
+            }
             Scales::Rows(scales) => ActivationBuffers::Fp8 { codes: elements, scales },
         }
     }
@@ -99,8 +121,17 @@ impl TokenBuffers {
         Ok([self.elements.read()?, scales])
     }
 
-    /// Bytes of both.
+    /// Queues setting floats, or codes, to zero.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn clear(&self) -> Result<()> {
+        self.elements.fill(0)
+    }
+
+    /// Bytes of all.
     pub fn bytes(&self) -> usize {
-        self.elements.len() + self.scales.buffer().map_or(0, DeviceBuffer::len)
+        let scales = [self.scales.buffer(), self.scales.of_rows()];
+        self.elements.len() + scales.into_iter().flatten().map(DeviceBuffer::len).sum::<usize>()
     }
 }

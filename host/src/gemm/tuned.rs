@@ -11,7 +11,7 @@ use super::families::family;
 use super::plan::{Source, plan_from};
 use super::remembered::Plans;
 use super::{ActivationKind, GemmOptions, GemmOverrides, GemmPlan};
-use crate::device::{DeviceProperties, Kernels};
+use crate::device::{DeviceProperties, Kernels, Target};
 use crate::error::Result;
 use crate::shape::GemmShape;
 use crate::tune::{Measured, Table, TuneError, TuneProblem};
@@ -94,13 +94,24 @@ pub(super) fn plan_problem(
     overrides: &GemmOverrides,
     steps: &Steps,
 ) -> Result<GemmPlan> {
-    let device = kernels.device();
-    let (arch, machine) = (device.choice().arch, device.properties());
-    let mut plan = if *overrides == GemmOverrides::default() {
-        kernels.kept::<Plans>().plan(problem, || look_up(kernels, &problem, arch, machine))?
-    } else {
-        plan_from(&problem, arch, machine, overrides, Source::Asked)?
-    };
+    if *overrides != GemmOverrides::default() {
+        return plan_by_model(&kernels.into(), &problem, overrides, steps);
+    }
+    let target = kernels.into();
+    let mut plan = kernels.kept::<Plans>().plan(problem, || look_up(kernels, &problem, &target))?;
+    plan.why.extend(steps.reason());
+    Ok(plan)
+}
+
+/// Plans any product by the model, or as overrides say.
+pub(super) fn plan_by_model(
+    &Target { arch, machine }: &Target,
+    problem: &TuneProblem,
+    overrides: &GemmOverrides,
+    steps: &Steps,
+) -> Result<GemmPlan> {
+    let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
+    let mut plan = plan_from(problem, arch, machine, overrides, source)?;
     plan.why.extend(steps.reason());
     Ok(plan)
 }
@@ -108,8 +119,7 @@ pub(super) fn plan_problem(
 fn look_up(
     kernels: &Kernels,
     problem: &TuneProblem,
-    arch: Arch,
-    machine: DeviceProperties,
+    &Target { arch, machine }: &Target,
 ) -> Result<GemmPlan> {
     let nothing = GemmOverrides::default();
     let mut model = plan_from(problem, arch, machine, &nothing, Source::Model)?;

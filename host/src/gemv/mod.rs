@@ -23,6 +23,7 @@ mod tensor;
 mod weights;
 
 pub use plan::{GemvOverrides, GemvPlan, plan};
+pub(crate) use product::Planned;
 pub use product::{Gemv, GemvBuffers, GemvLayouts};
 pub use run::GemvRun;
 pub use tensor::{fastest_layout, plan_with_workspace};

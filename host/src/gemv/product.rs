@@ -8,7 +8,7 @@ use fp4_formats::{FloatType, ScaleLayout};
 use super::tensor::{self, Target};
 use super::{DeviceWeights, GemvOptions, GemvPlan, WeightForm, plan};
 use crate::buffer::DeviceBuffer;
-use crate::device::{FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
+use crate::device::{self, FoundKernel, Kernels, LaunchSpec, MAX_GRID_Y};
 use crate::error::{Error, Result};
 use crate::gemm::{VectorOperands, VectorProduct, Workspace};
 use crate::quantize::device::scale_bytes;
@@ -101,6 +101,60 @@ pub struct Gemv {
     out_bytes: usize,
 }
 
+/// A GEMV as planned, before anything is loaded.
+pub(crate) struct Planned {
+    plan: GemvPlan,
+    /// The product on the tensor cores, if it is one.
+    product: Option<VectorProduct>,
+    factors: [f32; 3],
+    scale_strides: [usize; 2],
+    out_bytes: usize,
+}
+
+impl Planned {
+    /// Plans for a target. Launches have a workspace where `workspace` says so.
+    ///
+    /// # Errors
+    /// The same as [`Gemv::new`], but for the device's.
+    pub fn new(
+        &device::Target { arch, machine }: &device::Target,
+        form: &WeightForm,
+        activations: ScaleLayout,
+        options: &GemvOptions,
+        workspace: bool,
+    ) -> Result<Self> {
+        let (plan, product) = if workspace {
+            let target = Target { activations, output: options.output, arch, machine };
+            tensor::choose(form, target, &options.overrides)?
+        } else {
+            let plan = plan(form.shape, form.scales, arch, machine, &options.overrides)?;
+            (plan.of_weights(form)?, None)
+        };
+        let GemvShape { m, k, l } = form.shape;
+        let out_bytes = m.checked_mul(l);
+        let out_bytes = out_bytes.and_then(|n| n.checked_mul(options.output.bytes() as usize));
+        let out_bytes = out_bytes.ok_or_else(|| Error::Overflow {
+            what: "result".into(),
+            detail: format!("{l} x {m} elements"),
+        })?;
+        let scale_strides = [
+            scale_bytes(Format::Nvfp4, 1, k, activations)?,
+            scale_bytes(Format::Nvfp4, m, k, form.scales)?,
+        ];
+        let factors = [options.alpha, options.activation_scale, options.weight_scale];
+        alpha(factors, 1.0)?;
+        Ok(Self { plan, product, factors, scale_strides, out_bytes })
+    }
+}
+
+/// The factor of the result, of alpha, the scales of activations and weights, and a further one of the weights.
+///
+/// # Errors
+/// [`Error::Scalar`].
+fn alpha([alpha, activation_scale, weight_scale]: [f32; 3], weights: f32) -> Result<f32> {
+    combined_scale(alpha, weight_scale * weights, activation_scale)
+}
+
 impl Gemv {
     /// Plans the product of `shape` and loads its kernel. The scales of the operands' tensors are in
     /// the options. It launches and allocates nothing.
@@ -131,10 +185,7 @@ impl Gemv {
         activations: ScaleLayout,
         options: GemvOptions,
     ) -> Result<Self> {
-        let device = kernels.device();
-        let (arch, machine) = (device.choice().arch, device.properties());
-        let plan = plan(form.shape, form.scales, arch, machine, &options.overrides)?;
-        Self::planned(kernels, form, activations, &options, (plan.of_weights(&form)?, None))
+        Self::planned(kernels, form, activations, &options, false)
     }
 
     /// [`of_weights`](Self::of_weights) where launches have a workspace, by
@@ -149,33 +200,19 @@ impl Gemv {
         activations: ScaleLayout,
         options: GemvOptions,
     ) -> Result<Self> {
-        let device = kernels.device();
-        let (arch, machine) = (device.choice().arch, device.properties());
-        let target = Target { activations, output: options.output, arch, machine };
-        let planned = tensor::choose(&form, target, &options.overrides)?;
-        Self::planned(kernels, form, activations, &options, planned)
+        Self::planned(kernels, form, activations, &options, true)
     }
 
+    /// Plans for launches with or without a workspace, and loads the kernels.
     fn planned(
         kernels: &Kernels,
         form: WeightForm,
         activations: ScaleLayout,
         options: &GemvOptions,
-        (plan, product): (GemvPlan, Option<VectorProduct>),
+        workspace: bool,
     ) -> Result<Self> {
-        let GemvShape { m, k, l } = form.shape;
-        let out_bytes = m.checked_mul(l);
-        let out_bytes = out_bytes.and_then(|n| n.checked_mul(options.output.bytes() as usize));
-        let out_bytes = out_bytes.ok_or_else(|| Error::Overflow {
-            what: "result".into(),
-            detail: format!("{l} x {m} elements"),
-        })?;
-        let scale_strides = [
-            scale_bytes(Format::Nvfp4, 1, k, activations)?,
-            scale_bytes(Format::Nvfp4, m, k, form.scales)?,
-        ];
-        let &GemvOptions { alpha, activation_scale, weight_scale, output, .. } = options;
-        let factors = [alpha, activation_scale, weight_scale];
+        let planned = Planned::new(&kernels.into(), &form, activations, options, workspace)?;
+        let Planned { plan, product, factors, scale_strides, out_bytes } = planned;
         let kernel = kernels.find(plan.kernel)?;
         let tensor = match product {
             Some(product) => {
@@ -185,8 +222,8 @@ impl Gemv {
             }
             None => None,
         };
-        let kernels = kernels.clone();
-        let product = Self {
+        let (kernels, output) = (kernels.clone(), options.output);
+        Ok(Self {
             kernels,
             plan,
             kernel,
@@ -197,9 +234,7 @@ impl Gemv {
             factors,
             scale_strides,
             out_bytes,
-        };
-        product.alpha(1.0)?;
-        Ok(product)
+        })
     }
 
     /// The factor of the result of weights whose tensor has this scale.
@@ -207,8 +242,7 @@ impl Gemv {
     /// # Errors
     /// [`Error::Scalar`].
     pub(super) fn alpha(&self, weights: f32) -> Result<f32> {
-        let [alpha, activation_scale, weight_scale] = self.factors;
-        combined_scale(alpha, weight_scale * weights, activation_scale)
+        alpha(self.factors, weights)
     }
 
     /// The plan that it runs by.

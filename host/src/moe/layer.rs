@@ -4,18 +4,19 @@ use fp4_formats::gemm::{Adding, OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
-use super::routing::CombineOperands;
+use super::routing::{CombineOperands, check_gathered};
 use super::{CombineTypes, HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
-use crate::device::{AtOnce, Kernels, Prepared, Queue};
+use crate::device::{AtOnce, Kernels, Prepared, Queue, Target};
 use crate::error::{Error, Result};
+use crate::gemm::described::{self, Planner, Sizes};
 use crate::gemm::{
     Activation, ActivationBuffers, ActivationKind, ChosenRows, DeviceWeights, Gemm, GemmOptions,
     GroupBuffers, Grouping, Output, ResultBuffers, SettledCounts, TokenBuffers, UpOptions, Vectors,
     Workspace,
 };
 use crate::quantize::device::{Input, Quantizer};
-use crate::quantize::{QuantizeOptions, QuantizedMatrix, TensorScale};
+use crate::quantize::{self, QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::rows;
 use crate::setters::setters;
 use crate::stream::FirstStream;
@@ -101,6 +102,8 @@ enum Quantized {
     Blocks(TokenScales, QuantizeOptions),
     /// The operation that gathers, and a launch before the second product.
     Fp8,
+    /// To NVFP4 with a scale for each row: the operation that gathers, and another one before the second product.
+    Rows,
 }
 
 /// Choices of a layer.
@@ -149,7 +152,9 @@ impl MoeOptions {
     pub fn activations(&self, half: HalfType, format: Format) -> ActivationKind {
         match self.quantized {
             None => ActivationKind::Halves(half),
-            Some(TokenFormat::Blocks(_)) => ActivationKind::Blocks { format, layout: LAYOUT },
+            Some(TokenFormat::Blocks(_) | TokenFormat::ScaledRows) => {
+                ActivationKind::Blocks { format, layout: LAYOUT }
+            }
             Some(TokenFormat::Fp8) => ActivationKind::Fp8(Some(half)),
         }
     }
@@ -172,6 +177,9 @@ pub enum TokenFormat {
     /// e4m3 with a scale of each token, and of each row between the products (W4A8). A row with a value that is not
     /// finite becomes NaN.
     Fp8,
+    /// NVFP4 with a scale of each token, and of each row between the products, found in the pass that quantises it (W4A4).
+    /// There is nothing to calibrate.
+    ScaledRows,
 }
 
 impl TokenFormat {
@@ -180,7 +188,7 @@ impl TokenFormat {
     pub fn scales(&self) -> Option<TokenScales> {
         match self {
             Self::Blocks(scales) => Some(*scales),
-            Self::Fp8 => None,
+            Self::Fp8 | Self::ScaledRows => None,
         }
     }
 }
@@ -303,6 +311,8 @@ pub struct MoeMemory {
     pub routes: Routes,
     /// The quantiser of a layer that quantises its activations.
     quantizer: Option<Quantizer>,
+    /// The operation that quantises what is between the products, by row.
+    next: Option<Box<rows::Rows>>,
     /// Not of a layer that routes nothing.
     gathered: Option<Gathered>,
     between: TokenBuffers,
@@ -316,21 +326,15 @@ pub struct MoeMemory {
 enum Gathered {
     /// Copies of tokens, as they are or quantised.
     Copies(TokenBuffers),
-    /// Made by this operation, e4m3 and scales.
-    Fp8(Box<rows::Rows>),
+    /// Made by this operation: e4m3 or NVFP4, with a scale for each row.
+    Made(Box<rows::Rows>),
 }
 
 impl Gathered {
-    fn activations(&self) -> Result<ActivationBuffers<'_>> {
+    fn activations(&self) -> ActivationBuffers<'_> {
         match self {
-            Self::Copies(tokens) => Ok(tokens.activations()),
-            Self::Fp8(made) => {
-                let rows::Outputs { elements, multipliers, scales: _ } = made.outputs();
-                let scales = multipliers.ok_or_else(|| {
-                    Error::shape("scales of the gathered tokens", "one for each row", "none")
-                })?;
-                Ok(ActivationBuffers::Fp8 { codes: elements, scales })
-            }
+            Self::Copies(tokens) => tokens.activations(),
+            Self::Made(made) => made.outputs().into(),
         }
     }
 }
@@ -344,16 +348,21 @@ impl MoeMemory {
         self.quantizer.as_ref().map(|quantizer| quantizer.result("x")).transpose()
     }
 
-    /// The rows of the first product as the layer gathered them, elements and scales; none of a layer that
-    /// does not gather.
+    /// The rows of the first product as the layer gathered them: elements, their scales, and beside blocks the scales of
+    /// rows; none of a layer that does not gather.
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
-    pub fn gathered(&self) -> Result<Option<[Vec<u8>; 2]>> {
-        let read = |gathered: &Gathered| match gathered.activations()? {
-            ActivationBuffers::Halves(elements) => Ok([elements.read()?, Vec::new()]),
-            ActivationBuffers::Blocks { codes, scales }
-            | ActivationBuffers::Fp8 { codes, scales } => Ok([codes.read()?, scales.read()?]),
+    pub fn gathered(&self) -> Result<Option<[Vec<u8>; 3]>> {
+        let read = |gathered: &Gathered| match gathered.activations() {
+            ActivationBuffers::Halves(elements) => Ok([elements.read()?, Vec::new(), Vec::new()]),
+            ActivationBuffers::Blocks { codes, scales, row_scales } => {
+                let rows = row_scales.map_or(Ok(Vec::new()), DeviceBuffer::read)?;
+                Ok([codes.read()?, scales.read()?, rows])
+            }
+            ActivationBuffers::Fp8 { codes, scales } => {
+                Ok([codes.read()?, scales.read()?, Vec::new()])
+            }
         };
         self.gathered.as_ref().map(read).transpose()
     }
@@ -381,16 +390,164 @@ impl MoeMemory {
         if let Some(problem) = self.routes.problem()? {
             return Ok(Some(problem));
         }
-        match self.quantizer.as_ref().map(|quantizer| quantizer.check("activations")) {
-            None | Some(Ok(())) => Ok(None),
-            Some(Err(Error::NonFiniteAt { .. })) => Ok(Some(MoeProblem::NotFinite)),
-            Some(Err(error)) => Err(error),
+        const NAME: &str = "activations";
+        let found = |checked: Result<()>| match checked {
+            Ok(()) => Ok(false),
+            Err(Error::NonFiniteAt { .. }) => Ok(true),
+            Err(error) => Err(error),
+        };
+        let mut bad = false;
+        if let Some(quantizer) = &self.quantizer {
+            bad |= found(quantizer.check(NAME))?;
         }
+        if let (Some(Gathered::Made(made)), Some(next)) = (&self.gathered, &self.next) {
+            bad |= found(made.check(NAME))?;
+            if found(next.check(NAME))? {
+                bad = true;
+                // Rows that no expert has in the next launch keep what they were.
+                self.between.clear()?;
+            }
+        }
+        Ok(bad.then_some(MoeProblem::NotFinite))
     }
 }
 
 /// Layout of the scales of activations.
 const LAYOUT: ScaleLayout = ScaleLayout::Linear;
+
+/// Sizes and types of a layer, besides its tokens and experts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerSizes {
+    /// Columns of tokens and result.
+    pub hidden: usize,
+    /// Columns between the products.
+    pub between: usize,
+    /// Format of the weights.
+    pub format: Format,
+    /// Type of the tokens.
+    pub half: HalfType,
+}
+
+/// The choices for a layer's steps, before anything is loaded.
+#[derive(Debug)]
+pub(crate) struct PlannedLayer {
+    quantized: Quantized,
+    /// Activations of the products.
+    kinds: [ActivationKind; 2],
+    groupings: [Grouping; 2],
+    options: [GemmOptions; 2],
+}
+
+impl PlannedLayer {
+    /// Checks all but the products, which [`check_products`](Self::check_products) does.
+    ///
+    /// # Errors
+    /// As [`MoeLayer::new`] for all but weights, products and devices.
+    pub fn new(
+        target: &Target,
+        shape: MoeShape,
+        sizes: LayerSizes,
+        options: &MoeOptions,
+    ) -> Result<Self> {
+        shape.check()?;
+        let LayerSizes { hidden, between, format, half } = sizes;
+        let slots = shape.tokens * shape.top_k;
+        let kind = options.activations(half, format);
+        let halves = ([1.0; 2], Output::Floats(half.float()));
+        let (quantized, of_first, (scales, of_between)) = match options.quantized {
+            None => (Quantized::No, kind, halves),
+            Some(TokenFormat::Blocks(all)) => {
+                let output = ResultKind::Blocks(format, LAYOUT).output(all.between);
+                let made = Quantized::Blocks(all, all.of_tokens(format)?);
+                (made, kind, ([all.tokens, all.between], output))
+            }
+            // Gathering makes the scales of all columns of a row; what is between the products is quantised by a
+            // launch of the second one, because a tile of the first does not have whole rows.
+            Some(TokenFormat::Fp8) => (Quantized::Fp8, ActivationKind::Fp8(None), halves),
+            Some(TokenFormat::ScaledRows) => {
+                if format != Format::Nvfp4 {
+                    let what = "format of weights beside activations with a scale for each row";
+                    return Err(Error::shape(what, Format::Nvfp4.name(), format.name()));
+                }
+                (Quantized::Rows, kind, halves)
+            }
+        };
+        let groupings = match chooses(shape, options.quantized.is_some()) {
+            false => [Grouping::Contiguous { bound: slots }; 2],
+            true => [true, false].map(|shared| {
+                let MoeShape { experts, first, .. } = shape;
+                Grouping::Chosen(ChosenRows { rows: slots, shared, experts, first })
+            }),
+        };
+        match &quantized {
+            Quantized::No if chooses(shape, false) => {}
+            Quantized::No => check_gathered(hidden)?,
+            Quantized::Blocks(_, options) => {
+                let input = Input::plain(half.float());
+                quantize::device::Planned::new(target, shape.tokens, hidden, input, options)?;
+            }
+            Quantized::Fp8 => {
+                let options = gathers(shape, rows::Results::E4m3);
+                rows::Planned::new(target, slots, hidden, half, &options)?;
+            }
+            Quantized::Rows => {
+                let (gathers, next) = (gathers(shape, scaled_rows()), quantizes_rows());
+                rows::Planned::new(target, slots, hidden, half, &gathers)?;
+                rows::Planned::new(target, slots, between, half, &next)?;
+            }
+        }
+        let first = GemmOptions {
+            activation: options.activation,
+            activation_scale: scales[0],
+            output: of_between,
+            up: Some(UpOptions::default()),
+            adding: options.adding,
+            ..GemmOptions::default()
+        };
+        let second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
+        let second = second.adding(options.adding);
+        Ok(Self { quantized, kinds: [of_first, kind], groupings, options: [first, second] })
+    }
+
+    /// Plans the products by the model.
+    ///
+    /// # Errors
+    /// As [`Gemm::grouped`] for all but weights and devices.
+    pub fn check_products(
+        &self,
+        target: &Target,
+        shape: MoeShape,
+        sizes: LayerSizes,
+    ) -> Result<()> {
+        let LayerSizes { hidden, between, format, half: _ } = sizes;
+        let of = |[n, k]: [usize; 2], gated| Sizes { n, k, matrices: shape.count, format, gated };
+        let products = [of([between, hidden], true), of([hidden, between], false)];
+        for (product, sizes) in products.into_iter().enumerate() {
+            let Self { quantized: _, kinds, groupings, options } = self;
+            let planner = Planner::Model(target);
+            let (kind, options) = (kinds[product], &options[product]);
+            described::grouped(planner, sizes, groupings[product], kind, options)?;
+        }
+        Ok(())
+    }
+}
+
+/// NVFP4 with a scale for each row.
+const fn scaled_rows() -> rows::Results {
+    let options = QuantizeOptions::new(Recipe::Nvfp4(OUT_RECIPE)).layout(LAYOUT);
+    rows::Results::Blocks(options.scale(TensorScale::PerRow))
+}
+
+/// Options of the operation that quantises what is between the products to that.
+const fn quantizes_rows() -> rows::RowsOptions {
+    rows::RowsOptions::new(rows::Source::Plain, scaled_rows())
+}
+
+/// Options of the operation that gathers a layer's tokens and quantises them by row.
+fn gathers(shape: MoeShape, results: rows::Results) -> rows::RowsOptions {
+    let gather = Some(rows::Gather { rows: shape.tokens, divisor: shape.top_k as u32 });
+    rows::RowsOptions { gather, ..rows::RowsOptions::new(rows::Source::Plain, results) }
+}
 
 impl MoeLayer {
     /// Plans a layer of the gated weights `first`, `[count, I, H]` twice, and `second`,
@@ -422,42 +579,17 @@ impl MoeLayer {
                 return Err(Error::shape(what, required.to_string(), found));
             }
         }
-        let kind = options.activations(half, a.format);
-        let halves = ([1.0; 2], Output::Floats(half.float()));
-        let (quantized, of_first, (scales, of_between)) = match options.quantized {
-            None => (Quantized::No, kind, halves),
-            Some(TokenFormat::Blocks(all @ TokenScales { tokens, between })) => {
-                let output = ResultKind::Blocks(a.format, LAYOUT).output(between);
-                (
-                    Quantized::Blocks(all, all.of_tokens(a.format)?),
-                    kind,
-                    ([tokens, between], output),
-                )
-            }
-            // Gathering makes the scales of all columns of a row; what is between the products is quantised by a
-            // launch of the second one, because a tile of the first does not have whole rows.
-            Some(TokenFormat::Fp8) => (Quantized::Fp8, ActivationKind::Fp8(None), halves),
+        let sizes = LayerSizes {
+            hidden: hidden as usize,
+            between: between as usize,
+            format: a.format,
+            half,
         };
-        let groupings = match chooses(shape, options.quantized.is_some()) {
-            false => [Grouping::Contiguous { bound: routing.slots() }; 2],
-            true => [true, false].map(|shared| {
-                let MoeShape { experts, first, .. } = shape;
-                Grouping::Chosen(ChosenRows { rows: routing.slots(), shared, experts, first })
-            }),
-        };
-        let first_options = GemmOptions {
-            activation: options.activation,
-            activation_scale: scales[0],
-            output: of_between,
-            up: Some(UpOptions::default()),
-            adding: options.adding,
-            ..GemmOptions::default()
-        };
-        let of_second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
-        let of_second = of_second.adding(options.adding);
+        let planned = PlannedLayer::new(&kernels.into(), shape, sizes, options)?;
+        let PlannedLayer { quantized, kinds, groupings, options: of } = planned;
         Ok(Self {
-            first: Gemm::grouped(kernels, first, groupings[0], of_first, &first_options)?,
-            second: Gemm::grouped(kernels, second, groupings[1], kind, &of_second)?,
+            first: Gemm::grouped(kernels, first, groupings[0], kinds[0], &of[0])?,
+            second: Gemm::grouped(kernels, second, groupings[1], kinds[1], &of[1])?,
             routing,
             hidden: hidden as usize,
             half,
@@ -530,6 +662,7 @@ impl MoeLayer {
             Quantized::No => None,
             Quantized::Blocks(scales, _) => Some(TokenFormat::Blocks(*scales)),
             Quantized::Fp8 => Some(TokenFormat::Fp8),
+            Quantized::Rows => Some(TokenFormat::ScaledRows),
         }
     }
 
@@ -561,7 +694,10 @@ impl MoeLayer {
         let (slots, tokens) = (self.routing.slots(), self.routing.shape().tokens);
         let zeroed = |name: &str, bytes| DeviceBuffer::zeroed(device, name, bytes);
         let copies = |bytes| TokenBuffers::of("gathered", bytes, zeroed).map(Gathered::Copies);
-        let (mut quantizer, mut gathered) = (None, None);
+        let (mut quantizer, mut gathered, mut next) = (None, None, None);
+        let made = |columns: usize, options: &rows::RowsOptions| {
+            rows::Rows::new(kernels, slots, columns, self.half, options).map(Box::new)
+        };
         match &self.quantized {
             Quantized::No if self.chooses() => {}
             Quantized::No => gathered = Some(copies([slots * self.hidden * HALF_BYTES, 0])?),
@@ -572,14 +708,14 @@ impl MoeLayer {
                 gathered = Some(copies([slots * self.hidden / 2, slots * (self.hidden / block)])?);
             }
             Quantized::Fp8 => {
-                let divisor = self.routing.shape().top_k as u32;
-                let gather = Some(rows::Gather { rows: tokens, divisor });
-                let options = rows::RowsOptions {
-                    gather,
-                    ..rows::RowsOptions::new(rows::Source::Plain, rows::Results::E4m3)
-                };
-                let made = rows::Rows::new(kernels, slots, self.hidden, self.half, &options)?;
-                gathered = Some(Gathered::Fp8(Box::new(made)));
+                let options = gathers(self.routing.shape(), rows::Results::E4m3);
+                gathered = Some(Gathered::Made(made(self.hidden, &options)?));
+            }
+            Quantized::Rows => {
+                let options = gathers(self.routing.shape(), scaled_rows());
+                gathered = Some(Gathered::Made(made(self.hidden, &options)?));
+                let columns = self.first.result_dims()?.cols();
+                next = Some(made(columns, &quantizes_rows())?);
             }
         }
         let workspace = match self.first.workspace_bytes().max(self.second.workspace_bytes()) {
@@ -589,6 +725,7 @@ impl MoeLayer {
         Ok(MoeMemory {
             routes: self.routing.routes()?,
             quantizer,
+            next,
             gathered,
             // Copies of the second product, or quantising before it, reach over rows that no expert has; what they
             // bring is not used, but the emulator asks that it was written.
@@ -657,7 +794,8 @@ impl MoeLayer {
         biases: MoeBiases<'_>,
     ) -> Result<()> {
         let MoeInputs { activations, ids, weights, shared } = *inputs;
-        let MoeMemory { routes, quantizer, gathered, between, rows, workspace, stream } = memory;
+        let MoeMemory { routes, quantizer, next, gathered, between, rows, workspace, stream } =
+            memory;
         stream.require("layer's memory", self.routing.kernels().device())?;
         let workspace = workspace.as_ref();
         let chooses = self.chooses();
@@ -677,7 +815,7 @@ impl MoeLayer {
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.prepare(queue, activations),
             MoeStep::Gather => {
                 match (gathered.as_ref().ok_or_else(other)?, &self.quantized, quantizer) {
-                    (Gathered::Fp8(made), Quantized::Fp8, None) => {
+                    (Gathered::Made(made), Quantized::Fp8 | Quantized::Rows, None) => {
                         let operands = rows::Operands::plain(activations).index(&routes.sources);
                         made.prepare(queue, &operands)
                     }
@@ -687,7 +825,7 @@ impl MoeLayer {
                                 .routing
                                 .give_gather(queue, activations, routes, to, self.hidden),
                             (
-                                ActivationBuffers::Blocks { codes, scales },
+                                ActivationBuffers::Blocks { codes, scales, row_scales: None },
                                 Quantized::Blocks(_, options),
                                 Some(quantizer),
                             ) => self.routing.give_gather_blocks(
@@ -701,16 +839,16 @@ impl MoeLayer {
                             _ => Err(other()),
                         }
                     }
-                    (Gathered::Fp8(_), _, _) => Err(other()),
+                    (Gathered::Made(_), _, _) => Err(other()),
                 }
             }
             MoeStep::First => {
                 let vectors =
                     Vectors { bias: biases.gate, up_bias: biases.up, ..Vectors::default() };
                 let (a, settled) = match (gathered, chooses) {
-                    (Some(copies @ Gathered::Copies(_)), false) => (copies.activations()?, settled),
+                    (Some(copies @ Gathered::Copies(_)), false) => (copies.activations(), settled),
                     // It lets this launch begin before routing is complete.
-                    (Some(made @ Gathered::Fp8(_)), false) => (made.activations()?, None),
+                    (Some(made @ Gathered::Made(_)), false) => (made.activations(), None),
                     // Work queued before may write the ids.
                     (None, true) => (ActivationBuffers::Halves(activations), None),
                     (Some(_), true) | (None, false) => return Err(other()),
@@ -721,7 +859,15 @@ impl MoeLayer {
             }
             MoeStep::Second => {
                 let vectors = Vectors { bias: biases.down, ..Vectors::default() };
-                let (a, out) = (between.activations(), ResultBuffers::Floats(rows));
+                let a = match (&self.quantized, next, between.activations()) {
+                    (Quantized::Rows, Some(next), ActivationBuffers::Halves(halves)) => {
+                        next.prepare(queue, &rows::Operands::plain(halves))?;
+                        next.outputs().into()
+                    }
+                    (Quantized::Rows, ..) | (_, Some(_), _) => return Err(other()),
+                    (_, None, between) => between,
+                };
+                let out = ResultBuffers::Floats(rows);
                 self.second.prepare_grouped(queue, groups, a, second, out, workspace, vectors)
             }
             MoeStep::Combine => {

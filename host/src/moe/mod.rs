@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | route | orders the tokens' choices by expert | [`Routing::route`] |
 //! | quantise | where products take the weights' format: to it, each token once | [`Quantizer`](crate::quantize::device::Quantizer) |
-//! | gather | copies each choice's token to the choice's row, or makes it e4m3 on the way | [`Routing::gather`], [`Routing::gather_blocks`], [`Rows`](crate::rows::Rows) |
+//! | gather | copies each choice's token to the choice's row, or quantises it by row on the way | [`Routing::gather`], [`Routing::gather_blocks`], [`Rows`](crate::rows::Rows) |
 //! | first product | grouped and gated, `act(x gate^T) * (x up^T)` | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | second product | grouped, back to the hidden size | [`Gemm::grouped`](crate::gemm::Gemm::grouped) |
 //! | combine | adds up each token's rows times their weights, in the order of its choices | [`Routing::combine`] |
@@ -23,6 +23,7 @@
 mod layer;
 mod routing;
 
+pub(crate) use layer::{LayerSizes, PlannedLayer};
 pub use layer::{
     MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenFormat, TokenScales,
 };

@@ -66,6 +66,19 @@ impl MoeShape {
     }
 }
 
+/// Checks the columns of 16-bit tokens that are gathered.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub(super) fn check_gathered(columns: usize) -> Result<()> {
+    let row = columns.saturating_mul(HALF_BYTES);
+    if row.is_multiple_of(GATHER_BYTES as usize) {
+        return Ok(());
+    }
+    let required = format!("a multiple of {}", GATHER_BYTES as usize / HALF_BYTES);
+    Err(Error::shape("columns to gather", required, columns))
+}
+
 /// The routes of the tokens, as [`Routing::route`] writes them.
 #[derive(Debug)]
 pub struct Routes {
@@ -238,11 +251,8 @@ impl Routing {
         to: &DeviceBuffer,
         columns: usize,
     ) -> Result<()> {
+        check_gathered(columns)?;
         let row = columns.saturating_mul(HALF_BYTES);
-        if !row.is_multiple_of(GATHER_BYTES as usize) {
-            let required = format!("a multiple of {}", GATHER_BYTES as usize / HALF_BYTES);
-            return Err(Error::shape("columns to gather", required, columns));
-        }
         self.gather_rows(queue, [(from, to, row)], routes, columns)
     }
 

@@ -67,6 +67,8 @@ pub enum ActivationInput {
     /// The weights' format (W4A4).
     #[default]
     Fp4,
+    /// NVFP4 with a scale for each row.
+    Fp4Rows,
     /// 16-bit floats (W4A16).
     Halves(HalfType),
     /// e4m3 with a scale for each token (W4A8), given or made of floats before the product.
@@ -79,13 +81,14 @@ impl FromStr for ActivationInput {
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "fp4" => Ok(Self::Fp4),
+            "fp4-rows" => Ok(Self::Fp4Rows),
             "f16" => Ok(Self::Halves(HalfType::F16)),
             "bf16" => Ok(Self::Halves(HalfType::Bf16)),
             "fp8" => Ok(Self::Fp8(None)),
             "fp8-from-f16" => Ok(Self::Fp8(Some(HalfType::F16))),
             "fp8-from-bf16" => Ok(Self::Fp8(Some(HalfType::Bf16))),
             _ => {
-                let required = "fp4, f16, bf16, fp8, fp8-from-f16 or fp8-from-bf16";
+                let required = "fp4, fp4-rows, f16, bf16, fp8, fp8-from-f16 or fp8-from-bf16";
                 Err(Error::shape("activations", required, text))
             }
         }
@@ -96,6 +99,7 @@ impl fmt::Display for ActivationInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Fp4 => "fp4",
+            Self::Fp4Rows => "fp4-rows",
             Self::Halves(operand) => operand.name(),
             Self::Fp8(from) => ActivationKind::Fp8(*from).name(),
         })
@@ -107,7 +111,7 @@ impl ActivationInput {
     #[must_use]
     pub fn kind(self, format: Format, layout: ScaleLayout) -> ActivationKind {
         match self {
-            Self::Fp4 => ActivationKind::Blocks { format, layout },
+            Self::Fp4 | Self::Fp4Rows => ActivationKind::Blocks { format, layout },
             Self::Halves(operand) => ActivationKind::Halves(operand),
             Self::Fp8(from) => ActivationKind::Fp8(from),
         }

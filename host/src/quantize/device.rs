@@ -48,7 +48,7 @@ use serde::Serialize;
 
 use super::{QuantizeOptions, QuantizedMatrix, TensorScale};
 use crate::buffer::DeviceBuffer;
-use crate::device::{AtOnce, FoundKernel, Kernels, LaunchSpec, Queue};
+use crate::device::{AtOnce, FoundKernel, Kernels, LaunchSpec, Queue, Target};
 use crate::error::{Error, Result, filled};
 use crate::floats;
 use crate::shape::MAX_DIM;
@@ -163,24 +163,34 @@ pub(crate) fn scale_bytes(
     .map_err(|error| Error::overflow("scales", error))
 }
 
-impl Quantizer {
-    /// Plans, and allocates outputs (poisoned) and workspace for matrices of `rows` x `cols`.
+/// The quantisation of a matrix as planned, before anything is allocated.
+pub(crate) struct Planned {
+    plan: Plan,
+    rows: u32,
+    cols: u32,
+    /// [`QuantizeParams::depth`]
+    depth: u32,
+    source: ScaleSource,
+    code_bytes: usize,
+    scale_bytes: usize,
+}
+
+impl Planned {
+    /// Plans for a target.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes that no kernel takes, [`Error::Scalar`] for a given parameter
-    /// that the recipe does not accept, [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`], [`Error::Scalar`], [`Error::Overflow`].
     pub fn new(
-        kernels: &Kernels,
+        &Target { arch, machine }: &Target,
         rows: usize,
         cols: usize,
         input: Input,
         options: &QuantizeOptions,
     ) -> Result<Self> {
-        let device = kernels.device();
         let format = options.recipe.format();
         let (m, k) = sizes(rows, cols, format.block() as usize)?;
         options.check("input")?;
-        let sms = device.properties().sms.max(1);
+        let sms = machine.sms.max(1);
         let config = contract::quantize_config(options.recipe, input.element, input.gated);
         let mut steps = Vec::new();
         let source = scale_source(options);
@@ -197,26 +207,43 @@ impl Quantizer {
             ScaleSource::TensorAmax => "the tensor's largest magnitude takes a pass before",
             ScaleSource::RowAmax => "the rows' largest magnitudes take a pass before",
         };
-        let plan = Plan {
-            op: "quantize",
-            arch: device.choice().arch,
-            steps,
-            why: vec![
-                format!(
-                    "{} by recipe {} from {}, {} scales",
-                    format.name(),
-                    options.recipe.name(),
-                    input.element.name(),
-                    options.layout
-                ),
-                passes.into(),
-            ],
-        };
+        let why = vec![
+            format!(
+                "{} by recipe {} from {}, {} scales",
+                format.name(),
+                options.recipe.name(),
+                input.element.name(),
+                options.layout
+            ),
+            passes.into(),
+        ];
+        let plan = Plan { op: "quantize", arch, steps, why };
+        let scale_bytes = scale_bytes(format, rows, cols, options.layout)?;
+        let code_bytes = rows * (cols / 2);
+        Ok(Self { plan, rows: m, cols: k, depth, source, code_bytes, scale_bytes })
+    }
+}
+
+impl Quantizer {
+    /// Plans, and allocates outputs (poisoned) and workspace for matrices of `rows` x `cols`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes that no kernel takes, [`Error::Scalar`] for a given parameter
+    /// that the recipe does not accept, [`DeviceError`](crate::device::DeviceError).
+    pub fn new(
+        kernels: &Kernels,
+        rows: usize,
+        cols: usize,
+        input: Input,
+        options: &QuantizeOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let planned = Planned::new(&device.into(), rows, cols, input, options)?;
+        let Planned { plan, rows: m, cols: k, depth, source, code_bytes, scale_bytes } = planned;
         let found = kernels.find_all(plan.steps.iter().map(|step| step.kernel))?;
         let levels = if source == ScaleSource::RowAmax { rows } else { 1 };
         let f32s = |name| DeviceBuffer::poisoned(device, name, levels * size_of::<f32>());
         let errors = DeviceBuffer::upload(device, "errors", &NO_ERROR.to_le_bytes())?;
-        let scale_bytes = scale_bytes(format, rows, cols, options.layout)?;
         Ok(Self {
             kernels: kernels.clone(),
             plan,
@@ -226,7 +253,7 @@ impl Quantizer {
             rows: m,
             cols: k,
             depth,
-            codes: DeviceBuffer::poisoned(device, "codes", rows * (cols / 2))?,
+            codes: DeviceBuffer::poisoned(device, "codes", code_bytes)?,
             scales: DeviceBuffer::poisoned(device, "scales", scale_bytes)?,
             maxima: (source != ScaleSource::Given).then(|| f32s("maxima")).transpose()?,
             parameters: (options.recipe.parameter_of().is_some())
@@ -253,6 +280,17 @@ impl Quantizer {
     #[must_use]
     pub fn scales(&self) -> &DeviceBuffer {
         &self.scales
+    }
+
+    /// The buffer of the rows' scales, f32 `[rows]`, as products take them
+    /// ([`ActivationBuffers::Blocks`](crate::gemm::ActivationBuffers)): of a quantiser with a [scale for each
+    /// row](TensorScale::PerRow) by a recipe whose parameter is a multiplier (TorchAO's, ModelOpt's). [`Rows`](crate::rows::Rows)
+    /// makes them by all recipes, in one pass.
+    #[must_use]
+    pub fn row_scales(&self) -> Option<&DeviceBuffer> {
+        let project = self.options.recipe.parameter_of()?;
+        let of_rows = self.options.scale == TensorScale::PerRow && !project.parameter_is_divisor();
+        self.parameters.as_ref().filter(|_| of_rows)
     }
 
     /// Bytes that the operation must read or write at least once: inputs, codes and scales.

@@ -12,7 +12,7 @@ use super::{
     Checked, Made, Operands, Outputs, Results, RowsOptions, Source, half_bytes, operands_given,
 };
 use crate::buffer::DeviceBuffer;
-use crate::device::{AtOnce, FoundKernel, Kernels, Queue};
+use crate::device::{AtOnce, FoundKernel, Kernels, Queue, Target};
 use crate::error::{Error, Result};
 use crate::floats;
 use crate::quantize::device::{Plan, PlannedKernel, launch_step, scale_bytes};
@@ -39,28 +39,35 @@ pub struct Rows {
     launching: Mutex<FirstStream>,
 }
 
-impl Rows {
-    /// Plans, and allocates results (poisoned) for matrices of `rows` x `cols` of type `element`.
+/// An operation on rows as planned, before anything is allocated.
+pub(crate) struct Planned {
+    plan: Plan,
+    checked: Checked,
+    /// Bytes of the elements.
+    elements: usize,
+    /// Bytes of the block scales.
+    scales: Option<usize>,
+    /// Parameters of NVFP4.
+    levels: Option<usize>,
+}
+
+impl Planned {
+    /// Plans for a target.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes that no kernel takes, a tensor-level scale that depends on all rows, and an index beside a
-    /// residual; [`Error::Scalar`] for an epsilon, an activation or a given parameter that is not usable;
-    /// [`DeviceError`](crate::device::DeviceError).
+    /// [`Error::Shape`], [`Error::Scalar`], [`Error::Overflow`].
     pub fn new(
-        kernels: &Kernels,
+        &Target { arch, machine }: &Target,
         rows: usize,
         cols: usize,
         element: HalfType,
         options: &RowsOptions,
     ) -> Result<Self> {
         let checked = options.check(rows, cols)?;
-        let device = kernels.device();
         let (results, source) = (&options.results, &options.source);
         let config = rows_config(results.sink(), source.is_gated(), element);
-        let sms = device.properties().sms.max(1);
-        let arch = device.choice().arch;
         let shape = [checked.m, checked.k];
-        let (ctas, threads) = RowsConfig::launch(shape, results.layout(), sms);
+        let (ctas, threads) = RowsConfig::launch(shape, results.layout(), machine.sms.max(1));
         let mut why =
             vec![format!("{} of {} to {}", source.name(), element.name(), results.name())];
         if let Results::Blocks(options) = results {
@@ -77,25 +84,46 @@ impl Rows {
             why.push(format!("a CTA keeps {kept} elements of a row and reads the rest again"));
         }
         let step = PlannedKernel { kernel: config.name, ctas, threads };
-        let found = kernels.find_all([config.name])?.remove(0);
         let plan = Plan { op: "rows", arch, steps: vec![step], why };
-
-        let sized = |name, bytes| DeviceBuffer::poisoned(device, name, bytes);
         let elements = match results {
             Results::Blocks(_) => half_bytes(rows, cols)? / 4,
             Results::E4m3 => half_bytes(rows, cols)? / 2,
             Results::Half => half_bytes(rows, cols)?,
         };
-        let (mut scales, mut parameters) = (None, None);
+        let (mut scales, mut levels) = (None, None);
         if let Results::Blocks(of) = results {
-            let bytes = scale_bytes(of.recipe.format(), rows, cols, of.layout)?;
-            scales = Some(sized("scales", bytes)?);
+            scales = Some(scale_bytes(of.recipe.format(), rows, cols, of.layout)?);
             if of.recipe.parameter_of().is_some() {
-                let levels = if of.scale == TensorScale::PerRow { rows } else { 1 };
-                parameters = Some(sized("parameters", levels * size_of::<f32>())?);
+                levels = Some(if of.scale == TensorScale::PerRow { rows } else { 1 });
             }
         }
-        let multipliers = results.has_multipliers();
+        Ok(Self { plan, checked, elements, scales, levels })
+    }
+}
+
+impl Rows {
+    /// Plans, and allocates results (poisoned) for matrices of `rows` x `cols` of type `element`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for sizes that no kernel takes, a tensor-level scale that depends on all rows, and an index beside a
+    /// residual; [`Error::Scalar`] for an epsilon, an activation or a given parameter that is not usable;
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub fn new(
+        kernels: &Kernels,
+        rows: usize,
+        cols: usize,
+        element: HalfType,
+        options: &RowsOptions,
+    ) -> Result<Self> {
+        let device = kernels.device();
+        let planned = Planned::new(&device.into(), rows, cols, element, options)?;
+        let Planned { plan, checked, elements, scales, levels } = planned;
+        let found = kernels.find_all(plan.steps.iter().map(|step| step.kernel))?.remove(0);
+        let sized = |name, bytes| DeviceBuffer::poisoned(device, name, bytes);
+        let scales = scales.map(|bytes| sized("scales", bytes)).transpose()?;
+        let parameters = levels.map(|levels| sized("parameters", levels * size_of::<f32>()));
+        let parameters = parameters.transpose()?;
+        let multipliers = options.results.has_multipliers();
         Ok(Self {
             kernels: kernels.clone(),
             plan,

@@ -53,6 +53,7 @@ use fp4_formats::rows::{MAX_COLUMNS, Norm, RowsSink};
 pub use fp4_formats::rows::{Rotation, RowsConfig};
 use fp4_formats::{Divisor, HalfType, ScaleLayout};
 
+pub(crate) use self::device::Planned;
 pub use self::device::Rows;
 pub use self::operands::{Operands, Outputs};
 pub use self::reference::{Reference, reference, values};

@@ -89,7 +89,8 @@ pub struct Outputs<'a> {
     pub elements: &'a DeviceBuffer,
     /// Block scales in the options' layout; none for other results.
     pub scales: Option<&'a DeviceBuffer>,
-    /// f32 `[M]`, for e4m3 and for NVFP4 with a scale of each row: the factors of a row's products, which GEMMs take as row
-    /// factors. None for other results.
+    /// f32 `[M]`, for e4m3 and for NVFP4 with a scale of each row: the factors of a row's products, which GEMMs take with
+    /// the elements ([`ActivationBuffers`](crate::gemm::ActivationBuffers) are made of these outputs). None for other
+    /// results.
     pub multipliers: Option<&'a DeviceBuffer>,
 }

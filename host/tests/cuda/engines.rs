@@ -157,3 +157,39 @@ fn queue_in_a_recording() {
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     assert!(stream.end_capture(flags).expect("ended").is_none());
 }
+
+#[test]
+fn a_raw_stream_lives_as_long_as_what_was_made_from_it() {
+    let Some(text) = said("share_a_raw_stream") else { return };
+    let fill = "call: cuMemsetD8Async 0x51";
+    assert_eq!(marked(&text), [fill, "dropped by the engine", fill], "{text}");
+    let at = |line: &str| text.lines().position(|found| found == line).expect("printed");
+    assert!(at("dropped by the engine") < at("call: cuStreamDestroy 0x51"), "{text}");
+    assert!(at("dropped by us") > at("call: cuStreamDestroy 0x51"), "{text}");
+}
+
+/// A stream as a library without an adapter has it: a handle, and an owner that destroys it.
+#[test]
+#[ignore = "a child"]
+fn share_a_raw_stream() {
+    println!();
+    let stream = context().new_stream().expect("created");
+    // SAFETY: the stream is destroyed when its last owner is dropped.
+    let device = unsafe { Device::shared_by(0, stream.cu_stream().cast(), stream.clone()) };
+    let device = device.expect("a supported GPU");
+    let buffer = DeviceBuffer::zeroed(&device, "x", 64).expect("allocated");
+    println!("begin");
+    fill(&buffer).expect("queued");
+    drop(stream);
+    println!("dropped by the engine");
+    fill(&buffer).expect("queued");
+    println!("end");
+    drop(buffer);
+    drop(device);
+    println!("dropped by us");
+
+    // SAFETY: as above; there is no such GPU.
+    let error = unsafe { Device::shared_by(7, std::ptr::null_mut(), Arc::new(())) };
+    let error = error.expect_err("one GPU");
+    assert_eq!(error.kind(), nvfp4::ErrorKind::Unsupported, "{error}");
+}

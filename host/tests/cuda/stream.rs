@@ -179,7 +179,7 @@ fn child() -> Result<()> {
         marked(name, || {
             quantizer.launch(&input, None)?;
             let (codes, scales) = (quantizer.codes(), quantizer.scales());
-            let a = ActivationBuffers::Blocks { codes, scales };
+            let a = ActivationBuffers::blocks(codes, scales);
             let result = ResultBuffers::Floats(&out);
             product.launch(a, &weights, result, Some(&workspace), Vectors::default())
         })?;

@@ -135,7 +135,7 @@ fn mixed(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
         .iter()
         .map(|Operands { m, weights, codes, scales, out }| MixedProduct {
             tokens: *m,
-            activations: ActivationBuffers::Blocks { codes, scales },
+            activations: ActivationBuffers::blocks(codes, scales),
             weights,
             out: ResultBuffers::Floats(out),
             vectors: Vectors::default(),
@@ -197,6 +197,7 @@ fn moe(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
             None => "bf16",
             Some(TokenFormat::Blocks(_)) => "FP4",
             Some(TokenFormat::Fp8) => "e4m3",
+            Some(TokenFormat::ScaledRows) => "scaled FP4",
         };
         visit(&format!("mixture of experts, {of} activations"), &|| run.launch())?;
     }

@@ -85,15 +85,7 @@ fn problems(
             _ => (Format::Mxfp4, ActivationKind::Halves(HalfType::Bf16)),
         };
         let shape = GemmShape { m, n, k: blocks * 32, l };
-        TuneProblem {
-            format,
-            activations,
-            output,
-            gated,
-            shape,
-            groups: None,
-            adding,
-        }
+        TuneProblem { format, activations, output, gated, shape, groups: None, adding }
     })
 }
 

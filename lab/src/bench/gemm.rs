@@ -4,7 +4,9 @@ use std::fmt;
 
 use fp4_formats::ceiling;
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, TensorFamily};
+use fp4_formats::{
+    BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand, ScaleLayout, TensorFamily,
+};
 use ptx_emu_core::LaunchReport;
 use serde::Serialize;
 
@@ -21,9 +23,10 @@ use nvfp4::device::{Backend, Choice, Device, Kernels};
 use nvfp4::error::{Error, Result, require_memory};
 use nvfp4::gemm::{
     Activation, Activations, Candidate, Fp8Matrix, GatedWeights, GemmActivations, GemmOptions,
-    GemmOverrides, GemmPlan, GemmResult, GemmRun, HalfMatrix, Output, Repacked, Weights,
+    GemmOverrides, GemmPlan, GemmResult, GemmRun, HalfMatrix, Output, Repacked, RowScaled, Weights,
 };
 use nvfp4::observe::Reports;
+use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};
 use nvfp4::tensor::{BlockScaled, Dims};
 
 /// Rows and columns of the operands of the product that shows the tensor cores' ceiling.
@@ -85,9 +88,12 @@ impl GemmBench {
     fn check_decoded(&self) -> Result<()> {
         match (self.activations, self.decoded) {
             (ActivationInput::Halves(_), _) | (_, false) => Ok(()),
-            (activations @ (ActivationInput::Fp4 | ActivationInput::Fp8(_)), true) => {
-                Err(Error::shape("activations with decoded values", "f16 or bf16", activations))
-            }
+            (
+                activations @ (ActivationInput::Fp4
+                | ActivationInput::Fp4Rows
+                | ActivationInput::Fp8(_)),
+                true,
+            ) => Err(Error::shape("activations with decoded values", "f16 or bf16", activations)),
         }
     }
 
@@ -101,6 +107,15 @@ impl GemmBench {
         Ok(match self.activations {
             ActivationInput::Fp4 => {
                 GemmActivations::Blocks(self.generator.blocks("a", dims, self.layout, rng)?)
+            }
+            ActivationInput::Fp4Rows => {
+                let values = self.generator.halves("a", dims, HalfType::Bf16, rng)?;
+                let values = nvfp4::floats::decode(FloatType::Bf16, values.bytes());
+                let recipe = recipe_by_name(Format::Nvfp4, "torchao")?;
+                let options =
+                    QuantizeOptions::new(recipe).scale(TensorScale::PerRow).layout(self.layout);
+                let matrix = quantize_matrix("a", &values, dims, &options)?;
+                GemmActivations::ScaledRows(RowScaled::of_matrix("a", matrix, dims)?)
             }
             ActivationInput::Halves(operand) if self.decoded => {
                 let blocks = self.generator.blocks::<F>("a", dims, self.layout, rng)?;
@@ -135,6 +150,7 @@ impl GemmBench {
         let block_row = k / 2 + k / F::BLOCK;
         let activation_row = match self.activations {
             ActivationInput::Fp4 => block_row,
+            ActivationInput::Fp4Rows => block_row + size_of::<f32>(),
             ActivationInput::Halves(_) | ActivationInput::Fp8(Some(_)) => 2 * k,
             ActivationInput::Fp8(None) => k + size_of::<f32>(),
         };
@@ -485,6 +501,7 @@ fn time<F: BlockFormat>(
 pub(super) fn peer_tokens<F: BlockFormat>(a: &Activations<'_, F>) -> Result<Vec<u8>> {
     Ok(match a {
         Activations::Blocks(blocks) => gpu::halves(blocks)?,
+        Activations::ScaledRows(scaled) => gpu::halves(scaled.blocks())?,
         Activations::Halves(halves) | Activations::ToFp8(halves) => halves.bytes().to_vec(),
         Activations::Fp8(bytes) => gpu::noise(bytes.dims().elements()),
     })

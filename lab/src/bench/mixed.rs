@@ -12,8 +12,8 @@ use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::error::{Error, Result};
 use nvfp4::gemm::{
-    ActivationBuffers, ActivationKind, DeviceWeights, GatedWeights, GemmOptions, GemmPlan,
-    GemmResult, MixedGemm, MixedProduct, Repacked, ResultBuffers, Vectors, Weights,
+    ActivationBuffers, ActivationKind, Activations, DeviceWeights, GatedWeights, GemmOptions,
+    GemmPlan, GemmResult, MixedGemm, MixedProduct, Repacked, ResultBuffers, Vectors, Weights,
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 
@@ -45,6 +45,8 @@ struct Product {
     tokens: usize,
     dims: Dims,
     activations: Matrix,
+    /// Scales of the rows of blocks.
+    row_scales: Option<DeviceBuffer>,
     weights: DeviceWeights,
     out: Matrix,
     options: GemmOptions,
@@ -82,6 +84,13 @@ impl Product {
             tokens: shape.m,
             dims,
             activations: [upload("a", &elements)?, upload("a scales", &scales)?],
+            row_scales: match a {
+                Activations::ScaledRows(scaled) => upload("a row scales", &scaled.scale_bytes())?,
+                Activations::Blocks(_)
+                | Activations::Halves(_)
+                | Activations::Fp8(_)
+                | Activations::ToFp8(_) => None,
+            },
             weights: Repacked::rounded(device, b, a.kind())?.upload(device)?,
             out: [poisoned("c", out)?, poisoned("c scales", out_scales)?],
             options: bench.options.clone().activation_scale(a.global_scale()),
@@ -95,7 +104,10 @@ impl Product {
         Some(MixedProduct {
             tokens: self.tokens,
             activations: match &self.activations {
-                [Some(codes), Some(scales)] => ActivationBuffers::Blocks { codes, scales },
+                [Some(codes), Some(scales)] => {
+                    let row_scales = self.row_scales.as_ref();
+                    ActivationBuffers::Blocks { codes, scales, row_scales }
+                }
                 [elements, _] => ActivationBuffers::Halves(elements.as_ref()?),
             },
             weights: &self.weights,

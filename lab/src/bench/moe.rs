@@ -142,7 +142,7 @@ fn run<F: BlockFormat>(
         return Err(Error::shape(what, "the generator's own", "decoded ones"));
     }
     let half = match bench.activations {
-        ActivationInput::Fp4 => HalfType::Bf16,
+        ActivationInput::Fp4 | ActivationInput::Fp4Rows => HalfType::Bf16,
         ActivationInput::Halves(half) => half,
         ActivationInput::Fp8(Some(half)) => half,
         ActivationInput::Fp8(None) => {
@@ -173,6 +173,7 @@ fn run<F: BlockFormat>(
     };
     operands.options.quantized = match bench.activations {
         ActivationInput::Fp4 => Some(TokenFormat::Blocks(operands.token_scales()?)),
+        ActivationInput::Fp4Rows => Some(TokenFormat::ScaledRows),
         ActivationInput::Halves(_) => None,
         ActivationInput::Fp8(_) => Some(TokenFormat::Fp8),
     };

@@ -87,7 +87,10 @@ impl TuneTarget {
                 (1, ActivationInput::Halves(_)) => Sizes::Chosen(grouped, top_k),
                 (
                     _,
-                    ActivationInput::Halves(_) | ActivationInput::Fp4 | ActivationInput::Fp8(_),
+                    ActivationInput::Halves(_)
+                    | ActivationInput::Fp4
+                    | ActivationInput::Fp4Rows
+                    | ActivationInput::Fp8(_),
                 ) => Sizes::Grouped(grouped),
             }
         };
@@ -98,8 +101,9 @@ impl TuneTarget {
                 Format::Nvfp4 => (FloatType::F32.into(), Some(layout)),
                 Format::Mxfp4 => (Output::Mxfp4 { layout }, None),
             },
+            ActivationInput::Fp4Rows => (FloatType::Bf16.into(), None),
             ActivationInput::Fp8(_) => {
-                let required = "fp4, f16 or bf16, for a mixture of experts";
+                let required = "fp4, fp4-rows, f16 or bf16, for a mixture of experts";
                 return Err(Error::shape("activations", required, bench.activations));
             }
         };

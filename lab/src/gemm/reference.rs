@@ -292,6 +292,11 @@ fn decode_activations<F: BlockFormat>(a: &Activations<'_, F>, batch: usize) -> R
     };
     values.par_chunks_exact_mut(k).enumerate().for_each(|(row, out)| match a {
         Activations::Blocks(blocks) => out.copy_from_slice(&decode_row(blocks, batch, row)),
+        Activations::ScaledRows(scaled) => {
+            let scale = f64::from(scaled.scales()[batch * m + row]);
+            let values = decode_row(scaled.blocks(), batch, row);
+            copy(out, &mut values.into_iter().map(|value| value * scale));
+        }
         Activations::Halves(halves) => copy(out, &mut halves.row(batch * m + row)),
         Activations::Fp8(bytes) => copy(out, &mut bytes.row(batch * m + row)),
         // As it was quantised above.

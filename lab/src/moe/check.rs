@@ -16,7 +16,7 @@ use crate::oracle::Verification;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::error::{Error, Result};
 use nvfp4::floats;
-use nvfp4::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix};
+use nvfp4::gemm::{Gemm, GemmActivations, GemmResult, HalfMatrix, RowScaled};
 use nvfp4::moe::{MoeLayer, MoeMemory, MoeStep, TokenFormat};
 use nvfp4::tensor::{BlockScaled, Dims};
 
@@ -94,11 +94,23 @@ pub fn check<F: BlockFormat>(
                 let Some(got) = memory.gathered()? else {
                     return Err(Error::shape("memory", "of this layer", "of another one"));
                 };
+                if let Some(TokenFormat::ScaledRows) = operands.options.quantized {
+                    let right = operands.scaled_slots(order)?;
+                    let (codes, scales) = (right.blocks().codes(), right.blocks().scales());
+                    let same =
+                        [codes, scales, &right.scale_bytes()] == got.each_ref().map(|got| &got[..]);
+                    checks.push(StepCheck {
+                        step: step.name(),
+                        verified: same,
+                        verification: None,
+                    });
+                    continue;
+                }
                 let right = gathered.as_ref().map(GemmActivations::bytes).unwrap_or_default();
                 // Rows behind the last choice are zeros, and a row of zeros in e4m3 has a scale, too.
                 let of_zeros = match operands.options.quantized {
                     Some(TokenFormat::Fp8) => tokens::scale(0.0).to_le_bytes(),
-                    None | Some(TokenFormat::Blocks(_)) => [0; 4],
+                    None | Some(TokenFormat::Blocks(_) | TokenFormat::ScaledRows) => [0; 4],
                 };
                 let same = |got: &[u8], right: &[u8], behind: [u8; 4]| {
                     let (rows, rest) = got.split_at(right.len().min(got.len()));
@@ -162,6 +174,9 @@ fn next_activations<F: BlockFormat>(
             let halves = HalfMatrix::new(NAME, dims, half, bytes)?;
             match operands.options.quantized {
                 Some(TokenFormat::Fp8) => GemmActivations::ToFp8(halves),
+                Some(TokenFormat::ScaledRows) => {
+                    GemmActivations::ScaledRows(RowScaled::quantize(&halves)?)
+                }
                 None | Some(TokenFormat::Blocks(_)) => GemmActivations::Halves(halves),
             }
         }

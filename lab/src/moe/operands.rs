@@ -11,8 +11,8 @@ use nvfp4::device::Device;
 use nvfp4::error::{Error, Result};
 use nvfp4::floats;
 use nvfp4::gemm::{
-    ActivationKind, Fp8Matrix, GemmActivations, GemmOptions, HalfMatrix, Repacked, UpOptions,
-    Weights, format_of, group_options, scale_options,
+    ActivationKind, Fp8Matrix, GemmActivations, GemmOptions, HalfMatrix, Repacked, RowScaled,
+    UpOptions, Weights, format_of, group_options, scale_options,
 };
 use nvfp4::moe::{MoeLayer, MoeOptions, MoeShape, TokenFormat, TokenScales};
 use nvfp4::quantize::{QuantizedMatrix, quantize_matrix};
@@ -163,6 +163,7 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
             None => "as they are",
             Some(TokenFormat::Blocks(_)) => "quantised to the weights' format",
             Some(TokenFormat::Fp8) => "quantised to e4m3",
+            Some(TokenFormat::ScaledRows) => "quantised to nvfp4 with a scale for each row",
         };
         let quantises = [layer.quantized(), options.quantized].map(quantised);
         for (what, required, found) in [
@@ -255,6 +256,9 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
                 let halves = HalfMatrix::new(NAME, dims, half, bytes)?;
                 match self.options.quantized {
                     Some(TokenFormat::Fp8) => GemmActivations::Fp8(Fp8Matrix::quantize(&halves)?),
+                    Some(TokenFormat::ScaledRows) => {
+                        GemmActivations::ScaledRows(RowScaled::quantize(&halves)?)
+                    }
                     None | Some(TokenFormat::Blocks(_)) => GemmActivations::Halves(halves),
                 }
             }
@@ -266,6 +270,20 @@ impl<F: BlockFormat> MoeOperands<'_, F> {
                 GemmActivations::Blocks(blocks)
             }
         })
+    }
+
+    /// The rows that gathering leaves, where it quantises to NVFP4 with a scale for each: the tokens of `order`, and zeros
+    /// behind them.
+    ///
+    /// # Errors
+    /// The same as [`RowScaled::quantize`].
+    pub(crate) fn scaled_slots(&self, order: &[usize]) -> Result<RowScaled<F>> {
+        let (hidden, top_k) = (self.hidden(), self.shape.top_k);
+        let row = |slot: &usize| &self.tokens.bytes()[slot / top_k * 2 * hidden..][..2 * hidden];
+        let mut bytes: Vec<u8> = order.iter().flat_map(row).copied().collect();
+        bytes.resize(self.ids.len() * 2 * hidden, 0);
+        let dims = Dims::new(1, self.ids.len(), hidden)?;
+        RowScaled::quantize(&HalfMatrix::new("gathered", dims, self.tokens.operand(), bytes)?)
     }
 
     /// The oracle's options of each expert.

@@ -6,6 +6,7 @@
 //! | or `a` | F16 or BF16 | `[L, M, K]`, or `[M, K]` for L = 1: finite; then without the next two |
 //! | `a_scale` | NVFP4: F8_E4M3 or U8; MXFP4: F8_E8M0 or U8 | linear: `[L, M, K/block]` or `[M, K/block]`; 128x4: any shape of the padded size |
 //! | `a_global_scale` | F32, F16 or BF16 | one value; 1 if absent |
+//! | `a_row_scale` | F32, F16 or BF16 | `[L, M]` or `[M]`, or absent: of NVFP4, a scale for each row besides; then without `row_factors` |
 //! | `b` | U8 | `[L, N, K/2]`, or `[N, K/2]` for all batch entries |
 //! | `b_scale` | as `a_scale` | linear: `[L, N, K/block]` or `[N, K/block]`; 128x4: any shape of the padded size |
 //! | `b_global_scale` | F32, F16 or BF16 | one value; 1 if absent |
@@ -35,7 +36,7 @@ use crate::shape::GemmShape;
 pub use nvfp4::gemm::GemmActivations;
 use nvfp4::gemm::{
     Fp8Matrix, GatedWeights, GemmOptions, GemmResult, HalfMatrix, Output, ResidualValues,
-    UpOptions, Weights, check_operands,
+    RowScaled, UpOptions, Weights, check_operands,
 };
 use nvfp4::quantize::Format;
 use nvfp4::tensor::{BlockScaled, Dims};
@@ -54,6 +55,9 @@ pub enum Halves<F> {
     /// The even rows of `b` are the gate.
     Interleaved,
 }
+
+/// The suffix of the name of activations' scales of rows.
+pub(super) const ROW_SCALE: &str = "_row_scale";
 
 /// The suffix of weights' names in the metadata key that says how they have both halves.
 pub(super) const HALVES: &str = "_halves";
@@ -182,7 +186,17 @@ pub(super) fn read_activations<F: BlockFormat>(
     name: &str,
 ) -> Result<GemmActivations<F>> {
     Ok(match file.raw(name)?.dtype {
-        Dtype::U8 => GemmActivations::Blocks(operand(file, name, packed_dims(file, name, "M")?)?),
+        Dtype::U8 => {
+            let dims = packed_dims(file, name, "M")?;
+            let blocks = operand(file, name, dims)?;
+            let (batch, rows) = (dims.batch(), dims.rows());
+            let required = format!("[L = {batch}, M = {rows}], the rows' scales");
+            let shapes = [vec![batch, rows], vec![rows; usize::from(batch == 1)]];
+            match vector(file, &format!("{name}{ROW_SCALE}"), &required, &shapes)? {
+                Some(scales) => GemmActivations::ScaledRows(RowScaled::new(blocks, scales)?),
+                None => GemmActivations::Blocks(blocks),
+            }
+        }
         Dtype::F16 => GemmActivations::Halves(halves(file, name, HalfType::F16)?),
         Dtype::BF16 => GemmActivations::Halves(halves(file, name, HalfType::Bf16)?),
         Dtype::F8_E4M3 => GemmActivations::Fp8(bytes(file, name)?),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fp4_formats::quantize::Format;
-use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
+use fp4_formats::{BlockFormat, HalfType, Nvfp4, ScaleLayout};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::gemm::{AnyOperands, GemmActivations, GemmOperands, Halves};
 use crate::oracle;
 use crate::rng::SplitMix64;
 use nvfp4::gemm::ActivationInput;
-use nvfp4::gemm::{Fp8Matrix, GemmOptions, HalfMatrix};
+use nvfp4::gemm::{Fp8Matrix, GemmOptions, HalfMatrix, RowScaled};
 use nvfp4::quantize::{QuantizeOptions, TensorScale, quantize_matrix, recipe_by_name};
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_checkpoint::{Blocks, Checkpoint, Layout, Matrix, Model, matrix};
@@ -82,6 +82,7 @@ pub fn read(
                 Made::Halves(halves) => GemmActivations::Halves(halves),
                 Made::Fp8(bytes) => GemmActivations::Fp8(bytes),
                 Made::ToFp8(halves) => GemmActivations::ToFp8(halves),
+                Made::Rows(rows) => GemmActivations::ScaledRows(rows),
                 Made::Blocks(Blocks::Nvfp4(a)) => GemmActivations::Blocks(a),
                 Made::Blocks(Blocks::Mxfp4(_)) => return Err(other_format(Format::Nvfp4)),
             };
@@ -93,7 +94,9 @@ pub fn read(
                 Made::Fp8(bytes) => GemmActivations::Fp8(bytes),
                 Made::ToFp8(halves) => GemmActivations::ToFp8(halves),
                 Made::Blocks(Blocks::Mxfp4(a)) => GemmActivations::Blocks(a),
-                Made::Blocks(Blocks::Nvfp4(_)) => return Err(other_format(Format::Mxfp4)),
+                Made::Rows(_) | Made::Blocks(Blocks::Nvfp4(_)) => {
+                    return Err(other_format(Format::Mxfp4));
+                }
             };
             AnyOperands::Mxfp4(operands(a, b))
         }
@@ -116,6 +119,7 @@ fn operands<F: BlockFormat>(a: GemmActivations<F>, b: BlockScaled<F>) -> GemmOpe
 /// Activations of any kind.
 enum Made {
     Blocks(Blocks),
+    Rows(RowScaled<Nvfp4>),
     Halves(HalfMatrix),
     Fp8(Fp8Matrix),
     ToFp8(HalfMatrix),
@@ -135,6 +139,12 @@ fn quantised(
             let options = QuantizeOptions::new(recipe).scale(TensorScale::FromAmax).layout(layout);
             let matrix = quantize_matrix(NAME, input, dims, &options)?;
             Ok(Made::Blocks(matrix.into_blocks(NAME, dims)?))
+        }
+        ActivationInput::Fp4Rows => {
+            let recipe = recipe_by_name(Format::Nvfp4, "torchao")?;
+            let options = QuantizeOptions::new(recipe).scale(TensorScale::PerRow);
+            let matrix = quantize_matrix(NAME, input, dims, &options)?;
+            Ok(Made::Rows(RowScaled::of_matrix(NAME, matrix, dims)?))
         }
         ActivationInput::Halves(half) => {
             Ok(Made::Halves(HalfMatrix::round(NAME, dims, half, input)?))

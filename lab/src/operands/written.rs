@@ -5,7 +5,7 @@ use std::path::Path;
 use fp4_formats::{BlockFormat, HalfType, ScaleLayout};
 use safetensors::Dtype;
 
-use super::gemm::{GemmActivations, HALVES, Halves};
+use super::gemm::{GemmActivations, HALVES, Halves, ROW_SCALE};
 use super::stack::GroupWeights;
 use super::{result_type, scalar_tensor, scale_type, tensor};
 use nvfp4::gemm::{GemmOptions, HalfMatrix, UpOptions};
@@ -98,6 +98,13 @@ impl Written {
     ) {
         match a {
             GemmActivations::Blocks(a) => self.matrices(name, &[a], with_batch),
+            GemmActivations::ScaledRows(a) => {
+                let dims = a.blocks().dims();
+                self.matrices(name, &[a.blocks()], with_batch);
+                let batch = with_batch.then_some(dims.batch());
+                let shape = batch.into_iter().chain([dims.rows()]).collect();
+                self.floats(&format!("{name}{ROW_SCALE}"), shape, a.scales());
+            }
             GemmActivations::Halves(a) | GemmActivations::ToFp8(a) => {
                 self.halves_matrix(name, a, with_batch);
             }

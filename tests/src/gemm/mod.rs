@@ -147,7 +147,7 @@ impl ActivationType {
     ) -> ActivationBuffers<'a> {
         let scales = || scales.expect("scales");
         match self {
-            Self::Blocks(_) => ActivationBuffers::Blocks { codes: elements, scales: scales() },
+            Self::Blocks(_) => ActivationBuffers::blocks(elements, scales()),
             Self::Halves(_) | Self::Fp8(Some(_)) => ActivationBuffers::Halves(elements),
             Self::Fp8(None) => ActivationBuffers::Fp8 { codes: elements, scales: scales() },
         }

@@ -179,7 +179,8 @@ pub struct Gemm {
     /// Rows of standard normal activations.
     #[arg(long, default_value_t = 16, value_name = "M")]
     pub rows: usize,
-    /// Activations in the weights' format (fp4), f16, bf16, or e4m3 (fp8, fp8-from-f16, fp8-from-bf16).
+    /// Activations in the weights' format (fp4), NVFP4 with a scale for each row (fp4-rows), f16, bf16, or e4m3 (fp8,
+    /// fp8-from-f16, fp8-from-bf16).
     #[arg(long, default_value = "fp4")]
     pub activations: ActivationInput,
     #[command(flatten)]
@@ -290,6 +291,8 @@ pub struct Rows {
 pub enum TokensTo {
     /// The format of the weights.
     Fp4,
+    /// NVFP4 with a scale for each row.
+    Fp4Rows,
     /// E4m3.
     Fp8,
 }
@@ -318,7 +321,7 @@ pub struct Moe {
     #[arg(long, value_name = "FILE")]
     pub inputs: PathBuf,
     /// Quantise activations: to the weights' format (fp4), where scales that the file lacks are those of the largest
-    /// magnitudes, or to e4m3 with a scale for each row (fp8).
+    /// magnitudes, or, with a scale for each row, to NVFP4 (fp4-rows) or e4m3 (fp8).
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "fp4")]
     pub quantize: Option<TokensTo>,
     /// The way in which products of e4m3 are added on sm_90a: promoted (sums of at most 512 columns in f32), or fast (all
@@ -417,9 +420,9 @@ pub struct BenchGemm {
     /// gelu-tanh, gelu, relu2 or clamped-swiglu (gpt-oss's) [default: identity, of gated ones silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
     pub activation: Option<Activation>,
-    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), f16, bf16, or
-    /// e4m3 with a scale for each token: fp8 (but for moe), or made of floats by a launch before, fp8-from-f16 and
-    /// fp8-from-bf16. moe with fp4 takes bf16 and quantises before each product [default: fp4, of the set all f16].
+    /// gemm, dual, grouped, moe: activations in the weights' format (fp4), NVFP4 with a scale for each row (fp4-rows), f16,
+    /// bf16, or e4m3 with a scale for each token: fp8 (but for moe), or made of floats by a launch before, fp8-from-f16 and
+    /// fp8-from-bf16. moe with fp4 and fp4-rows takes bf16 and quantises before each product [default: fp4, of the set all f16].
     #[arg(long)]
     pub activations: Option<ActivationInput>,
     /// gemm, dual, grouped: f16 and bf16 activations have the values that fp4 ones with the same seed decode

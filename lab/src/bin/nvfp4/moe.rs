@@ -86,6 +86,9 @@ fn run_layer<F: BlockFormat>(
             progress.step("looking for the largest magnitudes");
             operands.options.quantized = Some(TokenFormat::Blocks(operands.token_scales()?));
         }
+        (Some(TokensTo::Fp4Rows), _) => {
+            operands.options.quantized = Some(TokenFormat::ScaledRows);
+        }
         (Some(TokensTo::Fp8), _) => operands.options.quantized = Some(TokenFormat::Fp8),
     }
     progress.step("running");

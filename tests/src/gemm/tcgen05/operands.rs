@@ -104,6 +104,7 @@ impl Product {
                 let map = elements_map(self.config, [m, k, problem.l], matrix);
                 ([encode(&map, at), TensorMap::NONE], Vec::new(), 1.0)
             }
+            Activations::ScaledRows(_) => panic!("products on a device have them"),
             Activations::ToFp8(_) => panic!("nothing quantises here"),
         };
         let [[x_codes, x_scales], [y_codes, y_scales]] =

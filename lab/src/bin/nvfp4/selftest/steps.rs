@@ -430,7 +430,9 @@ fn products(configs: &[Config]) -> Vec<Check> {
             let plain = config.bench(Generator::Exact, split);
             // Tokens that are quantised have no exact sums.
             let stage = match config.activations {
-                ActivationInput::Fp4 | ActivationInput::Halves(_) => "gemm, exact",
+                ActivationInput::Fp4 | ActivationInput::Fp4Rows | ActivationInput::Halves(_) => {
+                    "gemm, exact"
+                }
                 ActivationInput::Fp8(_) => "gemm, whole tiles",
             };
             steps.push(config.step(stage, exact, plain, split));
