@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::carry::carry;
 use super::decode;
-use super::encode::encoded;
+use super::encode::{encoded, float_type};
 use super::error::CheckpointError;
 use super::exact::to_nvfp4;
 use super::experts::Family;
@@ -185,10 +185,7 @@ pub fn convert_model(
             Item::Tensor(spec) if at < parts.len() => {
                 let weight = repairs.load(model, from, at, &parts[at])?;
                 implausible(model, from, &parts[at], &weight)?;
-                let element = match spec.dtype {
-                    Dtype::BF16 => FloatType::Bf16,
-                    _ => FloatType::F32,
-                };
+                let element = float_type(spec.dtype).unwrap_or(FloatType::F32);
                 save.tensor(&spec.name, &encoded(&spec.name, &weight.dequantize()?, element)?)?;
                 observer.done(parts[at].tensors().map(size).sum());
                 parts[at].tensors().for_each(|name| model.release(name));
@@ -329,7 +326,7 @@ impl Groups {
 pub(super) fn model_type(model: &Model) -> Option<Dtype> {
     let floats = model.names().filter_map(|name| {
         let raw = model.raw(name).ok()?;
-        let float = matches!(raw.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        let float = float_type(raw.dtype).is_some();
         // Tensor-level scales are F32 whatever the model is.
         (float && raw.shape.iter().product::<usize>() > 1).then_some((raw.data.len(), raw.dtype))
     });

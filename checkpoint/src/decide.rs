@@ -7,6 +7,7 @@ use safetensors::tensor::Dtype;
 
 use super::calibration::QuantizedInputs;
 use super::decode::{self, Encoded};
+use super::encode::float_type;
 use super::error::CheckpointError;
 use super::experts::{self, Family};
 use super::families::{self, Kept};
@@ -105,7 +106,7 @@ pub(super) enum Decision {
 impl Decisions<'_> {
     /// Returns the reason why a tensor is not quantised; `None` if it is.
     fn reason_to_leave(&self, Source { name, dtype, shape, .. }: &Source) -> Option<String> {
-        if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        if float_type(*dtype).is_none() {
             return Some(format!("type {dtype:?}"));
         }
         let is_weight = match shape.len() {

@@ -5,14 +5,13 @@ use std::fmt;
 use std::path::Path;
 
 use fp4_formats::FloatType;
-use safetensors::tensor::Dtype;
 use serde::Serialize;
 
 use super::carry::{beside, is_kv_scale};
 use super::contents::Extras;
 use super::convert::model_type;
 use super::decode::{self, Encoded};
-use super::encode::encoded;
+use super::encode::{dtype, encoded, float_type};
 use super::error::CheckpointError;
 use super::experts::Family;
 use super::join;
@@ -109,17 +108,8 @@ pub fn dequantize_model(
         mlx::refuse_differing(model, "of floats")?;
     }
     let stated = parts.iter().find_map(|part| part.original).or_else(|| model_type(model));
-    let element = match (options.dtype, stated) {
-        (Some(element), _) => element,
-        (None, Some(Dtype::F32)) => FloatType::F32,
-        (None, Some(Dtype::F16)) => FloatType::F16,
-        (None, _) => FloatType::Bf16,
-    };
-    let dtype = match element {
-        FloatType::F32 => Dtype::F32,
-        FloatType::F16 => Dtype::F16,
-        FloatType::Bf16 => Dtype::BF16,
-    };
+    let element = options.dtype.or_else(|| stated.and_then(float_type)).unwrap_or(FloatType::Bf16);
+    let dtype = dtype(element);
     let (mut tensors, mut notes) = (Vec::new(), Vec::new());
     let mut turned = Vec::new();
     for part in &parts {
@@ -248,16 +238,6 @@ pub fn dequantize_model(
         folded: side_data.into_iter().map(str::to_owned).collect(),
         saved: save.finish(model)?,
     })
-}
-
-/// The type of values that are written; `None` if they are no floats.
-fn float_type(dtype: Dtype) -> Option<FloatType> {
-    match dtype {
-        Dtype::F32 => Some(FloatType::F32),
-        Dtype::F16 => Some(FloatType::F16),
-        Dtype::BF16 => Some(FloatType::Bf16),
-        _ => None,
-    }
 }
 
 /// Reads the values of weights.

@@ -15,6 +15,8 @@ pub(super) struct Matrix<'a> {
     pub experts: &'a str,
     pub index: &'a str,
     pub projection: &'a str,
+    /// The rest, from the dot behind the projection: `.weight`, or nothing.
+    pub ending: &'a str,
 }
 
 impl<'a> Matrix<'a> {
@@ -26,8 +28,8 @@ impl<'a> Matrix<'a> {
         })?;
         let experts = &name[..at + EXPERTS.len() - 1];
         let (index, rest) = name[at + EXPERTS.len()..].split_once('.')?;
-        let projection = rest.split('.').next().unwrap_or(rest);
-        Some(Self { experts, index, projection })
+        let (projection, ending) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+        Some(Self { experts, index, projection, ending })
     }
 
     /// Whether the names are not Mixtral's although those of the layers around them are. Only the
@@ -54,12 +56,11 @@ pub(super) fn numbered<'a>(family: Option<&Architecture>, name: &'a str) -> &'a 
 
 /// mlx-lm's tensor or module of all experts for that of one, and the expert.
 pub(super) fn whole(family: Option<&Architecture>, name: &str) -> Option<(String, usize)> {
-    let Matrix { experts, index, projection } = Matrix::of(name)?;
+    let Matrix { experts, index, projection, ending } = Matrix::of(name)?;
     let general = PROJECTIONS.iter().find(|names| projection == names.0 || projection == names.1);
     let (general, _) = general?;
-    let rest = &name[experts.len() + index.len() + projection.len() + 2..];
     let parent = experts.strip_suffix("experts")?;
-    Some((format!("{parent}{}.{general}{rest}", form(family).experts), index.parse().ok()?))
+    Some((format!("{parent}{}.{general}{ending}", form(family).experts), index.parse().ok()?))
 }
 
 /// The name of one expert's tensor before and after its index, for mlx-lm's tensor of all.

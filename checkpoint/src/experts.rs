@@ -103,11 +103,10 @@ impl Family {
 
     /// A tensor or module under the name that the model itself has for it.
     pub fn own(self, name: &str) -> String {
-        let Some(Matrix { experts, index, projection }) = Matrix::of(name) else {
+        let Some(Matrix { experts, index, projection, ending }) = Matrix::of(name) else {
             return name.into();
         };
-        let rest = &name[experts.len() + index.len() + projection.len() + 2..];
-        format!("{experts}.{index}.{}{rest}", self.numbered(projection))
+        format!("{experts}.{index}.{}{ending}", self.numbered(projection))
     }
 }
 

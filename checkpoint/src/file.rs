@@ -10,13 +10,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use fp4_formats::FloatType;
 use memmap2::Mmap;
 use nvfp4_gguf::Kind;
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorInfo};
 use serde::Serialize;
 
 use super::data::Data;
+use super::encode::float_type;
 use super::error::{CheckpointError, similar};
 use super::ggml::{self, Place, Stated};
 use crate::error::Result;
@@ -319,11 +319,8 @@ impl Checkpoint {
     /// [`CheckpointError`] for a missing tensor, another type, or a value that is not finite.
     pub fn floats(&self, name: &str) -> Result<FloatTensor> {
         let tensor = self.raw(name)?;
-        let dtype = match tensor.dtype {
-            Dtype::F32 => FloatType::F32,
-            Dtype::F16 => FloatType::F16,
-            Dtype::BF16 => FloatType::Bf16,
-            other => return Err(self.wrong_type(name, "F32, F16 or BF16", other)),
+        let Some(dtype) = float_type(tensor.dtype) else {
+            return Err(self.wrong_type(name, "F32, F16 or BF16", tensor.dtype));
         };
         let source = Source::Bytes(dtype, &tensor.data);
         let mut values = filled(name, source.len(), 0f32)?;

@@ -58,9 +58,11 @@ pub(super) fn joints(family: Family, tensors: &[TensorSpec]) -> Result<Vec<Joint
     };
     let mut found: BTreeMap<String, BTreeMap<(usize, usize), &TensorSpec>> = BTreeMap::new();
     for spec in tensors {
-        let Some(Matrix { experts, index, projection }) = Matrix::of(&spec.name) else { continue };
+        let Some(Matrix { experts, index, projection, ending }) = Matrix::of(&spec.name) else {
+            continue;
+        };
         let place = PROJECTIONS.iter().position(|names| names.0 == projection);
-        let ending = match &spec.name[experts.len() + index.len() + projection.len() + 2..] {
+        let ending = match ending {
             ".weight" if spec.shape.len() == 2 => "",
             ".bias" if spec.shape.len() == 1 => "_bias",
             _ => continue,

@@ -332,10 +332,14 @@ impl<'a> Scales<'a> {
         if let Some(scale) = self.found.get(&group) {
             return Ok(*scale);
         }
+        // The weight itself comes last and stays in memory, since it is quantised next.
+        let others = self.groups[group].iter().filter(|member| *member != name);
         let mut largest = 0f32;
-        for member in &self.groups[group] {
+        for member in others {
             largest = largest.max(amax(model, member)?);
+            model.release(member);
         }
+        largest = largest.max(amax(model, name)?);
         let scale = scale_for(recipe, largest, dtype);
         self.found.insert(group, scale);
         Ok(scale)

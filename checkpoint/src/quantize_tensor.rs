@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use safetensors::tensor::Dtype;
 
 use super::decode::Encoded;
+use super::encode::float_type;
 use super::error::CheckpointError;
 use super::file::Checkpoint;
 use super::model::Model;
@@ -64,16 +65,14 @@ pub(super) fn quantize_tensor(
         Orientation::InputFirst => Some(transposed_bytes(&spec.name, &raw, dims)?),
     };
     let data = copy.as_deref().unwrap_or(&raw.data);
+    let source = Source::Bytes(raw.element, data);
     let mut matrix = match kernels {
-        None => {
-            let source = Source::Bytes(float_type(raw.dtype)?, data);
-            match quantize_source(&spec.name, source, dims, &how)? {
-                Some(matrix) => matrix,
-                None => return Err(not_finite(&spec.name, model.file(&spec.name)?)),
-            }
-        }
+        None => match quantize_source(&spec.name, source, dims, &how)? {
+            Some(matrix) => matrix,
+            None => return Err(not_finite(&spec.name, model.file(&spec.name)?)),
+        },
         Some(kernels) => {
-            match device::quantize_once(kernels, data, float_type(raw.dtype)?, dims, &how) {
+            match device::quantize_once(kernels, data, raw.element, dims, &how) {
                 // The device knows where; the file says what and at which byte.
                 Err(Error::NonFiniteAt { index, .. }) => {
                     model.file(&spec.name)?.floats(&spec.name)?;
@@ -87,16 +86,14 @@ pub(super) fn quantize_tensor(
     let mut searched = 0;
     if options.search {
         let multiplier = global.map_or(1.0, GlobalScale::multiplier);
-        let source = Source::Bytes(float_type(raw.dtype)?, data);
         let largest = search::largest(options.save.layout);
         searched = search(source, multiplier, largest, &mut matrix.codes, &mut matrix.scales);
     }
     if spec.group > options.recipe.format().block() as usize {
         let multiplier = global.map_or(1.0, GlobalScale::multiplier);
-        let source = Source::Bytes(float_type(raw.dtype)?, data);
         search::pair(source, multiplier, &mut matrix.codes, &mut matrix.scales);
     }
-    let (values, underflows) = underflows(data, raw.dtype, &matrix.codes);
+    let (values, underflows) = underflows(data, raw.element, &matrix.codes);
     let blocks = matrix.into_blocks(&spec.name, dims)?;
     let (experts, input, inputs) = (None, None, None);
     let weight = Weight { spec: spec.clone(), blocks, global, experts, input, inputs };
@@ -105,7 +102,7 @@ pub(super) fn quantize_tensor(
 
 /// The elements of a tensor to quantise.
 struct Floats<'a> {
-    dtype: Dtype,
+    element: FloatType,
     data: Cow<'a, [u8]>,
 }
 
@@ -114,11 +111,15 @@ impl<'a> Floats<'a> {
     fn of(model: &'a Model, name: &str) -> Result<Self> {
         let Some(encoded) = Encoded::of(model, name)? else {
             let raw = model.raw(name)?;
-            return Ok(Self { dtype: raw.dtype, data: raw.data.into() });
+            let Some(element) = float_type(raw.dtype) else {
+                let (required, found) = ("F32, F16 or BF16", format!("{:?}", raw.dtype));
+                return Err(CheckpointError::shape("element type", required, found));
+            };
+            return Ok(Self { element, data: raw.data.into() });
         };
         let values = encoded.decode(model)?;
         let data = values.par_iter().flat_map_iter(|value| value.to_le_bytes()).collect();
-        Ok(Self { dtype: Dtype::F32, data: Cow::Owned(data) })
+        Ok(Self { element: FloatType::F32, data: Cow::Owned(data) })
     }
 }
 
@@ -133,15 +134,17 @@ fn not_finite(name: &str, file: &Checkpoint) -> CheckpointError {
 /// The elements of a float tensor `[experts, K, N]` as `[experts, N, K]`, which `dims` is.
 fn transposed_bytes(name: &str, raw: &Floats<'_>, dims: Dims) -> Result<Vec<u8>> {
     let stored = [dims.cols(), dims.rows()];
-    Ok(match raw.dtype {
-        Dtype::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
-        _ => transposed(name, raw.data.as_chunks::<2>().0, stored)?.into_flattened(),
+    Ok(match raw.element {
+        FloatType::F32 => transposed(name, raw.data.as_chunks::<4>().0, stored)?.into_flattened(),
+        FloatType::F16 | FloatType::Bf16 => {
+            transposed(name, raw.data.as_chunks::<2>().0, stored)?.into_flattened()
+        }
     })
 }
 
 /// Counts the elements of a float tensor that are not zero, and those of them that have a code of
 /// zero. The code of a zero is zero with every recipe.
-fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
+fn underflows(data: &[u8], element: FloatType, codes: &[u8]) -> (u64, u64) {
     const CHUNK: usize = 1 << 16;
     /// The number of elements that are counted in 16 bits, which is faster.
     const PART: usize = 1 << 10;
@@ -152,9 +155,11 @@ fn underflows(data: &[u8], dtype: Dtype, codes: &[u8]) -> (u64, u64) {
             .map(|x| x.chunks(PART).map(|x| u64::from(part(x))).sum::<u64>())
             .sum()
     }
-    let elements = match dtype {
-        Dtype::F32 => count(data.as_chunks().0, |x| u8::from(u32::from_le_bytes(*x) << 1 != 0)),
-        _ => count(data.as_chunks().0, |x| u8::from(u16::from_le_bytes(*x) << 1 != 0)),
+    let elements = match element {
+        FloatType::F32 => count(data.as_chunks().0, |x| u8::from(u32::from_le_bytes(*x) << 1 != 0)),
+        FloatType::F16 | FloatType::Bf16 => {
+            count(data.as_chunks().0, |x| u8::from(u16::from_le_bytes(*x) << 1 != 0))
+        }
     };
     let codes = count(codes, |byte| u8::from(byte & 0x07 != 0) + u8::from(byte & 0x70 != 0));
     (elements, elements.saturating_sub(codes))
@@ -195,21 +200,6 @@ pub(super) fn scale_for(recipe: Recipe, amax: f32, dtype: Dtype) -> TensorScale 
 /// The largest magnitude of a float tensor.
 pub(super) fn amax(model: &Model, name: &str) -> Result<f32> {
     let raw = Floats::of(model, name)?;
-    let largest = Source::Bytes(float_type(raw.dtype)?, &raw.data).par_maximum();
+    let largest = Source::Bytes(raw.element, &raw.data).par_maximum();
     if largest.is_finite() { Ok(largest) } else { Err(not_finite(name, model.file(name)?)) }
-}
-
-/// The float type of a safetensors type.
-///
-/// # Errors
-/// [`Error::Shape`] for a type that cannot be quantised.
-pub fn float_type(dtype: Dtype) -> Result<FloatType> {
-    match dtype {
-        Dtype::F32 => Ok(FloatType::F32),
-        Dtype::F16 => Ok(FloatType::F16),
-        Dtype::BF16 => Ok(FloatType::Bf16),
-        other => {
-            Err(CheckpointError::shape("element type", "F32, F16 or BF16", format!("{other:?}")))
-        }
-    }
 }

@@ -8,6 +8,7 @@ use nvfp4_checkpoint::{
     self as checkpoint, Calibration, Inputs, Layout, Model, ModelOptions, NewTensor,
     QuantizeReport, QuantizedInputs, inspect, load, verify,
 };
+use nvfp4_gguf::{Gguf, Header, Spec};
 use safetensors::Dtype;
 use serde_json::json;
 
@@ -129,6 +130,52 @@ fn scales_of_inputs_are_written_in_every_layout_that_has_them() {
     let out = Model::open(&out).expect("a checkpoint");
     let name = "model.layers.0.self_attn.o_proj.input_global_scale";
     assert_eq!(out.file(name).expect("there").scalar(name).expect("one"), 2688.0 / 0.3);
+}
+
+/// Scales of a layer are called `up.scale` and `up.input_scale` in files of ggml, or `up.weight.scale` and
+/// `up.weight.input_scale`.
+#[test]
+fn both_spellings_of_ggmls_scales_are_read() {
+    let folder = Folder::new("calibration-both_spellings");
+    let (model, out) = (model(&folder), folder.file("out"));
+    let options = options(Layout::Gguf, QuantizedInputs::Nvfp4(all(&folder)));
+    quantize(&model, &out, &options).expect("quantised");
+    let path = out.join("model.gguf");
+    let written = std::fs::read(&path).expect("a file");
+    let file = Gguf::parse(&written).expect("valid");
+    let mut renamed = 0;
+    let specs = file.tensors.iter().map(|tensor| {
+        let ending = [".input_scale", ".scale"].into_iter().find(|x| tensor.name.ends_with(x));
+        let module = ending.and_then(|ending| tensor.name.strip_suffix(ending));
+        renamed += usize::from(ending.is_some());
+        let name = match (module, ending) {
+            (Some(module), Some(ending)) => format!("{module}.weight{ending}"),
+            _ => tensor.name.clone(),
+        };
+        Spec { name, kind: tensor.kind, shape: tensor.shape.clone() }
+    });
+    let specs: Vec<Spec> = specs.collect();
+    assert_eq!(renamed, 2 * LAYERS.len());
+    let Header { mut bytes, places, end } = Header::new(&file.metadata, &specs).expect("valid");
+    for (tensor, (first, _)) in file.tensors.iter().zip(places) {
+        bytes.resize(first as usize, 0);
+        bytes.extend_from_slice(tensor.data);
+    }
+    bytes.resize(end as usize, 0);
+    let other = folder.file("other");
+    std::fs::create_dir(&other).expect("a folder");
+    std::fs::write(other.join("model.gguf"), bytes).expect("room");
+    let [own, other] = [out, other].map(|path| Model::open(path).expect("a checkpoint"));
+    let [own_parts, parts] = [&own, &other].map(|model| Layout::Gguf.find(model));
+    assert_eq!(parts.len(), LAYERS.len());
+    for (part, own_part) in parts.iter().zip(&own_parts) {
+        let weight = load(&other, Layout::Gguf, part).expect("valid");
+        let own = load(&own, Layout::Gguf, own_part).expect("valid");
+        assert_eq!(part.name, own_part.name);
+        assert!(weight.global.is_some() && weight.input.is_some(), "{}", part.name);
+        assert_eq!((weight.global, weight.input), (own.global, own.input), "{}", part.name);
+        assert!(weight.blocks == own.blocks, "{}", part.name);
+    }
 }
 
 /// ModelOpt's W4A8_NVFP4_FP8: groups of 32, each with the scale of its largest magnitude.

@@ -312,6 +312,12 @@ fn packed_integers_are_sources() {
         assert_eq!((report.decoded[0].format, report.quantized.len()), (format, 1));
         let values: Vec<f32> =
             (0..n).flat_map(|row| (0..k).map(move |col| expected(row, col))).collect();
+        let floats = folder.file(&format!("{format} floats"));
+        let in_f32 = DequantizeOptions::new().dtype(fp4_formats::FloatType::F32);
+        dequantize_model(&source, &in_f32, &floats, &mut ()).expect("dequantised");
+        let floats = Model::open(floats).expect("open");
+        assert_eq!(floats_of(&floats, "m.up_proj.weight"), values, "{format}");
+        assert_eq!(floats.names().count(), 1, "{format}");
         let plain = tensor(Dtype::F32, &[n, k], f32s(&values));
         let config = json!({"model_type": "llama"});
         let plain =

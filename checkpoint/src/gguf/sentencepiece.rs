@@ -1,14 +1,13 @@
 //! A tokenizer of SentencePiece in ggml's metadata, from `tokenizer.model` or from a `tokenizer.json` of byte pairs
 //! whose bytes are tokens of their own.
 //!
-//! `tokenizer.model` is a message of Protocol Buffers: field 1 are the pieces (1 the text, 2 the score as F32, 3 the
-//! type), field 2 the settings of training (3 the algorithm, 40 to 43 the ids of unknown, beginning, end and padding),
-//! field 3 those of normalisation (3 whether a space is put before a text). ggml merges the neighbours whose joint piece
+//! `tokenizer.model` is a message of Protocol Buffers. ggml merges the neighbours whose joint piece
 //! has the largest score. In `tokenizer.json`, merges are in order, so that the score of a piece is less the place of
 //! the first merge that makes it.
 
 use std::collections::{BTreeMap, HashMap};
 
+use prost::Message;
 use serde_json::Value as Json;
 
 /// Types of pieces, the same in SentencePiece and in ggml.
@@ -19,7 +18,7 @@ pub(super) const USER_DEFINED: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 /// The algorithm whose pieces are merged by score.
-const BYTE_PAIRS: u64 = 2;
+const BYTE_PAIRS: i32 = 2;
 /// The score of a piece that no merge makes.
 const NEVER: f32 = -1e6;
 
@@ -42,103 +41,72 @@ pub(super) struct Vocabulary {
     pub ids: BTreeMap<&'static str, u64>,
 }
 
-/// A field of a message: its number and its value.
-enum Field<'a> {
-    Number(u64, u64),
-    Bytes(u64, &'a [u8]),
+/// The fields of `tokenizer.model` that are read, by the numbers in SentencePiece's `sentencepiece_model.proto`.
+#[derive(Message)]
+struct ModelProto {
+    #[prost(message, repeated, tag = "1")]
+    pieces: Vec<SentencePiece>,
+    #[prost(message, optional, tag = "2")]
+    trainer_spec: Option<TrainerSpec>,
+    #[prost(message, optional, tag = "3")]
+    normalizer_spec: Option<NormalizerSpec>,
 }
 
-/// The fields of a message; an error where it is damaged.
-fn fields(mut message: &[u8]) -> impl Iterator<Item = Option<Field<'_>>> {
-    fn next<'a>(message: &mut &'a [u8]) -> Option<Field<'a>> {
-        let key = number(message)?;
-        let (number_of, kind) = (key >> 3, key & 7);
-        let fixed = |message: &mut &'a [u8], size: usize| {
-            let (own, rest) = message.split_at_checked(size)?;
-            *message = rest;
-            Some(own)
-        };
-        match kind {
-            0 => Some(Field::Number(number_of, number(message)?)),
-            1 => Some(Field::Bytes(number_of, fixed(message, 8)?)),
-            2 => {
-                let length = usize::try_from(number(message)?).ok()?;
-                Some(Field::Bytes(number_of, fixed(message, length)?))
-            }
-            5 => Some(Field::Bytes(number_of, fixed(message, 4)?)),
-            _ => None,
-        }
-    }
-    std::iter::from_fn(move || {
-        if message.is_empty() {
-            return None;
-        }
-        let found = next(&mut message);
-        if found.is_none() {
-            message = &[];
-        }
-        Some(found)
-    })
+/// A piece.
+#[derive(Message)]
+struct SentencePiece {
+    #[prost(string, optional, tag = "1")]
+    piece: Option<String>,
+    #[prost(float, optional, tag = "2")]
+    score: Option<f32>,
+    #[prost(int32, optional, tag = "3", default = "1")]
+    kind: Option<i32>,
 }
 
-/// A number of 7 bits in each byte, the lowest first.
-fn number(message: &mut &[u8]) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = message.split_first()?;
-        *message = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
+/// Settings of training.
+#[derive(Message)]
+struct TrainerSpec {
+    #[prost(int32, optional, tag = "3", default = "1")]
+    model_type: Option<i32>,
+    #[prost(int32, optional, tag = "40", default = "0")]
+    unk_id: Option<i32>,
+    #[prost(int32, optional, tag = "41", default = "1")]
+    bos_id: Option<i32>,
+    #[prost(int32, optional, tag = "42", default = "2")]
+    eos_id: Option<i32>,
+    #[prost(int32, optional, tag = "43", default = "-1")]
+    pad_id: Option<i32>,
+}
+
+/// Settings of normalisation.
+#[derive(Message)]
+struct NormalizerSpec {
+    #[prost(bool, optional, tag = "3", default = "true")]
+    add_dummy_prefix: Option<bool>,
 }
 
 impl Vocabulary {
     /// The vocabulary of a `tokenizer.model`; `None` if it is none of byte pairs.
     pub fn of_model(bytes: &[u8]) -> Option<Self> {
-        let (mut all, mut is_of_pairs) = (Self { adds_space: true, ..Self::default() }, false);
-        for field in fields(bytes) {
-            match field? {
-                Field::Bytes(1, message) => {
-                    let id = all.pieces.len() as u64;
-                    all.pieces.insert(id, piece(message)?);
-                }
-                Field::Bytes(2, message) => {
-                    // A field that is absent has the value of its definition: -1 for padding.
-                    let mut ids = BTreeMap::from([("unknown", 0), ("bos", 1), ("eos", 2)]);
-                    for field in fields(message) {
-                        let Field::Number(of, value) = field? else { continue };
-                        let name = match of {
-                            3 => {
-                                is_of_pairs = value == BYTE_PAIRS;
-                                continue;
-                            }
-                            40 => "unknown",
-                            41 => "bos",
-                            42 => "eos",
-                            43 => "padding",
-                            _ => continue,
-                        };
-                        ids.insert(name, value);
-                    }
-                    all.ids = ids;
-                }
-                Field::Bytes(3, message) => {
-                    for field in fields(message) {
-                        if let Field::Number(3, adds) = field? {
-                            all.adds_space = adds != 0;
-                        }
-                    }
-                }
-                Field::Bytes(..) | Field::Number(..) => {}
-            }
+        let ModelProto { pieces, trainer_spec, normalizer_spec } =
+            ModelProto::decode(bytes).ok()?;
+        let training = trainer_spec.unwrap_or_default();
+        if training.model_type() != BYTE_PAIRS || pieces.is_empty() {
+            return None;
         }
-        let count = all.pieces.len() as u64;
+        let ids = [
+            ("unknown", training.unk_id()),
+            ("bos", training.bos_id()),
+            ("eos", training.eos_id()),
+            ("padding", training.pad_id()),
+        ];
         // An id of -1 is none.
-        all.ids.retain(|_, id| *id < count);
-        (is_of_pairs && count > 0).then_some(all)
+        let count = pieces.len() as u64;
+        let id = |(name, id)| Some((name, u64::try_from(id).ok().filter(|&id| id < count)?));
+        let ids = ids.into_iter().filter_map(id).collect();
+        let pieces = (0..).zip(pieces).map(|(id, piece)| Some((id, piece.checked()?)));
+        let adds_space = normalizer_spec.unwrap_or_default().add_dummy_prefix();
+        Some(Self { pieces: pieces.collect::<Option<_>>()?, adds_space, ids })
     }
 
     /// The vocabulary of a `tokenizer.json` of byte pairs whose bytes are tokens; `None` if it is another.
@@ -186,17 +154,13 @@ impl Vocabulary {
     }
 }
 
-fn piece(message: &[u8]) -> Option<Piece> {
-    let mut piece = Piece { text: String::new(), score: 0.0, kind: NORMAL };
-    for field in fields(message) {
-        match field? {
-            Field::Bytes(1, text) => piece.text = String::from_utf8(text.into()).ok()?,
-            Field::Bytes(2, score) => piece.score = f32::from_le_bytes(score.try_into().ok()?),
-            Field::Number(3, kind) => piece.kind = i32::try_from(kind).ok()?,
-            Field::Bytes(..) | Field::Number(..) => {}
-        }
+impl SentencePiece {
+    /// The piece; `None` if it is of no type that is known.
+    fn checked(self) -> Option<Piece> {
+        let (score, kind) = (self.score(), self.kind());
+        let text = self.piece.unwrap_or_default();
+        (NORMAL..=BYTE).contains(&kind).then_some(Piece { text, score, kind })
     }
-    (NORMAL..=BYTE).contains(&piece.kind).then_some(piece)
 }
 
 /// Whether a token stands for a byte: `<0x0A>`.

@@ -16,6 +16,8 @@ const F32: u32 = 6;
 const STRING: u32 = 8;
 /// The score of ids without a piece.
 const PADDING: f32 = -1e6;
+/// Most ids without a token; a file with more is damaged.
+const MOST_UNUSED: u64 = 1 << 20;
 
 /// The metadata of a model's tokenizer; none if it has none that ggml has a form of. `pre` is ggml's name for the
 /// splitting of a text before byte pairs are merged.
@@ -37,22 +39,20 @@ pub(super) fn metadata(
         };
     if let Some(mut vocabulary) = vocabulary {
         let sound = added.map_or(Some(()), |added| vocabulary.add(added));
-        return Ok(match sound {
-            Some(()) => of_pieces(vocabulary, tokenizer.as_ref(), config, &stated),
-            None => BTreeMap::new(),
-        });
+        let found = sound.and_then(|()| of_pieces(vocabulary, tokenizer.as_ref(), config, &stated));
+        return Ok(found.unwrap_or_default());
     }
     let of_pairs = |tokenizer| of_pairs(tokenizer, config, &stated, pre?);
     Ok(tokenizer.as_ref().and_then(of_pairs).unwrap_or_default())
 }
 
-/// A tokenizer of SentencePiece.
+/// A tokenizer of SentencePiece; `None` if its ids are those of a damaged file.
 fn of_pieces(
     vocabulary: Vocabulary,
     tokenizer: Option<&Json>,
     config: &Json,
     stated: &Json,
-) -> BTreeMap<String, Value> {
+) -> Option<BTreeMap<String, Value>> {
     let Vocabulary { mut pieces, adds_space, ids } = vocabulary;
     let texts: BTreeMap<String, u64> =
         pieces.iter().map(|(id, piece)| (piece.text.clone(), *id)).collect();
@@ -61,7 +61,7 @@ fn of_pieces(
         piece.kind = UNKNOWN;
     }
     let (mut tokens, mut scores, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
-    for id in 0..count(config, pieces.keys().next_back()) {
+    for id in 0..count(config, &pieces)? {
         let padding = || Piece { text: format!("[PAD{id}]"), score: PADDING, kind: UNUSED };
         let Piece { text, score, kind } = pieces.remove(&id).unwrap_or_else(padding);
         tokens.push(Value::String(text));
@@ -87,7 +87,7 @@ fn of_pieces(
         let value = stated[key].as_bool().unwrap_or(default);
         metadata.insert(format!("tokenizer.ggml.{key}"), flag(value));
     }
-    metadata
+    Some(metadata)
 }
 
 /// A tokenizer of byte pairs; `None` if it is none.
@@ -113,7 +113,7 @@ fn of_pairs(
     let known: BTreeMap<String, u64> =
         tokens.iter().map(|(id, (text, _))| (text.clone(), *id)).collect();
     let (mut texts, mut kinds) = (Vec::new(), Vec::new());
-    for id in 0..count(config, tokens.keys().next_back()) {
+    for id in 0..count(config, &tokens)? {
         let (text, kind) = tokens.remove(&id).unwrap_or_else(|| (format!("[PAD{id}]"), UNUSED));
         texts.push(Value::String(text));
         kinds.push(Value::Scalar(Scalar::I32(kind)));
@@ -146,12 +146,16 @@ pub(super) fn pair(merge: &Json) -> Option<[&str; 2]> {
     }
 }
 
-/// The number of tokens: that of the model, which may have more rows than the tokenizer has tokens.
-fn count(config: &Json, last: Option<&u64>) -> u64 {
+/// The number of tokens: that of the model, which may have more rows than the tokenizer has tokens. `None` if more than
+/// [`MOST_UNUSED`] ids are no token's.
+fn count<T>(config: &Json, tokens: &BTreeMap<u64, T>) -> Option<u64> {
     let stated = crate::ggml::names::size(config, "vocab_size").and_then(|size| size.as_u64());
-    let known = last.map_or(0, |last| last + 1);
-    // A vocabulary of more tokens than there are bytes in a name is a damaged file.
-    stated.unwrap_or(known).max(known).min(known + (1 << 20))
+    let known = match tokens.last_key_value() {
+        Some((last, _)) => last.checked_add(1)?,
+        None => 0,
+    };
+    let count = stated.unwrap_or(known).max(known);
+    (count <= tokens.len() as u64 + MOST_UNUSED).then_some(count)
 }
 
 /// The metadata of a special token.
@@ -177,4 +181,25 @@ fn special<'a>(
         let found = found.or_else(|| ids.get(ggml).copied());
         Some((ggml.to_owned(), found?))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Ids and sizes far beyond the number of tokens would fill memory.
+    #[test]
+    fn ids_of_damaged_files_are_no_tokenizer() {
+        let of = |last: u64, size: u64| {
+            count(&json!({"vocab_size": size}), &BTreeMap::from([(0, ()), (last, ())]))
+        };
+        assert_eq!([of(1, 2), of(7, 3), of(1, 9)], [Some(2), Some(8), Some(9)]);
+        assert_eq!(of(MOST_UNUSED + 1, 2), Some(MOST_UNUSED + 2));
+        for (last, size) in [(MOST_UNUSED + 2, 2), (1 << 50, 2), (u64::MAX, 2), (1, u64::MAX)] {
+            assert_eq!(of(last, size), None, "{last} {size}");
+        }
+        let tokenizer = json!({"model": {"type": "BPE", "vocab": {"a": u64::MAX}, "merges": []}});
+        assert_eq!(of_pairs(&tokenizer, &json!({}), &json!({}), "default"), None);
+    }
 }

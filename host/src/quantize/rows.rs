@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fp4_formats::recipe::{AdaptiveRecipe, BlockScale, Nvfp4Tensor, Software};
-use fp4_formats::{e2m1, pack};
+use ptx_emu_simd::{Host, on_host};
 use rayon::prelude::*;
 
 use super::adaptive::Adaptive;
 use super::source::Source;
 use super::{QuantizeOptions, Recipe, TensorScale};
+use crate::floats::code_of_e2m1;
 
 /// Elements of a piece, a multiple of the blocks of both formats.
 const PIECE: usize = 1024;
@@ -42,27 +43,17 @@ pub(super) fn quantize_rows(
             [only] => *only,
             all => all[row],
         };
-        let largest = match options.recipe {
-            Recipe::Nvfp4(recipe) => {
-                let tensor = Nvfp4Tensor::new(recipe, parameter);
-                let scale = |_: &[_; 2], amax| tensor.block::<Software>(amax);
-                quantize_row(source, codes, scales, scale)
+        let amax = match (options.recipe, options.scale) {
+            (Recipe::Adaptive(_), TensorScale::FromAmax) => maxima.tensor,
+            (Recipe::Adaptive(_), TensorScale::PerRow) => maxima.rows[row],
+            (Recipe::Adaptive(recipe), TensorScale::OneLevel | TensorScale::Given(_)) => {
+                recipe.tensor_maximum(parameter)
             }
-            Recipe::Adaptive(recipe) => {
-                let amax = match options.scale {
-                    TensorScale::FromAmax => maxima.tensor,
-                    TensorScale::PerRow => maxima.rows[row],
-                    TensorScale::OneLevel | TensorScale::Given(_) => {
-                        recipe.tensor_maximum(parameter)
-                    }
-                };
-                quantize_adaptive(recipe, (parameter, amax), source, codes, scales)
-            }
-            Recipe::Mxfp4(recipe) => {
-                let scale = |_: &[_; 4], amax| recipe.block(amax);
-                quantize_row(source, codes, scales, scale)
-            }
+            (Recipe::Nvfp4(_) | Recipe::Mxfp4(_), _) => 0.0,
         };
+        let tensor = (parameter, amax);
+        let largest =
+            on_host!(host => by_recipe(host, options.recipe, tensor, source, codes, scales));
         if !largest.is_finite() {
             finite.store(false, Ordering::Relaxed);
         }
@@ -70,70 +61,95 @@ pub(super) fn quantize_rows(
     finite.into_inner()
 }
 
-/// Codes and linear scales of one row by a recipe with adaptive scales, for a parameter and a largest magnitude.
-/// Returns the row's largest magnitude.
-fn quantize_adaptive(
-    recipe: AdaptiveRecipe,
+/// Codes and linear scales of one row by a recipe, for a parameter and, if scales are adaptive, a largest magnitude of
+/// the tensor; compiled for the host's instructions. Returns the row's largest magnitude.
+fn by_recipe<H: Host>(
+    host: H,
+    recipe: Recipe,
     tensor: (f32, f32),
     source: Source<'_>,
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> f32 {
-    /// Quantises by the recipe with this code.
-    fn by<const CODE: u32>(
-        (parameter, amax): (f32, f32),
-        source: Source<'_>,
-        codes: &mut [u8],
-        scales: &mut [u8],
-    ) -> f32 {
-        let adaptive = Adaptive::<CODE>::new(parameter, amax);
-        quantize_row(source, codes, scales, |groups, amax| adaptive.block(groups, amax))
-    }
     use AdaptiveRecipe as Of;
-    let by = match recipe {
-        Of::TransformerEngine => by::<{ Of::TransformerEngine as u32 }>,
-        Of::TransformerEngineMse => by::<{ Of::TransformerEngineMse as u32 }>,
-        Of::TransformerEngine448 => by::<{ Of::TransformerEngine448 as u32 }>,
-        Of::TransformerEngine448Mse => by::<{ Of::TransformerEngine448Mse as u32 }>,
-        Of::ModelOpt => by::<{ Of::ModelOpt as u32 }>,
-    };
-    by(tensor, source, codes, scales)
+    let row = Row { source, codes, scales };
+    match recipe {
+        Recipe::Nvfp4(recipe) => {
+            let tensor = Nvfp4Tensor::new(recipe, tensor.0);
+            host.run(|| row.quantize(|_: &[_; 2], amax| tensor.block::<Software>(amax)))
+        }
+        Recipe::Mxfp4(recipe) => host.run(|| row.quantize(|_: &[_; 4], amax| recipe.block(amax))),
+        Recipe::Adaptive(recipe) => match recipe {
+            Of::TransformerEngine => {
+                host.run(|| row.adaptive::<H, { Of::TransformerEngine as u32 }>(tensor))
+            }
+            Of::TransformerEngineMse => {
+                host.run(|| row.adaptive::<H, { Of::TransformerEngineMse as u32 }>(tensor))
+            }
+            Of::TransformerEngine448 => {
+                host.run(|| row.adaptive::<H, { Of::TransformerEngine448 as u32 }>(tensor))
+            }
+            Of::TransformerEngine448Mse => {
+                host.run(|| row.adaptive::<H, { Of::TransformerEngine448Mse as u32 }>(tensor))
+            }
+            Of::ModelOpt => host.run(|| row.adaptive::<H, { Of::ModelOpt as u32 }>(tensor)),
+        },
+    }
 }
 
-/// Codes and linear scales of one row, whose blocks are `GROUPS` groups of eight elements.
-/// `scale_of` gives the scale of a block with its largest magnitude. Returns that of the row.
-fn quantize_row<const GROUPS: usize>(
-    source: Source<'_>,
-    codes: &mut [u8],
-    scales: &mut [u8],
-    scale_of: impl Fn(&[[f32; 8]; GROUPS], f32) -> BlockScale,
-) -> f32 {
-    let mut largest = 0;
-    let mut values = [0f32; PIECE];
-    let mut rounded = [0u8; PIECE];
-    let pieces = codes.chunks_mut(PIECE / 2).zip(scales.chunks_mut(PIECE / (8 * GROUPS)));
-    for (at, (codes, scales)) in pieces.enumerate() {
-        let len = 2 * codes.len();
-        let values = &mut values[..len];
-        source.part(at * PIECE..at * PIECE + len).load(values);
-        let (groups, _) = values.as_chunks_mut::<8>();
-        let (blocks, _) = groups.as_chunks_mut::<GROUPS>();
-        for (block, scale) in blocks.iter_mut().zip(scales) {
-            let amax = magnitude_bits(block);
-            largest = largest.max(amax);
-            let found = scale_of(block, f32::from_bits(amax));
-            *scale = found.byte;
-            *block = found.prepared::<Software, GROUPS>(|group| block[group]);
-        }
-        let rounded = &mut rounded[..len];
-        for (code, value) in rounded.iter_mut().zip(values) {
-            *code = e2m1::encode(*value);
-        }
-        for (byte, pair) in codes.iter_mut().zip(rounded.as_chunks::<2>().0) {
-            *byte = pack::pair(pair[0], pair[1]);
-        }
+/// A row of elements, and the places of its codes and linear scales.
+struct Row<'a> {
+    source: Source<'a>,
+    codes: &'a mut [u8],
+    scales: &'a mut [u8],
+}
+
+impl Row<'_> {
+    /// Quantises by the recipe with adaptive scales of this code. Returns the row's largest magnitude.
+    /// The closure is one for each `H`, so that it is compiled for each.
+    #[inline(always)]
+    fn adaptive<H: Host, const CODE: u32>(self, (parameter, amax): (f32, f32)) -> f32 {
+        let adaptive = Adaptive::<CODE>::new(parameter, amax);
+        self.quantize(|groups, amax| adaptive.block(groups, amax))
     }
-    f32::from_bits(largest)
+
+    /// Quantises blocks of `GROUPS` groups of eight elements. `scale_of` gives the scale of a block with its largest
+    /// magnitude. Returns that of the row.
+    #[inline(always)]
+    fn quantize<const GROUPS: usize>(
+        self,
+        scale_of: impl Fn(&[[f32; 8]; GROUPS], f32) -> BlockScale,
+    ) -> f32 {
+        let Self { source, codes, scales } = self;
+        let mut largest = 0;
+        let mut values = [0f32; PIECE];
+        let mut rounded = [0u8; PIECE];
+        let pieces = codes.chunks_mut(PIECE / 2).zip(scales.chunks_mut(PIECE / (8 * GROUPS)));
+        for (at, (codes, scales)) in pieces.enumerate() {
+            let len = 2 * codes.len();
+            let values = &mut values[..len];
+            source.part(at * PIECE..at * PIECE + len).load(values);
+            let (groups, _) = values.as_chunks_mut::<8>();
+            let (blocks, _) = groups.as_chunks_mut::<GROUPS>();
+            for (block, scale) in blocks.iter_mut().zip(scales) {
+                let amax = magnitude_bits(block);
+                largest = largest.max(amax);
+                let found = scale_of(block, f32::from_bits(amax));
+                *scale = found.byte;
+                *block = found.prepared::<Software, GROUPS>(|group| block[group]);
+            }
+            let rounded = &mut rounded[..len];
+            for (code, value) in rounded.iter_mut().zip(values) {
+                *code = code_of_e2m1(*value) as u8;
+            }
+            for (byte, pair) in codes.iter_mut().zip(rounded.as_chunks::<2>().0) {
+                // The same as `pack::pair`, in a form of which compilers make vector instructions.
+                let pair = u16::from_le_bytes(*pair);
+                *byte = (pair | pair >> 4) as u8;
+            }
+        }
+        f32::from_bits(largest)
+    }
 }
 
 /// The bits of the largest magnitude. Without their signs, floats are ordered like their bits;

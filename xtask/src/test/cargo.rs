@@ -135,6 +135,11 @@ impl Cargo {
 /// The program of integration tests that takes longest of those that are no part of their own.
 const LONGEST: &str = "library";
 
+/// Arguments of a test program that leave out the tests whose names have this part.
+pub fn without(part: &str) -> [String; 2] {
+    ["--skip", part].map(str::to_owned)
+}
+
 /// Arguments of cargo for all test programs of the workspace but for some of integration tests.
 pub fn all_but(programs: &[&str]) -> Result<Vec<String>> {
     let mut arguments = ["--workspace", "--lib", "--bins"].map(str::to_owned).to_vec();

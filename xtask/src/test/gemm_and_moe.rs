@@ -26,8 +26,7 @@ pub fn part() -> Result<Part> {
 pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {
     let programs = PROGRAMS.into_iter().flat_map(|program| ["--test", program]);
     let targets: Vec<&str> = ["--workspace"].into_iter().chain(programs).collect();
-    let left_out: Vec<String> = mutants::left_out().collect();
-    cargo.run(tally, &targets, &left_out).map(|_| ())
+    cargo.run(tally, &targets, &mutants::left_out()).map(|_| ())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! tests take as long as most others together.
 
 use super::Tally;
-use super::cargo::Cargo;
+use super::cargo::{self, Cargo};
 use super::gated::Part;
 use anyhow::Result;
 
@@ -13,8 +13,8 @@ pub const NAME: &str = "mutants";
 const TESTS: &str = "mutants::";
 
 /// Arguments of a test program that leave these tests out.
-pub fn left_out() -> impl Iterator<Item = String> {
-    ["--skip", TESTS].into_iter().map(str::to_owned)
+pub fn left_out() -> [String; 2] {
+    cargo::without(TESTS)
 }
 
 /// The modules of the kernels' mutation checks. They use nothing of the test programs that they are in.

@@ -2,7 +2,7 @@
 //! with once more, without this workspace's settings.
 
 use super::Tally;
-use super::cargo::Cargo;
+use super::cargo::{self, Cargo};
 use super::gated::Part;
 use anyhow::Result;
 
@@ -12,8 +12,8 @@ pub const NAME: &str = "outside-crate";
 const TESTS: &str = "outside_crate::";
 
 /// Arguments of a test program that leave the test out.
-pub fn left_out() -> impl Iterator<Item = String> {
-    ["--skip", TESTS].into_iter().map(str::to_owned)
+pub fn left_out() -> [String; 2] {
+    cargo::without(TESTS)
 }
 
 /// The test with what it depends on: the library with all that it is built with, and the kernels that are in it.

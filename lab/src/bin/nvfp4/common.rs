@@ -80,6 +80,10 @@ pub fn write_out(text: &str) -> anyhow::Result<()> {
 
 /// Text for a terminal: names from files may have characters that would control it.
 pub fn printable(text: &str) -> String {
+    // Long lists of names are almost always plain.
+    if text.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')) {
+        return text.into();
+    }
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
         match character.is_control() && character != '\n' {
