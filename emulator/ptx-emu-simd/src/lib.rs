@@ -1,4 +1,5 @@
-//! Wide vector instructions of the host, where it has them, for the emulator `ptx-emu` and the oracle. A crate of
+//! Wide vector instructions of the host, where it has them, for the emulator `ptx-emu`, the oracle and the quantiser on a
+//! CPU. A crate of
 //! its own, because calls of what is compiled for them are unsafe and its user forbids unsafe code.
 //!
 //! Every x86-64 has vectors of 128 bits, most have 256. A loop over the lanes of a warp or the

@@ -81,18 +81,18 @@ fn by_recipe<H: Host>(
         Recipe::Mxfp4(recipe) => host.run(|| row.quantize(|_: &[_; 4], amax| recipe.block(amax))),
         Recipe::Adaptive(recipe) => match recipe {
             Of::TransformerEngine => {
-                host.run(|| row.adaptive::<H, { Of::TransformerEngine as u32 }>(tensor))
+                row.adaptive::<H, { Of::TransformerEngine as u32 }>(host, tensor)
             }
             Of::TransformerEngineMse => {
-                host.run(|| row.adaptive::<H, { Of::TransformerEngineMse as u32 }>(tensor))
+                row.adaptive::<H, { Of::TransformerEngineMse as u32 }>(host, tensor)
             }
             Of::TransformerEngine448 => {
-                host.run(|| row.adaptive::<H, { Of::TransformerEngine448 as u32 }>(tensor))
+                row.adaptive::<H, { Of::TransformerEngine448 as u32 }>(host, tensor)
             }
             Of::TransformerEngine448Mse => {
-                host.run(|| row.adaptive::<H, { Of::TransformerEngine448Mse as u32 }>(tensor))
+                row.adaptive::<H, { Of::TransformerEngine448Mse as u32 }>(host, tensor)
             }
-            Of::ModelOpt => host.run(|| row.adaptive::<H, { Of::ModelOpt as u32 }>(tensor)),
+            Of::ModelOpt => row.adaptive::<H, { Of::ModelOpt as u32 }>(host, tensor),
         },
     }
 }
@@ -106,11 +106,9 @@ struct Row<'a> {
 
 impl Row<'_> {
     /// Quantises by the recipe with adaptive scales of this code. Returns the row's largest magnitude.
-    /// The closure is one for each `H`, so that it is compiled for each.
-    #[inline(always)]
-    fn adaptive<H: Host, const CODE: u32>(self, (parameter, amax): (f32, f32)) -> f32 {
+    fn adaptive<H: Host, const CODE: u32>(self, host: H, (parameter, amax): (f32, f32)) -> f32 {
         let adaptive = Adaptive::<CODE>::new(parameter, amax);
-        self.quantize(|groups, amax| adaptive.block(groups, amax))
+        host.run(|| self.quantize(|groups, amax| adaptive.block(groups, amax)))
     }
 
     /// Quantises blocks of `GROUPS` groups of eight elements. `scale_of` gives the scale of a block with its largest
