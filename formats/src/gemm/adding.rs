@@ -12,7 +12,7 @@ pub enum Adding {
     #[default]
     Promoted,
     /// The tensor core may add all columns that a CTA multiplies, as in `torch._scaled_mm` and cuBLAS unless they are
-    /// asked not to. What is dropped adds up over K / 32 instructions: 2^-9 of the sum of magnitudes for each 512
+    /// asked not to. The dropped bits of K / 32 instructions add up: 2^-9 of the sum of magnitudes for each 512
     /// columns. Random signs make sums small beside their terms, and the error with them; products of one sign vanish
     /// beside a sum that is 2^13 times as large.
     Fast,

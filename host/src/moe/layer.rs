@@ -102,7 +102,7 @@ enum Quantized {
     Blocks(TokenScales, QuantizeOptions),
     /// The operation that gathers, and a launch before the second product.
     Fp8,
-    /// To NVFP4 with a scale for each row: the operation that gathers, and another one before the second product.
+    /// NVFP4 with a scale for each row: the operation that gathers, and another one before the second product.
     Rows,
 }
 

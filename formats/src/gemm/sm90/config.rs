@@ -244,8 +244,8 @@ impl Sm90Config {
         }
     }
 
-    /// Of the step with index `step` of a tile: how many steps' products of e4m3 `wgmma` has summed that are not yet
-    /// promoted.
+    /// The number of steps whose products of e4m3 `wgmma` has summed that are not yet promoted, before the step with index
+    /// `step` of a tile.
     #[inline(always)]
     pub const fn unpromoted(&self, step: u32) -> u32 {
         match self.adding {
