@@ -38,7 +38,7 @@ pub enum ActivationBuffers<'a> {
 }
 
 impl<'a> From<Outputs<'a>> for ActivationBuffers<'a> {
-    /// What an operation on rows made: blocks, with a scale for each row where they have one, e4m3 or 16-bit elements.
+    /// Takes the results of an operation on rows: blocks, with a scale for each row where they have one, e4m3 or 16-bit elements.
     fn from(made: Outputs<'a>) -> Self {
         let Outputs { elements, scales, multipliers } = made;
         match (scales, multipliers) {

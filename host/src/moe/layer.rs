@@ -102,7 +102,7 @@ enum Quantized {
     Blocks(TokenScales, QuantizeOptions),
     /// The operation that gathers, and a launch before the second product.
     Fp8,
-    /// To NVFP4 with a scale for each row: the operation that gathers, and another one before the second product.
+    /// The operation that gathers, and another one before the second product: NVFP4 with a scale for each row.
     Rows,
 }
 
@@ -121,12 +121,22 @@ pub struct MoeOptions {
     pub shared: Option<FloatType>,
     /// The format that activations are quantised to before each product; `None` leaves them in 16 bits (W4A16).
     pub quantized: Option<TokenFormat>,
+    /// Whether a token's result has the same bits whatever the other tokens are and how many there are
+    /// ([`GemmOverrides::batch_invariant`](crate::gemm::GemmOverrides)). Everything but the products is so in any case.
+    pub batch_invariant: bool,
 }
 
 impl Default for MoeOptions {
     fn default() -> Self {
         let (output, rows) = (FloatType::F32, FloatType::F32);
-        Self { activation: Activation::Silu, output, rows, shared: None, quantized: None }
+        Self {
+            activation: Activation::Silu,
+            output,
+            rows,
+            shared: None,
+            quantized: None,
+            batch_invariant: false,
+        }
     }
 }
 
@@ -163,6 +173,7 @@ setters!(MoeOptions {
     rows: FloatType,
     shared: impl Into<Option<FloatType>>,
     quantized: impl Into<Option<TokenFormat>>,
+    batch_invariant: bool,
 });
 
 /// A format that a layer quantises its activations to.
@@ -499,7 +510,9 @@ impl PlannedLayer {
             up: Some(UpOptions::default()),
             ..GemmOptions::default()
         };
+        let first = first.batch_invariant(options.batch_invariant);
         let second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
+        let second = second.batch_invariant(options.batch_invariant);
         Ok(Self { quantized, kinds: [of_first, kind], groupings, options: [first, second] })
     }
 

@@ -166,7 +166,10 @@ fn run<F: BlockFormat>(
         factors: Some(first.factors()),
         biases: HostBiases::default(),
         shared: None,
-        options: MoeOptions::new().activation(bench.options.activation).output(output),
+        options: MoeOptions::new()
+            .activation(bench.options.activation)
+            .output(output)
+            .batch_invariant(bench.options.overrides.batch_invariant),
     };
     operands.options.quantized = match bench.activations {
         ActivationInput::Fp4 => Some(TokenFormat::Blocks(operands.token_scales()?)),

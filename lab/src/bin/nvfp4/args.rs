@@ -205,6 +205,9 @@ pub struct Product {
     /// Split of K, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
+    /// Give a row's result the same bits in any batch, whatever its position and the other rows.
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Activation function of the values, or of the gate's: identity, silu, gelu-tanh, gelu, relu2
     /// or clamped-swiglu (gpt-oss's) [default: identity, of gated products silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
@@ -320,6 +323,9 @@ pub struct Moe {
     /// magnitudes, or, with a scale for each row, to NVFP4 (fp4-rows) or e4m3 (fp8).
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "fp4")]
     pub quantize: Option<TokensTo>,
+    /// Give a token's result the same bits whatever the other tokens are.
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f32", value_parser = parse_output)]
     pub dtype: FloatType,
@@ -428,6 +434,9 @@ pub struct BenchGemm {
     /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
+    /// gemm, dual, grouped, moe: plans that give a row's result the same bits in any batch.
+    #[arg(long, conflicts_with = "tune")]
+    pub batch_invariant: bool,
     /// gemm, dual, grouped: time this many of the plan's candidates too, the cheapest by its model first.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sweep: usize,
@@ -831,6 +840,10 @@ mod tests {
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
         assert!(parse("nvfp4 bench --set gemm --host --replays 0"));
+        assert!(parse("nvfp4 bench --set gemm --batch-invariant --split none"));
+        assert!(!parse("nvfp4 bench --set gemm --batch-invariant --tune"));
+        assert!(parse("nvfp4 run grouped --inputs i --batch-invariant"));
+        assert!(parse("nvfp4 run moe --inputs i --quantize fp4-rows --batch-invariant"));
         assert!(parse("nvfp4 bench --set gemm --set dual"));
         assert!(!parse("nvfp4 bench --set gemm --shape gemv:128x256x1"));
         assert!(!parse("nvfp4 bench --set gemm --host --tune"));
