@@ -194,3 +194,36 @@ fn sm80_plans_fit_every_gpu() {
         }
     }
 }
+
+/// Batch-invariant plans have one split for all M, never stream-K, and kernels that others may have, too.
+#[test]
+fn batch_invariant_plans_have_one_split() {
+    let kinds = [
+        ActivationKind::Blocks { format: Format::Nvfp4, layout: ScaleLayout::Linear },
+        ActivationKind::Halves(HalfType::Bf16),
+        ActivationKind::Fp8(None),
+    ];
+    let invariant = GemmOverrides::new().batch_invariant(true);
+    for (arch, kind) in Arch::ALL.into_iter().flat_map(|arch| kinds.map(|kind| (arch, kind))) {
+        let machine = DeviceProperties::usual(arch);
+        for (n, k) in
+            [(7168, 16384), (4096, 7168), (7168, 2048), (200, 7184), (8, 16), (57344, 8192)]
+        {
+            let mut found = BTreeSet::new();
+            for m in [1, 2, 8, 16, 17, 64, 100, 256, 300, 2048, 16384] {
+                let plan = |overrides: &GemmOverrides| {
+                    let shape = GemmShape::of(m, n, k);
+                    gemm::plan(shape, Format::Nvfp4, kind, arch, machine, overrides)
+                };
+                let what = format!("{arch} {kind:?} {m}x{n}x{k}");
+                let planned = plan(&invariant).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let known = plan(&GemmOverrides::default()).expect("planned").candidates;
+                let is_known = known.iter().any(|known| known.kernel == planned.kernel);
+                assert!(is_known, "{what}: {}", planned.kernel);
+                assert!(planned.why.iter().any(|why| why.starts_with("batch invariant")), "{what}");
+                found.insert(planned.split.to_string());
+            }
+            assert!(found.len() == 1 && !found.contains("stream-k"), "{arch} {n}x{k}: {found:?}");
+        }
+    }
+}

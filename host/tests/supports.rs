@@ -108,6 +108,10 @@ fn options() -> Vec<GemmOptions> {
         by(Some(Split::StreamK), None),
         by(Some(Split::Cluster(2)), None),
         by(Some(Split::Cluster(64)), None),
+        base().batch_invariant(true),
+        by(Some(Split::None), None).batch_invariant(true),
+        by(Some(Split::StreamK), None).batch_invariant(true),
+        by(None, Some("gemm_sm90_nvfp4_bf16_128x8")).batch_invariant(true),
     ]
 }
 
@@ -344,6 +348,7 @@ fn mixtures_of_experts() {
         Some(scales(2.0, 1.0)),
         Some(scales(0.0, 1.0)),
         Some(TokenFormat::Fp8),
+        Some(TokenFormat::ScaledRows),
     ];
     on_machines("supports-moe", |kernels| {
         for ((format, half), quantized) in Format::ALL

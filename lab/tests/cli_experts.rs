@@ -459,6 +459,7 @@ fn layers_are_right_and_their_launches_replay() {
         moe_runs(&target, &none, &["--dtype", "f32"], 100.0);
         let mut fp4 = layer::<Nvfp4>(6, [0, 4], &Halves::Interleaved, HalfType::Bf16, false);
         moe_runs(&target, &fp4, &["--quantize"], 10.0);
+        moe_runs(&target, &fp4, &["--quantize", "fp4-rows", "--batch-invariant"], 10.0);
         let options = MoeOptions::new();
         fp4.scales = Some(fp4.operands(&options).expect("fits").token_scales().expect("oracle"));
         moe_runs(&target, &fp4, &[], 10.0);

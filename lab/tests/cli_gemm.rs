@@ -14,7 +14,8 @@ use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, ScaleLayout, T
 use nvfp4::device::Device;
 use nvfp4::floats;
 use nvfp4::gemm::{
-    self, ActivationKind, Fp8Matrix, GemmOptions, HalfMatrix, ResidualValues, UpOptions, gemm,
+    self, ActivationKind, Fp8Matrix, GemmOptions, HalfMatrix, ResidualValues, RowScaled, UpOptions,
+    gemm,
 };
 use nvfp4::quantize::Format;
 use nvfp4::shape::GemmShape;
@@ -164,6 +165,44 @@ fn activations_in_e4m3() {
     let output = nvfp4(&[&args[..], &more].concat(), OsStr::new("off"));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("a_scale") && output.status.code() == Some(2), "{stderr}");
+}
+
+/// NVFP4 with a scale for each row, in files, and made of normal values for a batch-invariant product.
+#[test]
+fn activations_with_a_scale_for_each_row() {
+    let folder = Folder::new("gemm-rows");
+    let (path, out) = (folder.file("in.safetensors"), folder.file("out.safetensors"));
+    let dims = Dims::new(1, 3, 48).expect("dims");
+    let values: Vec<f32> = (0..3 * 48).map(|at| (at * at % 23) as f32 - 9.5).collect();
+    let halves = HalfMatrix::round("a", dims, HalfType::Bf16, &values).expect("small");
+    let a = RowScaled::quantize(&halves).expect("small");
+    let mut rng = SplitMix64::new(4);
+    let b = Dims::new(1, 5, 48).expect("dims");
+    let b = Generator::FullRange.operand("b", b, ScaleLayout::Linear, &mut rng).expect("small");
+    let (halves, options) = (Halves::None, GemmOptions::new());
+    let mut operands = GemmOperands { a: GemmActivations::ScaledRows(a), b, halves, options };
+    write(&path, &operands).expect("written");
+    assert_eq!(read_back(&path), AnyOperands::Nvfp4(operands.clone()));
+    for (device, _) in compiled() {
+        let kernels = kernels_dir();
+        let args = ["run", "gemm", "--batch-invariant", "--device", device, "--kernels"];
+        let args = args.map(OsStr::new);
+        let more = [OsStr::new("--inputs"), path.as_os_str(), OsStr::new("--out"), out.as_os_str()];
+        let ran = [&args[..], &[kernels.as_os_str()], &more].concat();
+        let output = nvfp4(&ran, OsStr::new("off"));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && out.exists(), "{device}: {stdout}{output:?}");
+        assert!(stdout.contains("batch invariant"), "{stdout}");
+        std::fs::remove_file(&out).expect("written");
+    }
+    // Row factors have no place beside them.
+    operands.options = GemmOptions::new().row_factors(vec![1.0; 3]);
+    write(&path, &operands).expect("written");
+    let args = ["run", "gemm", "--device", "emu:h200", "--inputs"].map(OsStr::new);
+    let output = nvfp4(&[&args[..], &[path.as_os_str()]].concat(), OsStr::new("off"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("row factors must be absent"), "{stderr}");
+    assert_eq!(output.status.code(), Some(2));
 }
 
 /// Tensors of a small product with 16-bit activations, M = 2, N = 3, K = 16.
@@ -490,18 +529,25 @@ fn benches_of_groups_and_experts_are_verified() {
             ("grouped:3,0,2*9x48x96", "grouped", &["--activations", "fp4"]),
             ("grouped:3,0,2*9x48x96", "grouped", &["--dtype", "nvfp4"]),
             ("grouped-dual:17*2x48x96", "grouped dual", &["--activation", "gelu"]),
+            ("grouped:3,0,2*9x48x96", "grouped", &["--activations", "fp4-rows"]),
+            ("gemm:5x48x96", "gemm", &["--activations", "fp4-rows"]),
+            ("moe:5x20x2x64x96", "moe", &["--activations", "fp4-rows"]),
             ("moe:5x20x2x64x96", "moe", &["--activations", "f16"]),
             ("moe:3x4x2x64x32", "moe", &["--activation", "clamped-swiglu"]),
         ] {
             let common = ["bench", "--shape", shape, "--device", device, "--kernels", kernels];
-            let args: Vec<&OsStr> =
-                common.iter().chain(options).chain(&["--json"]).map(OsStr::new).collect();
-            let ran = nvfp4(&args, OsStr::new("off"));
-            let stderr = String::from_utf8_lossy(&ran.stderr);
-            assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
-            let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-            assert_eq!((&json["op"], &json["verified"]), (&op.into(), &true.into()), "{json}");
-            assert_eq!(json["shape"], shape);
+            for more in [&["--json"][..], &["--json", "--batch-invariant"]] {
+                let args: Vec<&OsStr> =
+                    common.iter().chain(options).chain(more).map(OsStr::new).collect();
+                let ran = nvfp4(&args, OsStr::new("off"));
+                let stderr = String::from_utf8_lossy(&ran.stderr);
+                assert_eq!(ran.status.code(), Some(0), "{device}: {stderr}");
+                let json: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+                assert_eq!((&json["op"], &json["verified"]), (&op.into(), &true.into()), "{json}");
+                assert_eq!(json["shape"], shape);
+                let said = json.to_string().contains("batch invariant: K is added in one order");
+                assert_eq!(said, more.len() > 1, "{json}");
+            }
         }
         let moe = ["bench", "--shape", "moe:3x4x2x64x32", "--device", device];
         let args = [&moe[..], &["--kernels", kernels, "--dtype", "nvfp4"]].concat();

@@ -17,6 +17,7 @@ mod grouped;
 mod grouped_refused;
 mod half_biases;
 mod harness;
+mod invariant;
 mod launches;
 mod mixed;
 mod multicast;

@@ -3,6 +3,7 @@
 mod e4m3;
 mod expert_checksums;
 mod expert_mutants;
+mod invariant;
 mod layers;
 mod layers_refused;
 mod quantized;

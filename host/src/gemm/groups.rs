@@ -148,9 +148,13 @@ pub(super) struct GroupedRuns {
     pub expected: [u32; 2],
     /// The least K steps of a CTA's run.
     pub least: u32,
+    /// Whether no tile is cut, whatever the counts.
+    pub whole: bool,
 }
 
 impl GroupedRuns {
+    /// Work by which the longest run of whole tiles may exceed an even one, where tiles are never cut: no run has more.
+    pub const MOST_SLACK: u32 = Divisor::DIVIDENDS - 1;
     /// The most parts of a tile: their partial sums are added one after the other.
     pub const MOST_PARTS: u32 = 8;
 }

@@ -14,6 +14,15 @@ pub struct GemmOverrides {
     /// The split of K. Kernels of sm_100a that do not split it in clusters take `none` and, but for the widest
     /// and those with multicast, `stream-k`; multicast kernels of sm_90a take both.
     pub split: Option<Split>,
+    /// Whether a row's result has the same bits whatever the number of tokens, its position and the other rows: of all plans
+    /// for the same weights, kinds of operands and result, and machine. Kernels are then those that add K in one order by
+    /// one instruction, and K is cut by one split for all M, if at all; of grouped products it is not. Tuning tables are not
+    /// looked at. [`split`](Self::split), if there is one, must be the same for all M.
+    ///
+    /// Without it the kernel and the cuts of K follow from M, and with them the order in which a row's products are added:
+    /// in another batch its result may differ within the bound of rounding, and with a grouped product's counts, too. In
+    /// launches of one plan, and of one set of counts, it is always the same.
+    pub batch_invariant: bool,
 }
 
 impl GemmOverrides {
@@ -22,11 +31,17 @@ impl GemmOverrides {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// Whether a kernel or a split is asked for.
+    pub(super) fn names_any(&self) -> bool {
+        self.kernel.is_some() || self.split.is_some()
+    }
 }
 
 setters!(GemmOverrides {
     kernel: impl Into<Option<String>>,
     split: impl Into<Option<Split>>,
+    batch_invariant: bool,
 });
 
 /// Choices of a GEMM besides its operands.
@@ -114,6 +129,15 @@ impl GemmOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+}
+
+impl GemmOptions {
+    /// The same with or without [batch invariance](GemmOverrides::batch_invariant).
+    #[must_use]
+    pub fn batch_invariant(mut self, batch_invariant: bool) -> Self {
+        self.overrides.batch_invariant = batch_invariant;
+        self
     }
 }
 

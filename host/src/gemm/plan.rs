@@ -203,7 +203,7 @@ pub fn plan(
     machine: DeviceProperties,
     overrides: &GemmOverrides,
 ) -> Result<GemmPlan> {
-    let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
+    let source = if overrides.names_any() { Source::Asked } else { Source::Model };
     let output = FloatType::F16.into();
     let (gated, groups, adding) = (false, None, Adding::default());
     let problem = TuneProblem { format, activations: kind, output, gated, shape, groups, adding };
@@ -253,6 +253,12 @@ pub(super) fn finish(
     let reads = kernel.reads();
     let mut why = kernel.why(&source.reason("the cheapest candidate by the model"), kind);
     why.push(reads.reason());
+    if overrides.batch_invariant {
+        why.push(format!(
+            "batch invariant: K is added in one order for all M, split {}; tuning tables are not looked at",
+            candidates[0].split
+        ));
+    }
     Ok(GemmPlan {
         op: asked.op(),
         kernel: candidates[0].kernel,

@@ -8,9 +8,12 @@ use super::GemmPlan;
 use crate::error::Result;
 use crate::tune::{MAX_PLANS, TuneProblem};
 
+/// A problem, and whether its plan is batch invariant.
+type Key = (TuneProblem, bool);
+
 /// Plans by problem, at most [`MAX_PLANS`].
 #[derive(Debug)]
-pub(super) struct Plans(Mutex<Bounded<TuneProblem, GemmPlan>>);
+pub(super) struct Plans(Mutex<Bounded<Key, GemmPlan>>);
 
 impl Default for Plans {
     fn default() -> Self {
@@ -19,7 +22,7 @@ impl Default for Plans {
 }
 
 impl Plans {
-    fn plans(&self) -> MutexGuard<'_, Bounded<TuneProblem, GemmPlan>> {
+    fn plans(&self) -> MutexGuard<'_, Bounded<Key, GemmPlan>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -27,11 +30,7 @@ impl Plans {
     ///
     /// # Errors
     /// The errors of `make`.
-    pub fn plan(
-        &self,
-        problem: TuneProblem,
-        make: impl FnOnce() -> Result<GemmPlan>,
-    ) -> Result<GemmPlan> {
+    pub fn plan(&self, problem: Key, make: impl FnOnce() -> Result<GemmPlan>) -> Result<GemmPlan> {
         if let Some(plan) = self.plans().get(&problem) {
             return Ok(plan.clone());
         }

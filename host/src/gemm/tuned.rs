@@ -94,11 +94,15 @@ pub(super) fn plan_problem(
     overrides: &GemmOverrides,
     steps: &Steps,
 ) -> Result<GemmPlan> {
-    if *overrides != GemmOverrides::default() {
-        return plan_by_model(&kernels.into(), &problem, overrides, steps);
-    }
     let target = kernels.into();
-    let mut plan = kernels.kept::<Plans>().plan(problem, || look_up(kernels, &problem, &target))?;
+    if overrides.names_any() {
+        return plan_by_model(&target, &problem, overrides, steps);
+    }
+    let invariant = overrides.batch_invariant;
+    let mut plan = kernels.kept::<Plans>().plan((problem, invariant), || match invariant {
+        true => plan_from(&problem, target.arch, target.machine, overrides, Source::Model),
+        false => look_up(kernels, &problem, &target),
+    })?;
     plan.why.extend(steps.reason());
     Ok(plan)
 }
@@ -110,7 +114,7 @@ pub(super) fn plan_by_model(
     overrides: &GemmOverrides,
     steps: &Steps,
 ) -> Result<GemmPlan> {
-    let source = if *overrides == GemmOverrides::default() { Source::Model } else { Source::Asked };
+    let source = if overrides.names_any() { Source::Asked } else { Source::Model };
     let mut plan = plan_from(problem, arch, machine, overrides, source)?;
     plan.why.extend(steps.reason());
     Ok(plan)
@@ -163,8 +167,7 @@ fn suit(
     machine: DeviceProperties,
     source: Source,
 ) -> Result<GemmPlan> {
-    let overrides =
-        GemmOverrides { kernel: Some(measured.kernel.clone()), split: Some(measured.split) };
+    let overrides = GemmOverrides::new().kernel(measured.kernel.clone()).split(measured.split);
     plan_from(problem, arch, machine, &overrides, source)
 }
 

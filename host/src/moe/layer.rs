@@ -123,13 +123,23 @@ pub struct MoeOptions {
     pub quantized: Option<TokenFormat>,
     /// The way in which products of e4m3 may be added.
     pub adding: Adding,
+    /// Whether a token's result has the same bits whatever the other tokens are and how many there are
+    /// ([`GemmOverrides::batch_invariant`](crate::gemm::GemmOverrides)). Everything but the products is so in any case.
+    pub batch_invariant: bool,
 }
 
 impl Default for MoeOptions {
     fn default() -> Self {
         let (output, rows) = (FloatType::F32, FloatType::F32);
-        let (activation, adding) = (Activation::Silu, Adding::default());
-        Self { activation, output, rows, shared: None, quantized: None, adding }
+        Self {
+            activation: Activation::Silu,
+            output,
+            rows,
+            shared: None,
+            quantized: None,
+            adding: Adding::default(),
+            batch_invariant: false,
+        }
     }
 }
 
@@ -167,6 +177,7 @@ setters!(MoeOptions {
     shared: impl Into<Option<FloatType>>,
     quantized: impl Into<Option<TokenFormat>>,
     adding: Adding,
+    batch_invariant: bool,
 });
 
 /// A format that a layer quantises its activations to.
@@ -504,8 +515,9 @@ impl PlannedLayer {
             adding: options.adding,
             ..GemmOptions::default()
         };
+        let first = first.batch_invariant(options.batch_invariant);
         let second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
-        let second = second.adding(options.adding);
+        let second = second.adding(options.adding).batch_invariant(options.batch_invariant);
         Ok(Self { quantized, kinds: [of_first, kind], groupings, options: [first, second] })
     }
 

@@ -63,6 +63,19 @@ pub trait Costs: FragmentConfig {
         result: ResultType,
     ) -> Option<Estimate<Self>>;
 
+    /// The same, with every tile computed by one CTA, or in the same parts by the CTAs of a cluster: no cut depends on the
+    /// number of tiles. `None` for stream-K.
+    fn whole(
+        &'static self,
+        split: Split,
+        problem: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>>;
+
+    /// Whether the kernel adds K in the order that those of all larger tiles have, by the same instruction.
+    fn adds_in_order(&self) -> bool;
+
     /// Estimates a configuration whose work list is made on the device: the cost of the same tiles in a batch.
     fn found_on_device(
         &'static self,
@@ -126,6 +139,71 @@ impl<C: Costs> Estimate<C> {
     }
 }
 
+/// Numbers of tokens by whose costs the one split for all numbers of tokens is chosen.
+pub(super) const ALL_TOKENS: [u32; 5] = [1, 16, 64, 256, 1024];
+
+/// Returns the schedule of whole tiles for `fit` CTAs that run at a time: each has as many, or there is a CTA for each.
+pub(super) fn whole_tiles(tiles: u64, steps: u32, fit: u64) -> Option<Schedule> {
+    let rounds = tiles.div_ceil(fit.max(1));
+    let ctas = if rounds > 0 && tiles.is_multiple_of(rounds) { tiles / rounds } else { tiles };
+    Schedule::stream_k(tiles, steps, u32::try_from(ctas).ok()?)
+}
+
+/// Returns the split of `splits` with the least costs, each over that of the best one, summed over
+/// [numbers of tokens](ALL_TOKENS). `cost` is that of a number of tokens, none where a split takes none.
+pub(super) fn cheapest_for_all(
+    splits: impl Iterator<Item = Split>,
+    cost: impl Fn(Split, u32) -> Option<u64>,
+) -> Option<Split> {
+    const ONE: u64 = 1 << 20;
+    let all: Vec<(Split, Vec<u64>)> = splits
+        .filter_map(|split| {
+            let costs: Option<Vec<u64>> =
+                ALL_TOKENS.iter().map(|&tokens| cost(split, tokens)).collect();
+            Some((split, costs?))
+        })
+        .collect();
+    let best = |at: usize| all.iter().map(|(_, costs)| costs[at]).min().unwrap_or(1).max(1);
+    let best: Vec<u64> = (0..ALL_TOKENS.len()).map(best).collect();
+    let sum = |costs: &[u64]| -> u64 {
+        costs.iter().zip(&best).map(|(cost, best)| cost.saturating_mul(ONE) / best).sum()
+    };
+    all.iter().min_by_key(|(_, costs)| sum(costs)).map(|(split, _)| *split)
+}
+
+/// Returns the split of K that products of all numbers of tokens have if each adds it in one order: `asked`, or the
+/// [cheapest](cheapest_for_all). `None` for sizes that no kernel takes.
+pub fn invariant_split<C: Costs>(
+    operands: Operands,
+    problem: &Problem,
+    sms: u32,
+    result: ResultType,
+    asked: Option<Split>,
+) -> Option<Split> {
+    let configs =
+        || of(C::CONFIGS, operands, Adding::Promoted).filter(|config| config.adds_in_order());
+    let most = configs().map(|config| config.max_split()).max()?;
+    let splits = Split::up_to(most).filter(|split| asked.is_none_or(|asked| asked == *split));
+    cheapest_for_all(splits, |split, m| {
+        let problem = Problem { m, ..*problem };
+        let cycles = |config: &'static C| Some(config.whole(split, &problem, sms, result)?.cycles);
+        configs().filter_map(cycles).min()
+    })
+}
+
+/// All candidates of `operands` for the problem with this split, whose sums have the same bits for all numbers of tokens.
+pub fn invariant<C: Costs>(
+    operands: Operands,
+    problem: &Problem,
+    sms: u32,
+    result: ResultType,
+    split: Split,
+) -> impl Iterator<Item = Estimate<C>> {
+    let configs =
+        of(C::CONFIGS, operands, Adding::Promoted).filter(|config| config.adds_in_order());
+    configs.filter_map(move |config| config.whole(split, problem, sms, result))
+}
+
 /// All candidates of `operands` for the problem, in the table's order, stream-K first and the
 /// largest cluster last.
 pub fn candidates<C: Costs>(
@@ -175,4 +253,42 @@ pub fn of<C: Costs>(
 ) -> impl Iterator<Item = &'static C> {
     let suits = move |config: &&C| config.operands() == operands && adding.allows(config.adding());
     table.iter().filter(suits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No tile is cut, every CTA has as many as another, and they run at a time where the tiles divide so.
+    #[test]
+    fn whole_tiles_are_not_cut() {
+        for (tiles, fit) in
+            (1..300u64).flat_map(|tiles| [1, 7, 24, 132, 264].map(|fit| (tiles, fit)))
+        {
+            for steps in [1, 2, 19, 128] {
+                let schedule = whole_tiles(tiles, steps, fit).expect("few");
+                let ctas = schedule.ctas(tiles);
+                assert!(!schedule.has_fix_up() && !schedule.is_split(), "{tiles} {steps} {fit}");
+                assert_eq!(schedule.most(), steps * (tiles / ctas) as u32);
+                let rounds = tiles.div_ceil(fit);
+                assert_eq!(ctas, if tiles % rounds == 0 { tiles / rounds } else { tiles });
+            }
+        }
+    }
+
+    /// The split with the least costs over all, and not the best of one number of tokens; none takes what no split takes.
+    #[test]
+    fn one_split_for_all_tokens() {
+        let splits = || [Split::None, Split::Cluster(2), Split::Cluster(3)].into_iter();
+        let cost = |split, tokens| match (split, tokens) {
+            (Split::None, 1..=16) => Some(300),
+            (Split::None, _) => Some(100),
+            (Split::Cluster(2), 1..=64) => Some(150),
+            (Split::Cluster(2), _) => Some(120),
+            (_, 1) => Some(1),
+            (_, _) => None,
+        };
+        assert_eq!(cheapest_for_all(splits(), cost), Some(Split::Cluster(2)));
+        assert_eq!(cheapest_for_all(splits(), |_, _| None), None);
+    }
 }

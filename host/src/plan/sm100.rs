@@ -16,6 +16,7 @@ use fp4_formats::gemm::{Problem, ResultType, Schedule, Split, Tiles};
 use fp4_formats::quantize::Format;
 use fp4_formats::{HalfType, Operand, ScaleLayout};
 
+use super::fragments::cheapest_for_all;
 use crate::cuda::ResidentClusters;
 
 /// Rates of a machine per clock.
@@ -317,6 +318,34 @@ pub fn candidates<'a>(
     rates: &'a Rates,
 ) -> impl Iterator<Item = Estimate> + 'a {
     of_table(&CONFIGS, format, activations, problem, result, rates)
+}
+
+/// Returns the split of K that products of all numbers of tokens have if each adds it in one order, with the weights as `X`:
+/// `asked`, or the [cheapest](cheapest_for_all). `None` for sizes that no kernel takes, and a split that none makes so.
+#[must_use]
+pub fn invariant_split(
+    format: Format,
+    activations: Option<Operand>,
+    problem: &Problem,
+    result: ResultType,
+    rates: &Rates,
+    asked: Option<Split>,
+) -> Option<Split> {
+    let mut splits: Vec<Split> = CONFIGS
+        .iter()
+        .filter(|config| config.format == format && config.activations == activations)
+        .map(|config| config.split)
+        .filter(|split| asked.is_none_or(|asked| asked == *split))
+        .collect();
+    splits.sort_unstable();
+    splits.dedup();
+    cheapest_for_all(splits.into_iter(), |split, m| {
+        let problem = Problem { m, ..*problem };
+        candidates(format, activations, &problem, result, rates)
+            .filter(|found| found.swapped && found.split == split)
+            .min_by_key(Estimate::rank)
+            .map(|found| found.clocks)
+    })
 }
 
 /// Lists all candidates for a grouped product, in the table's order; `expected` are the number of

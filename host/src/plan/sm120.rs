@@ -48,6 +48,10 @@ impl WarpCosts for Sm120Config {
         product_cycles(self)
     }
 
+    fn has_one_order(&self) -> bool {
+        true
+    }
+
     fn main_loop(&self, problem: &Problem, steps: u64, resident: u64) -> (u64, &'static str) {
         let steps = steps * resident;
         let products = steps * u64::from(product_cycles(self));

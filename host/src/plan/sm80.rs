@@ -40,6 +40,12 @@ impl WarpCosts for Sm80Config {
         product_cycles(self)
     }
 
+    /// Warps with two products of a unit or fewer add units of even and odd number to separate sums.
+    fn has_one_order(&self) -> bool {
+        const FEW: u32 = 2;
+        self.warp_rows() * self.warp_tokens() > FEW
+    }
+
     fn main_loop(&self, _: &Problem, steps: u64, resident: u64) -> (u64, &'static str) {
         let mut products = steps * u64::from(product_cycles(self)) * resident;
         if resident < self.min_blocks.into() {

@@ -9,7 +9,7 @@ use fp4_formats::quantize::Format;
 
 use super::fragments::{
     Costs, Estimate, FIX_UP_BYTES, HANDOVER_CYCLES, LAUNCH_CYCLES, STORE_BYTES, block_cycles,
-    every_tile_has_cycles, fix_up_steps,
+    every_tile_has_cycles, fix_up_steps, whole_tiles,
 };
 
 /// Returns the cycles of an SM for a step of a tile of `width` tokens, decoded and multiplied; for narrowed
@@ -174,6 +174,82 @@ const fn width_cycles(config: &Sm90Config, width: u32) -> (u64, u64) {
     }
 }
 
+/// The estimate of a configuration with a schedule.
+fn scheduled(
+    config: &'static Sm90Config,
+    (split, schedule): (Split, Schedule),
+    problem: &Problem,
+    sms: u32,
+    result: ResultType,
+) -> Option<Estimate<Sm90Config>> {
+    let grid = config.tiles(problem);
+    let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
+    let runs = schedule.ctas(tiles);
+    let ctas = runs * config.multicast as u64;
+    let groups = runs / schedule.cluster().value() as u64;
+    let cluster = schedule.cluster().value() * config.multicast;
+    let mut resident = 1;
+    while resident < config.min_blocks && clusters(sms, cluster, resident) < groups {
+        resident += 1;
+    }
+    let waves = groups.div_ceil(clusters(sms, cluster, resident));
+    let tiling = config.tiling();
+    let step = product_cycles(config, problem.m) * tiling.weight(tiling.width(problem.m))
+        / tiling.most_weight();
+    let (step, mut bound) = (step * resident, "products");
+    let wait = if config.multicast > 1 { SHARE_CYCLES } else { 0 };
+    let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
+    let weights = problem.n.div_ceil(config.rows) as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.weight_bytes() as u64
+        * problem.l as u64;
+    // The first stages of a launch fill while the one before ends.
+    let early = ctas * config.stages() as u64 * config.weight_bytes() as u64;
+    let stored = match result {
+        ResultType::Floats(_) => 0,
+        ResultType::Blocks(_) => {
+            result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
+        }
+    };
+    let activations = grid.token_tiles() as u64
+        * problem.k.div_ceil(K_STEP) as u64
+        * config.activation_bytes() as u64
+        * problem.l as u64;
+    // Fewer CTAs than SMs have fewer bytes in flight.
+    let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
+    let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
+        + activations * row_tiles / ACTIVATION_BYTES;
+    if dram > body {
+        (body, bound) = (dram, "dram");
+    }
+    let loaded = weights * grid.token_tiles() as u64 + activations * row_tiles;
+    if loaded / L2_BYTES > body {
+        (body, bound) = (loaded / L2_BYTES, "l2");
+    }
+    let (sums, parts) = (config.sum_bytes() as u64, schedule.parts() as u64);
+    let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
+    if config.multicast > 1 {
+        fixed += MEETING_CYCLES;
+    }
+    match (config.scheme.operand, config.adding) {
+        (Operand::Half(_), _) | (Operand::E4m3, Adding::Fast) => {}
+        (Operand::E4m3, Adding::Promoted) => fixed += PROMOTION_CYCLES,
+    }
+    if schedule.is_split() {
+        let store = config.store_cycles(schedule.cluster().value(), result);
+        let sent = if config.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
+        fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
+    } else {
+        fixed += tiles.div_ceil(runs) * config.store_cycles(1, result);
+        if schedule.has_fix_up() {
+            let bytes = if config.copies_partials() { COPIED_BYTES } else { FIX_UP_BYTES };
+            fixed += (parts - 1) * (sums / bytes);
+        }
+    }
+    let cycles = body + waves * fixed;
+    Some(Estimate { config, split, ctas, waves, resident, schedule, cycles, bound })
+}
+
 impl Costs for Sm90Config {
     fn estimate(
         &'static self,
@@ -183,72 +259,34 @@ impl Costs for Sm90Config {
         result: ResultType,
     ) -> Option<Estimate<Self>> {
         let schedule = schedule(self, split, problem, sms)?;
-        let grid = self.tiles(problem);
-        let (tiles, row_tiles) = (grid.count(), grid.row_tiles() as u64);
-        let runs = schedule.ctas(tiles);
-        let ctas = runs * self.multicast as u64;
-        let groups = runs / schedule.cluster().value() as u64;
-        let cluster = schedule.cluster().value() * self.multicast;
-        let mut resident = 1;
-        while resident < self.min_blocks && clusters(sms, cluster, resident) < groups {
-            resident += 1;
-        }
-        let waves = groups.div_ceil(clusters(sms, cluster, resident));
-        let tiling = self.tiling();
-        let step = product_cycles(self, problem.m) * tiling.weight(tiling.width(problem.m))
-            / tiling.most_weight();
-        let (step, mut bound) = (step * resident, "products");
-        let wait = if self.multicast > 1 { SHARE_CYCLES } else { 0 };
-        let mut body = waves * schedule.most() as u64 * (step as u64 + wait);
-        let weights = problem.n.div_ceil(self.rows) as u64
-            * problem.k.div_ceil(K_STEP) as u64
-            * self.weight_bytes() as u64
-            * problem.l as u64;
-        // The first stages of a launch fill while the one before ends.
-        let early = ctas * self.stages() as u64 * self.weight_bytes() as u64;
-        let stored = match result {
-            ResultType::Floats(_) => 0,
-            ResultType::Blocks(_) => {
-                result.bytes(problem.m as u64 * problem.n as u64 * problem.l as u64)
+        scheduled(self, (split, schedule), problem, sms, result)
+    }
+
+    fn whole(
+        &'static self,
+        split: Split,
+        problem: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>> {
+        let schedule = match split {
+            Split::None => {
+                let fit = clusters(sms, self.multicast, self.min_blocks);
+                whole_tiles(self.tiles(problem).count(), problem.k.div_ceil(K_STEP), fit)?
             }
+            Split::Cluster(_) => schedule(self, split, problem, sms)?,
+            Split::StreamK => return None,
         };
-        let activations = grid.token_tiles() as u64
-            * problem.k.div_ceil(K_STEP) as u64
-            * self.activation_bytes() as u64
-            * problem.l as u64;
-        // Fewer CTAs than SMs have fewer bytes in flight.
-        let busy = if ctas < sms as u64 { ctas } else { sms as u64 };
-        let dram = (weights.saturating_sub(early / 2) + stored) * sms as u64 / busy / DRAM_BYTES
-            + activations * row_tiles / ACTIVATION_BYTES;
-        if dram > body {
-            (body, bound) = (dram, "dram");
+        scheduled(self, (split, schedule), problem, sms, result)
+    }
+
+    /// `mma.sync` and `wgmma` add a different number of products at once, and sums that are promoted are others than
+    /// fast ones.
+    fn adds_in_order(&self) -> bool {
+        match self.adding {
+            Adding::Promoted => !self.uses_mma_sync(),
+            Adding::Fast => false,
         }
-        let loaded = weights * grid.token_tiles() as u64 + activations * row_tiles;
-        if loaded / L2_BYTES > body {
-            (body, bound) = (loaded / L2_BYTES, "l2");
-        }
-        let (sums, parts) = (self.sum_bytes() as u64, schedule.parts() as u64);
-        let mut fixed = LAUNCH_CYCLES + ctas / waves * CTA_CYCLES;
-        if self.multicast > 1 {
-            fixed += MEETING_CYCLES;
-        }
-        match (self.scheme.operand, self.adding) {
-            (Operand::Half(_), _) | (Operand::E4m3, Adding::Fast) => {}
-            (Operand::E4m3, Adding::Promoted) => fixed += PROMOTION_CYCLES,
-        }
-        if schedule.is_split() {
-            let store = self.store_cycles(schedule.cluster().value(), result);
-            let sent = if self.loads_remote() { 0 } else { sums / parts / STORE_BYTES };
-            fixed += (parts - 1) * (MEMBER_CYCLES + sent) + store;
-        } else {
-            fixed += tiles.div_ceil(runs) * self.store_cycles(1, result);
-            if schedule.has_fix_up() {
-                let bytes = if self.copies_partials() { COPIED_BYTES } else { FIX_UP_BYTES };
-                fixed += (parts - 1) * (sums / bytes);
-            }
-        }
-        let cycles = body + waves * fixed;
-        Some(Estimate { config: self, split, ctas, waves, resident, schedule, cycles, bound })
     }
 
     fn found_on_device(

@@ -8,7 +8,7 @@ use fp4_formats::gemm::{EvenRuns, Problem, ResultType, Schedule, Split};
 
 use super::fragments::{
     Costs, Estimate, FIX_UP_BYTES, HANDOVER_CYCLES, LAUNCH_CYCLES, STORE_BYTES, block_cycles,
-    fix_up_steps,
+    fix_up_steps, whole_tiles,
 };
 
 /// Cycles until the first stages of an item have arrived.
@@ -26,6 +26,9 @@ pub trait WarpCosts: FragmentConfig {
 
     /// Cycles of an SM for a step of a tile.
     fn step_cycles(&self) -> u32;
+
+    /// [`Costs::adds_in_order`]
+    fn has_one_order(&self) -> bool;
 
     /// Returns the cycles in which an SM runs `steps` steps of each of `resident` CTAs at a time, and their limit.
     fn main_loop(&self, problem: &Problem, steps: u64, resident: u64) -> (u64, &'static str);
@@ -70,6 +73,18 @@ fn estimate_with<C: WarpCosts>(
 ) -> Option<Estimate<C>> {
     let fit = u64::from(sms) * u64::from(per_sm);
     let schedule = schedule(config, split, problem, fit)?;
+    scheduled(config, (split, schedule), problem, (sms, per_sm), result)
+}
+
+/// Returns the estimate of a schedule with at most `per_sm` CTAs of an SM at a time.
+fn scheduled<C: WarpCosts>(
+    config: &'static C,
+    (split, schedule): (Split, Schedule),
+    problem: &Problem,
+    (sms, per_sm): (u32, u32),
+    result: ResultType,
+) -> Option<Estimate<C>> {
+    let fit = u64::from(sms) * u64::from(per_sm);
     let tile = config.tile();
     let tiles = config.tiles(problem).count();
     let ctas = schedule.ctas(tiles);
@@ -174,6 +189,29 @@ impl<C: WarpCosts> Costs for C {
                 Some(found)
             })
             .min_by_key(|estimate| estimate.cycles)
+    }
+
+    fn whole(
+        &'static self,
+        split: Split,
+        problem: &Problem,
+        sms: u32,
+        result: ResultType,
+    ) -> Option<Estimate<Self>> {
+        match split {
+            Split::None => {}
+            // No kernel splits K among the CTAs of a cluster.
+            Split::StreamK | Split::Cluster(_) => return None,
+        }
+        let per_sm = self.tile().min_blocks;
+        let fit = u64::from(sms) * u64::from(per_sm);
+        let (tiles, steps) = (self.tiles(problem).count(), self.tile().steps(problem));
+        let schedule = whole_tiles(tiles, steps, fit)?;
+        scheduled(self, (split, schedule), problem, (sms, per_sm), result)
+    }
+
+    fn adds_in_order(&self) -> bool {
+        self.has_one_order()
     }
 
     fn found_on_device(

@@ -173,7 +173,12 @@ fn moe(kernels: &Kernels, visit: &mut Visit<'_>) -> Result<()> {
     let x = halves([1, M, hidden])?;
     let ids: Vec<i32> = (0..M * top_k).map(|at| (at % experts) as i32).collect();
     let gated = Weights::Gated(GatedWeights::stacked(&first)?);
-    for quantized in [None, Some(TokenFormat::Blocks(TokenScales::ONE)), Some(TokenFormat::Fp8)] {
+    for quantized in [
+        None,
+        Some(TokenFormat::Blocks(TokenScales::ONE)),
+        Some(TokenFormat::Fp8),
+        Some(TokenFormat::ScaledRows),
+    ] {
         let operands = MoeOperands {
             shape: MoeShape { tokens: M, top_k, experts, first: 0, count: experts },
             tokens: &x,

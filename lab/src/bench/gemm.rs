@@ -176,8 +176,10 @@ impl GemmBench {
     ) -> Result<Vec<Swept>> {
         let candidates = plan.candidates.iter().take(self.sweep);
         let swept = candidates.map(|candidate| {
-            let overrides =
-                GemmOverrides::new().kernel(candidate.kernel.to_string()).split(candidate.split);
+            let overrides = GemmOverrides::new()
+                .kernel(candidate.kernel.to_string())
+                .split(candidate.split)
+                .batch_invariant(self.options.overrides.batch_invariant);
             let (times, error) = match time(&self.options.clone().overrides(overrides)) {
                 Ok(measured) => (Some(measured.times), None),
                 Err(error @ Error::Wrong { .. }) => return Err(error),

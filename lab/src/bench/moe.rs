@@ -169,7 +169,8 @@ fn run<F: BlockFormat>(
         options: MoeOptions::new()
             .activation(bench.options.activation)
             .output(output)
-            .adding(bench.options.adding),
+            .adding(bench.options.adding)
+            .batch_invariant(bench.options.overrides.batch_invariant),
     };
     operands.options.quantized = match bench.activations {
         ActivationInput::Fp4 => Some(TokenFormat::Blocks(operands.token_scales()?)),

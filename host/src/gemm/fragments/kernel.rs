@@ -166,11 +166,14 @@ impl<C: Fragments> Kernel for FragmentKernel<C> {
         let (tile, sms) = (config.tile(), self.sms);
         let (steps, k_step) = (schedule.steps(), tile.k_step);
         let mut why = Vec::new();
-        if let Some(GroupedRuns { expected: [groups, tokens], least }) = self.groups {
+        if let Some(GroupedRuns { expected: [groups, tokens], least, whole }) = self.groups {
+            let order = match whole {
+                true => "one after the other".into(),
+                false => format!("in even runs of {least} or more"),
+            };
             why.push(format!(
                 "{chosen} for {tokens} tokens of each of {groups} groups: tiles of {steps} steps of K = \
-                 {k_step} in even runs of {least} or more for {ctas} CTAs on {sms} SMs; the kernel \
-                 finds out how many tiles there are"
+                 {k_step} {order} for {ctas} CTAs on {sms} SMs; the kernel finds out how many tiles there are"
             ));
         } else if self.mixed {
             why.push(format!(

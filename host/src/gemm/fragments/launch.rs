@@ -107,7 +107,8 @@ impl<C: Fragments> FragmentKernel<C> {
     }
 
     /// The groups with their row tiles and runs.
-    fn runs(&self, groups: Groups, GroupedRuns { least, .. }: GroupedRuns) -> Groups {
+    fn runs(&self, groups: Groups, runs: GroupedRuns) -> Groups {
+        let GroupedRuns { expected: _, least, whole } = runs;
         let (config, schedule) = (self.estimate.config, self.estimate.schedule);
         let tile = config.tile();
         let weight = tile.tiling.most_weight();
@@ -116,7 +117,10 @@ impl<C: Fragments> FragmentKernel<C> {
             ctas: Divisor::nearest(self.estimate.ctas as u32 / tile.multicast),
             tile: Divisor::nearest(schedule.steps()),
             least: least * weight,
-            slack: config.whole_tile_slack() * weight,
+            slack: match whole {
+                true => GroupedRuns::MOST_SLACK,
+                false => config.whole_tile_slack() * weight,
+            },
         };
         let row_tiles = Divisor::nearest(self.problem.n.div_ceil(tile.rows * tile.multicast));
         // The kernel numbers the next product's tiles as its own.

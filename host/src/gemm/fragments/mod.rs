@@ -108,6 +108,40 @@ fn fitting<C: Fragments>(
     Ok(found)
 }
 
+/// The kernels whose sums have the same bits for all numbers of tokens, the cheapest first.
+///
+/// # Errors
+/// [`Error::Shape`] for a kernel and a split that are not so.
+fn invariant<C: Fragments>(
+    request: &Request<'_>,
+    operands: Operands,
+) -> Result<Vec<Arc<dyn Kernel>>> {
+    let &Request { problem, asked, machine, overrides } = request;
+    let suitable =
+        estimate::of(C::CONFIGS, operands, asked.adding).filter(|config| config.adds_in_order());
+    request.check_kernel(suitable.map(C::name))?;
+    let (sms, result) = (machine.sms.max(1), asked.output.planned());
+    let of_all = |asked| estimate::invariant_split::<C>(operands, &problem, sms, result, asked);
+    let Some(split) = of_all(overrides.split) else {
+        if let (Some(split), Some(_)) = (overrides.split, of_all(None)) {
+            let required = "none, or cluster:N of kernels that split K so, for batch invariance";
+            return Err(Error::shape("split of K", required, split));
+        }
+        return Ok(Vec::new());
+    };
+    let found = estimate::invariant(operands, &problem, sms, result, split)
+        .filter(|found: &Estimate<C>| request.may_be(found.config.name()))
+        .collect();
+    let found = fitting(found, &problem, machine)?;
+    Ok(cheapest_first(found, |estimate| FragmentKernel {
+        problem,
+        groups: None,
+        mixed: false,
+        sms,
+        estimate,
+    }))
+}
+
 /// The kernels with these estimates, the cheapest first.
 fn cheapest_first<C: Fragments>(
     mut found: Vec<Estimate<C>>,
@@ -121,6 +155,9 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     fn candidates(&self, request: &Request<'_>) -> Result<Vec<Arc<dyn Kernel>>> {
         let Request { problem, asked, machine, overrides } = request;
         let operands = operands(C::TENSOR, asked.format, asked.activations)?;
+        if overrides.batch_invariant {
+            return invariant::<C>(request, operands);
+        }
         request.check_kernel(names(C::CONFIGS, operands, asked.adding))?;
         let may_be = |config: &C| request.may_be(config.name());
         let splits =
@@ -159,7 +196,11 @@ impl<C: Fragments> Family for FragmentFamily<C> {
     ) -> Result<Vec<Arc<dyn Kernel>>> {
         let &Request { problem, asked, machine, overrides } = request;
         let operands = operands(C::TENSOR, asked.format, asked.activations)?;
-        request.check_kernel(names(C::GROUPED, operands, asked.adding))?;
+        let whole = overrides.batch_invariant;
+        let may_be = |config: &C| !whole || config.adds_in_order();
+        let suitable =
+            estimate::of(C::GROUPED, operands, asked.adding).filter(|config| may_be(config));
+        request.check_kernel(suitable.map(C::name))?;
         if let Some(split) = overrides.split
             && split != Split::StreamK
         {
@@ -169,7 +210,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         let expected = Problem { m: groups.expected[1], l: groups.expected[0], ..problem };
         let found: Vec<_> =
             estimate::grouped::<C>(operands, asked.adding, &expected, sms, asked.output.planned())
-                .filter(|found| request.may_be(found.config.name()))
+                .filter(|found| may_be(found.config) && request.may_be(found.config.name()))
                 .map(|found| Estimate { split: Split::StreamK, ..found })
                 .collect();
         let found = fitting(found, &problem, machine)?;
@@ -188,7 +229,7 @@ impl<C: Fragments> Family for FragmentFamily<C> {
         Ok(cheapest_first(found, |estimate| {
             let steps = estimate.config.tile().steps(&problem);
             let least = steps.div_ceil(GroupedRuns::MOST_PARTS);
-            let groups = Some(GroupedRuns { expected: groups.expected, least });
+            let groups = Some(GroupedRuns { expected: groups.expected, least, whole });
             FragmentKernel { problem, groups, mixed: false, sms, estimate }
         }))
     }

@@ -111,11 +111,28 @@ impl Family for Sm100 {
         let sms = machine.sms;
         let machine = rates(*machine);
         let result = asked.output.planned();
+        let mut split = overrides.split;
+        if overrides.batch_invariant {
+            split =
+                estimate::invariant_split(format, operand(kind), problem, result, &machine, split);
+            match (split, overrides.split) {
+                (Some(_), _) => {}
+                (None, None) => return Ok(Vec::new()),
+                (None, Some(asked)) => {
+                    let required =
+                        "none, or cluster:N of kernels that split K so, for batch invariance";
+                    return Err(Error::shape("split of K", required, asked));
+                }
+            }
+        }
+        // Weights are then always the same operand of the instruction.
+        let may_turn = !overrides.batch_invariant;
         let mut found: Vec<_> =
             estimate::candidates(format, operand(kind), problem, result, &machine)
                 .filter(|found| request.may_be(found.config.name))
                 .filter(|found| found.config.stores(result, asked.gated, found.swapped))
-                .filter(|found| overrides.split.is_none_or(|split| split == found.split))
+                .filter(|found| split.is_none_or(|split| split == found.split))
+                .filter(|found| found.swapped || may_turn)
                 .collect();
         best_first(&mut found);
         let kernel =
@@ -148,6 +165,7 @@ impl Family for Sm100 {
             estimate::grouped(format, operand(kind), &expected, result, &machine)
                 .filter(|found| request.may_be(found.config.name))
                 .filter(|found| found.config.stores(result, asked.gated, found.swapped))
+                .filter(|found| found.swapped || !overrides.batch_invariant)
                 .collect();
         best_first(&mut found);
         for choice in &mut found {
@@ -195,7 +213,10 @@ impl Family for Sm100 {
             }
         }
         // All have the same orientation: the one in which they take least time.
-        let takes_all = found.into_iter().filter(|kernels| kernels.len() == requests.len());
+        // The second have the weights as the rows of the tensor core's tiles.
+        let turned = requests.iter().any(|request| request.overrides.batch_invariant);
+        let takes_all = found.into_iter().skip(usize::from(turned));
+        let takes_all = takes_all.filter(|kernels| kernels.len() == requests.len());
         let clocks = |kernels: &Vec<Sm100Kernel>| -> u64 {
             kernels.iter().map(|kernel| kernel.choice.clocks).sum()
         };

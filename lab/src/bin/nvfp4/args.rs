@@ -209,6 +209,9 @@ pub struct Product {
     /// columns by the tensor core, which keeps fewer bits).
     #[arg(long, value_name = "HOW", default_value = "promoted", value_parser = parse_adding)]
     pub adding: Adding,
+    /// Give a row's result the same bits in any batch, whatever its position and the other rows.
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Activation function of the values, or of the gate's: identity, silu, gelu-tanh, gelu, relu2
     /// or clamped-swiglu (gpt-oss's) [default: identity, of gated products silu].
     #[arg(long, value_name = "NAME", value_parser = parse_activation)]
@@ -328,6 +331,9 @@ pub struct Moe {
     /// columns by the tensor core, which keeps fewer bits).
     #[arg(long, value_name = "HOW", default_value = "promoted", value_parser = parse_adding)]
     pub adding: Adding,
+    /// Give a token's result the same bits whatever the other tokens are.
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Type of the result: f16, bf16 or f32.
     #[arg(long, default_value = "f32", value_parser = parse_output)]
     pub dtype: FloatType,
@@ -440,6 +446,9 @@ pub struct BenchGemm {
     /// gemm, dual: how K is split, instead of the plan's choice: none, cluster:N or stream-k.
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<Split>,
+    /// gemm, dual, grouped, moe: plans that give a row's result the same bits in any batch.
+    #[arg(long, conflicts_with = "tune")]
+    pub batch_invariant: bool,
     /// gemm, dual, grouped: time this many of the plan's candidates too, the cheapest by its model first.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub sweep: usize,
@@ -848,6 +857,10 @@ mod tests {
         assert!(!parse("nvfp4 run gemv --inputs i --device tpu:0"));
         assert!(!parse("nvfp4 bench"));
         assert!(parse("nvfp4 bench --set gemm --host --replays 0"));
+        assert!(parse("nvfp4 bench --set gemm --batch-invariant --split none"));
+        assert!(!parse("nvfp4 bench --set gemm --batch-invariant --tune"));
+        assert!(parse("nvfp4 run grouped --inputs i --batch-invariant"));
+        assert!(parse("nvfp4 run moe --inputs i --quantize fp4-rows --batch-invariant"));
         assert!(parse("nvfp4 bench --set gemm --set dual"));
         assert!(!parse("nvfp4 bench --set gemm --shape gemv:128x256x1"));
         assert!(!parse("nvfp4 bench --set gemm --host --tune"));

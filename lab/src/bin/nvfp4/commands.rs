@@ -263,7 +263,10 @@ fn protocol(args: &Bench) -> Protocol {
 }
 
 fn gemm_bench(args: &Bench) -> GemmBench {
-    let overrides = GemmOverrides::new().kernel(args.kernel.clone()).split(args.gemm.split);
+    let overrides = GemmOverrides::new()
+        .kernel(args.kernel.clone())
+        .split(args.gemm.split)
+        .batch_invariant(args.gemm.batch_invariant);
     let (output, quantized) = match args.dtype {
         None => (Output::default(), None),
         Some(ResultType::Floats(floats)) => (floats.into(), None),

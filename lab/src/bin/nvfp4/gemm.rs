@@ -136,7 +136,10 @@ fn asked(args: &Product) -> anyhow::Result<Output> {
 impl Product {
     /// The options of a file's operands with what is asked for.
     fn options(&self, of_file: &GemmOptions, output: Output) -> GemmOptions {
-        let overrides = GemmOverrides::new().kernel(self.kernel.clone()).split(self.split);
+        let overrides = GemmOverrides::new()
+            .kernel(self.kernel.clone())
+            .split(self.split)
+            .batch_invariant(self.batch_invariant);
         let default = if of_file.up.is_some() { GATE } else { Activation::default() };
         let activation = self.activation.unwrap_or(default);
         let options = of_file.clone().output(output).overrides(overrides);

@@ -76,7 +76,11 @@ fn run_layer<F: BlockFormat>(
     progress: Progress,
 ) -> anyhow::Result<ExitCode> {
     let (activation, output) = (args.activation, args.dtype);
-    let options = MoeOptions::new().activation(activation).output(output).adding(args.adding);
+    let options = MoeOptions::new()
+        .activation(activation)
+        .output(output)
+        .adding(args.adding)
+        .batch_invariant(args.batch_invariant);
     let mut operands = layer.operands(&options)?;
     let (kernels, reports) =
         open(&args.target, args.results.capture.as_deref(), &progress)?.observed();
@@ -124,7 +128,12 @@ fn run_layer<F: BlockFormat>(
         op: "moe",
         shape: shape.to_string(),
         format: F::NAME,
-        activations: operands.options.activations(half, format_of::<F>()).name(),
+        activations: match operands.options.quantized {
+            Some(TokenFormat::ScaledRows) => "fp4-rows",
+            None | Some(TokenFormat::Blocks(_) | TokenFormat::Fp8) => {
+                operands.options.activations(half, format_of::<F>()).name()
+            }
+        },
         activation: activation.to_string(),
         output: output.name(),
         scales: scales.map(|TokenScales { tokens, between }| [tokens, between]),
