@@ -126,7 +126,7 @@ fn fast_sums_lose_what_is_documented() {
     let b = weights::<Mxfp4>([n, k], |_, _| 2, |_, _| 127);
     let dims = Dims::new(1, m, k).expect("dims");
     let a = Fp8Matrix::new("a", dims, vec![e4m3::encode(1.0); m * k], vec![1.0; m]).expect("valid");
-    let a = Activations::Fp8(&a);
+    let a = Activations::<Mxfp4>::Fp8(&a);
     let kernels = emulated(TARGETS[0], SCHEDULES[1]);
     let weights = Repacked::rounded(kernels.device(), Weights::Plain(&b), a.kind()).expect("fits");
     let fast = "gemm_sm90_mxfp4_e4m3_128x128_fast";
