@@ -172,7 +172,7 @@ pub(super) fn cheapest_for_all(
 }
 
 /// Returns the split of K that products of all numbers of tokens have if each adds it in one order: `asked`, or the
-/// [cheapest](cheapest_for_all). `None` for sizes that no kernel takes.
+/// cheapest for all of them. `None` for sizes that no kernel takes.
 pub fn invariant_split<C: Costs>(
     operands: Operands,
     problem: &Problem,

@@ -321,7 +321,7 @@ pub fn candidates<'a>(
 }
 
 /// Returns the split of K that products of all numbers of tokens have if each adds it in one order, with the weights as `X`:
-/// `asked`, or the [cheapest](cheapest_for_all). `None` for sizes that no kernel takes, and a split that none makes so.
+/// `asked`, or the cheapest for all of them. `None` for sizes that no kernel takes, and a split that none makes so.
 #[must_use]
 pub fn invariant_split(
     format: Format,
