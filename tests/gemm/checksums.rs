@@ -5,7 +5,7 @@
 
 use fp4_formats::ScaleLayout::{Blocked128x4, Linear};
 use fp4_formats::gemm::Split;
-use fp4_formats::gemm::{sm90, sm100};
+use fp4_formats::gemm::{Adding, sm90, sm100};
 use fp4_formats::quantize::Format;
 use fp4_formats::{BlockFormat, FloatType, HalfType, Mxfp4, Nvfp4, Operand};
 use nvfp4::device::Kernels;
@@ -122,8 +122,12 @@ impl Product<'_> {
             Format::Mxfp4 => self.run::<Mxfp4>(),
         };
         let GemmShape { m, n, k, l } = self.shape;
+        let added = match adding_of(&self.overrides) {
+            Adding::Promoted => "",
+            Adding::Fast => " added fast",
+        };
         let key = format!(
-            "{} {} x {}, {}, {m}x{n}x{k}x{l} on {} SMs, {}",
+            "{} {} x {}{added}, {}, {m}x{n}x{k}x{l} on {} SMs, {}",
             result.plan.arch,
             self.format.name(),
             name(self.activations),
