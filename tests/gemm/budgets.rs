@@ -250,7 +250,7 @@ fn plans_state_what_is_copied() {
             let what = format!("{copied} and at most {filled} of zeros: {}", result.plan);
             assert!((bytes..=bytes + filled).contains(&copied), "{what}");
             let [rows, tokens] = result.plan.tile.map(|size| size as usize);
-            let shared = name.ends_with("share2") || name.ends_with("multicast2");
+            let shared = name.ends_with("share2") || name.contains("multicast2");
             let per_cluster = if shared { 2 } else { 1 };
             let down = |size: usize, tile: usize| -> [u64; 2] {
                 [1, per_cluster].map(|share| size.div_ceil(tile * share) as u64)

@@ -206,7 +206,7 @@ fn wide_tiles() {
         }
         kinds += 1;
     }
-    assert_eq!(kinds, 3, "configurations with wide tiles");
+    assert_eq!(kinds, 5, "configurations with wide tiles");
 }
 
 /// Tiles that multiply as many tokens as they have: of each count up to a tile's, and in the last tile of a

@@ -19,8 +19,7 @@ pub mod tcgen05;
 
 use std::borrow::Cow;
 
-use fp4_formats::gemm::sm90::{self, Sm90Config};
-use fp4_formats::gemm::{Adding, OUT_RECIPE, Split};
+use fp4_formats::gemm::{OUT_RECIPE, Split};
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, BlockFormat, FloatType, HalfType, Operand, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
@@ -32,6 +31,7 @@ use nvfp4::gemm::{
 use nvfp4::shape::GemmShape;
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4::tune::ResultKind;
+pub use nvfp4_lab::gemm::adding_of;
 use nvfp4_lab::gemm::reference_for;
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::operands::gemm::GemmActivations;
@@ -572,11 +572,4 @@ impl<F: BlockFormat> Inputs<F> {
     pub fn activation_bytes(&self) -> [Cow<'_, [u8]>; 2] {
         self.activations.bytes()
     }
-}
-
-/// The way of adding that the kernel which is asked for needs.
-#[must_use]
-pub fn adding_of(overrides: &GemmOverrides) -> Adding {
-    let asked = |config: &&Sm90Config| overrides.kernel.as_deref() == Some(config.name);
-    sm90::config::all().find(asked).map_or(Adding::Promoted, |config| config.adding)
 }

@@ -292,17 +292,23 @@ impl Sm90Config {
         if self.is_grouped() { self.filling } else { Filling::Whole }
     }
 
+    /// Whether a stage holds all columns of a step for half of a tile's tokens only.
+    #[inline(always)]
+    const fn divides_steps(&self) -> bool {
+        self.is_wide() && matches!(self.scheme.operand, Operand::Half(_))
+    }
+
     /// Tokens that a stage holds, with all columns of a step.
     #[inline(always)]
     pub const fn stage_tokens(&self) -> u32 {
-        if self.is_wide() && self.boxes() == 2 { self.tokens / 2 } else { self.tokens }
+        if self.divides_steps() { self.tokens / 2 } else { self.tokens }
     }
 
     /// Stages that a step of a tile of `width` tokens takes: two have half of the columns each, and
     /// the first one has the weights.
     #[inline(always)]
     pub const fn step_stages(&self, width: u32) -> u32 {
-        if width > self.stage_tokens() { 2 } else { 1 }
+        if self.divides_steps() && width > self.stage_tokens() { 2 } else { 1 }
     }
 
     /// Bytes of a stage's activations.

@@ -15,6 +15,7 @@ use nvfp4::{AdaptiveRecipe, Mxfp4Recipe, Nvfp4Recipe};
 use nvfp4_lab::bench::{
     ActivationInput, Direction, GemmBench, GemvBench, Protocol, QuantizeBench, RowsBench,
 };
+use nvfp4_lab::gemm::adding_of;
 use nvfp4_lab::generate::Generator;
 use nvfp4_lab::shape::{
     GemmShape, GemvShape, GroupedShape, MixtureShape, QuantizeShape, RowsShape, Shape,
@@ -147,6 +148,7 @@ fn configs(arch: Arch) -> Vec<Config> {
 
 impl Config {
     fn bench(&self, generator: Generator, split: Split) -> GemmBench {
+        let overrides = GemmOverrides::new().kernel(self.name.to_owned()).split(split);
         GemmBench {
             format: self.format,
             activations: self.activations,
@@ -156,7 +158,8 @@ impl Config {
             layout: ScaleLayout::Linear,
             options: GemmOptions::new()
                 .output(FloatType::F32)
-                .overrides(GemmOverrides::new().kernel(self.name.to_owned()).split(split)),
+                .adding(adding_of(&overrides))
+                .overrides(overrides),
             quantized: None,
             protocol: UNTIMED,
             explain: false,
