@@ -171,6 +171,11 @@ pub(super) fn cheapest_for_all(
     all.iter().min_by_key(|(_, costs)| sum(costs)).map(|(split, _)| *split)
 }
 
+/// The kernels of dense products of `operands` that add K in one order.
+pub fn in_order<C: Costs>(operands: Operands) -> impl Iterator<Item = &'static C> {
+    of(C::CONFIGS, operands, Adding::Promoted).filter(|config| config.adds_in_order())
+}
+
 /// Returns the split of K that products of all numbers of tokens have if each adds it in one order: `asked`, or the
 /// cheapest for all of them. `None` for sizes that no kernel takes.
 pub fn invariant_split<C: Costs>(
@@ -180,8 +185,7 @@ pub fn invariant_split<C: Costs>(
     result: ResultType,
     asked: Option<Split>,
 ) -> Option<Split> {
-    let configs =
-        || of(C::CONFIGS, operands, Adding::Promoted).filter(|config| config.adds_in_order());
+    let configs = || in_order::<C>(operands);
     let most = configs().map(|config| config.max_split()).max()?;
     let splits = Split::up_to(most).filter(|split| asked.is_none_or(|asked| asked == *split));
     cheapest_for_all(splits, |split, m| {
@@ -199,9 +203,7 @@ pub fn invariant<C: Costs>(
     result: ResultType,
     split: Split,
 ) -> impl Iterator<Item = Estimate<C>> {
-    let configs =
-        of(C::CONFIGS, operands, Adding::Promoted).filter(|config| config.adds_in_order());
-    configs.filter_map(move |config| config.whole(split, problem, sms, result))
+    in_order::<C>(operands).filter_map(move |config| config.whole(split, problem, sms, result))
 }
 
 /// All candidates of `operands` for the problem, in the table's order, stream-K first and the

@@ -117,9 +117,7 @@ fn invariant<C: Fragments>(
     operands: Operands,
 ) -> Result<Vec<Arc<dyn Kernel>>> {
     let &Request { problem, asked, machine, overrides } = request;
-    let suitable =
-        estimate::of(C::CONFIGS, operands, asked.adding).filter(|config| config.adds_in_order());
-    request.check_kernel(suitable.map(C::name))?;
+    request.check_kernel(estimate::in_order::<C>(operands).map(C::name))?;
     let (sms, result) = (machine.sms.max(1), asked.output.planned());
     let of_all = |asked| estimate::invariant_split::<C>(operands, &problem, sms, result, asked);
     let Some(split) = of_all(overrides.split) else {
