@@ -327,12 +327,14 @@ fn check_scales(model: &Model, parts: &Parts, dims: Dims, order: ScaleLayout) ->
         Format::Nvfp4 => Nvfp4::scale_is_valid,
         Format::Mxfp4 => Mxfp4::scale_is_valid,
     };
+    let invalid: [bool; 256] = std::array::from_fn(|byte| !valid(byte as u8));
+    let invalid = |byte: u8| invalid[usize::from(byte)];
     let blocks = dims.cols() / parts.format.block() as usize;
     let first = match order {
-        ScaleLayout::Linear => data.iter().position(|&byte| !valid(byte)),
+        ScaleLayout::Linear => data.iter().position(|&byte| invalid(byte)),
         ScaleLayout::Blocked128x4 => (0..dims.batch() * dims.rows() * blocks)
             .map(|at| order.offset(at / blocks, at % blocks, blocks))
-            .find(|&at| !valid(data[at])),
+            .find(|&at| invalid(data[at])),
     };
     let Some(index) = first else { return Ok(()) };
     Err(CheckpointError::Scale {
