@@ -6,8 +6,6 @@ MODEL: a folder that transformers opens. TEXTS: a file with a text on each line.
 linear layer, under the name of its module. Layers that no text reaches have 0.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -18,9 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 TOKENS = 512
 
 
-def watch(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Has every linear layer record its inputs; returns where it does."""
-    largest = {}
+def main(folder: str, texts: str, out: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", device_map="auto").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    largest: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             largest[name] = torch.zeros(())
@@ -30,14 +29,6 @@ def watch(model: torch.nn.Module) -> dict[str, torch.Tensor]:
                     largest[name] = torch.maximum(largest[name], inputs[0].detach().abs().max().float().cpu())
 
             module.register_forward_pre_hook(record)
-    return largest
-
-
-def main() -> None:
-    folder, texts, out = sys.argv[1:]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", device_map="auto").eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    largest = watch(model)
     with torch.no_grad():
         for text in filter(None, Path(texts).read_text().splitlines()):
             model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=TOKENS).to(model.device))
@@ -45,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
