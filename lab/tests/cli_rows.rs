@@ -113,6 +113,9 @@ fn benches_verify() {
             ("norm:2x64", &["--norm", "layer", "--scale", "row", "--rotate"]),
             ("act:3x96", &["--format", "mxfp4", "--recipe", "rceil"]),
             ("act:3x48", &["--to", "e4m3", "--activation", "relu2", "--dtype", "f16"]),
+            ("mlp:3x160x96", &["--activations", "bf16", "--format", "mxfp4"]),
+            ("mlp:5x96x224", &["--activations", "fp8-from-f16", "--activation", "gelu"]),
+            ("mlp:2x64x96", &["--activations", "fp4-rows"]),
         ] {
             let args = [&["bench", "--shape", shape, "--device", device][..], more].concat();
             let output = nvfp4(&args.iter().map(OsStr::new).collect::<Vec<_>>());
@@ -125,6 +128,7 @@ fn benches_verify() {
         ("norm:3x64", ["--scale", "amax"], "tensor-level scale"),
         ("norm:3x64", ["--dtype", "f32"], "f16 or bf16"),
         ("act:3x48", ["--format", "mxfp4"], "multiple of 32"),
+        ("mlp:3x64x64", ["--activations", "fp4"], "fp4-rows, for an MLP"),
     ] {
         let args = [&["bench", "--shape", shape, "--device", "emu:h200"][..], &more].concat();
         let output = nvfp4(&args.iter().map(OsStr::new).collect::<Vec<_>>());

@@ -27,11 +27,11 @@ fn good_shapes_print_as_they_were_read() {
 fn bad_shapes_say_what_is_wrong() {
     check(
         "conv:1x2",
-        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize, norm, act",
+        "unknown operation `conv` in shape `conv:1x2`; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize, norm, act, mlp",
     );
     check(
         "",
-        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize, norm, act",
+        "unknown operation `` in shape ``; known: gemv, gemm, dual, grouped, grouped-dual, moe, quantize, norm, act, mlp",
     );
     for text in [
         "gemv",
@@ -68,6 +68,9 @@ fn bad_shapes_say_what_is_wrong() {
         check(text, &format!("ok {text}"));
     }
     check("act:3x24", "K of shape `act:3x24` is 24; it must be a multiple of 16");
+    check("mlp:3x64x96", "ok mlp:3x64x96");
+    check("mlp:3x64x97", "I of shape `mlp:3x64x97` is 97; it must be a multiple of 16");
+    check("mlp:3x8x96", "H of shape `mlp:3x8x96` is 8; it must be a multiple of 16");
     check("norm:3", "shape `norm:3` does not have the form norm:MxK");
     check("quantize:1x16x1", "shape `quantize:1x16x1` does not have the form quantize:MxK");
     check(

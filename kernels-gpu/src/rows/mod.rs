@@ -48,7 +48,6 @@ mod steps;
 use cuda_std::ptx::float;
 use cuda_std::{kernel, thread, warp};
 use fp4_formats::HalfType;
-use fp4_formats::gemm::{Activation, Combine};
 use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::moe::NOWHERE;
 use fp4_formats::quantize::QuantizeParams;
@@ -61,7 +60,7 @@ use adaptive::Adaptive;
 use passes::finish;
 use reduce::Meeting;
 use sink::{Blocks, E4m3, Half, Mxfp4, Nvfp4, Sink};
-use source::{Gated, Narrow, One, Source};
+use source::{Gated, Narrow, One, SILU, Source};
 use steps::{Any, Bare, Rms, Steps};
 
 /// The place of a row, and of this thread in it.
@@ -293,7 +292,6 @@ impl<I: Narrow> Gated<I, Any> {
     /// The launch satisfies the module's contract.
     #[inline(always)]
     unsafe fn run<K: Sink>(p: &RowsParams) {
-        const SILU: Combine = Activation::Silu.combine(true);
         // SAFETY: the copies have the steps that the parameters ask for.
         unsafe {
             if is_simple(p) && K::is_usual(&p.quantize) && p.combine == SILU {

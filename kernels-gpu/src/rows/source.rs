@@ -8,9 +8,12 @@ use crate::quantize::input::{Input, Word};
 use core::marker::PhantomData;
 use cuda_std::ptx::{convert, marker, memory};
 use fp4_formats::gemm::combine::silu_product;
+use fp4_formats::gemm::{Activation, Combine};
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk, Statistics, normalised};
 use fp4_formats::rows::{Norm, RowsParams};
 
+/// The product with SiLU.
+pub const SILU: Combine = Activation::Silu.combine(true);
 /// Bytes of a chunk of a 16-bit matrix.
 const BYTES: u64 = CHUNK as u64 * 2;
 /// The elements of a chunk.
@@ -309,9 +312,10 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
                 gate[half] = silu_product::<Instructions, 8>(gate[half], up[half]);
             }
         } else {
+            let combine = if T::is_silu(p) { &SILU } else { &p.combine };
             for half in 0..2 {
-                let activated = p.combine.activate::<Instructions, 8>(gate[half]);
-                gate[half] = p.combine.gate::<Instructions, 8>(activated, up[half]);
+                let activated = combine.activate::<Instructions, 8>(gate[half]);
+                gate[half] = combine.gate::<Instructions, 8>(activated, up[half]);
             }
         }
         gate

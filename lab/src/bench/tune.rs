@@ -70,7 +70,7 @@ impl TuneTarget {
                 one(Sizes::Grouped(sizes.clone()), bench)
             }
             Shape::Moe(sizes) => Self::of_mixture(*sizes, bench),
-            Shape::Gemv(_) | Shape::Quantize(_) | Shape::Rows(_) => {
+            Shape::Gemv(_) | Shape::Quantize(_) | Shape::Rows(_) | Shape::Mlp(_) => {
                 let required = "a product (gemm, dual, grouped, grouped-dual or moe)";
                 Err(Error::shape("shape to tune", required, shape))
             }

@@ -23,7 +23,7 @@ pub enum ShapeError {
     /// The part before the colon is not an operation of this project.
     #[error(
         "unknown operation `{op}` in shape `{text}`; known: gemv, gemm, dual, grouped, \
-         grouped-dual, moe, quantize, norm, act"
+         grouped-dual, moe, quantize, norm, act, mlp"
     )]
     UnknownOp {
         /// The whole string.
@@ -120,6 +120,23 @@ impl fmt::Display for RowsShape {
     }
 }
 
+/// Sizes of a gated MLP: `down(act(gate(norm(x))) * up(norm(x))) + x`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct MlpShape {
+    /// Tokens.
+    pub tokens: usize,
+    /// Columns of the tokens, a multiple of the block.
+    pub hidden: usize,
+    /// Columns between the products, a multiple of the block.
+    pub between: usize,
+}
+
+impl fmt::Display for MlpShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mlp:{}x{}x{}", self.tokens, self.hidden, self.between)
+    }
+}
+
 /// A shape whose operation this version can run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
@@ -139,6 +156,8 @@ pub enum Shape {
     Quantize(QuantizeShape),
     /// Norm or gated activation of rows, and their quantisation.
     Rows(RowsShape),
+    /// A gated MLP.
+    Mlp(MlpShape),
 }
 
 impl Shape {
@@ -153,6 +172,9 @@ impl Shape {
             Self::Grouped(shape) => Some(shape.flops(shape.n)),
             Self::GroupedDual(shape) => Some(shape.flops(2 * shape.n)),
             Self::Moe(shape) => Some(shape.flops()),
+            Self::Mlp(MlpShape { tokens, hidden, between }) => {
+                Some(6.0 * *tokens as f64 * *hidden as f64 * *between as f64)
+            }
             Self::Quantize(_) | Self::Rows(_) => None,
         }
     }
@@ -175,6 +197,7 @@ impl Shape {
             Self::Moe(_) => "moe",
             Self::Quantize(_) => "quantize",
             Self::Rows(shape) => shape.op(),
+            Self::Mlp(_) => "mlp",
         }
     }
 }
@@ -190,12 +213,13 @@ impl fmt::Display for Shape {
             Self::Moe(shape) => shape.fmt(f),
             Self::Quantize(shape) => shape.fmt(f),
             Self::Rows(shape) => shape.fmt(f),
+            Self::Mlp(shape) => shape.fmt(f),
         }
     }
 }
 
 /// Operations by name, each with the form of its shape string.
-const FORMS: [(&str, &str); 9] = [
+const FORMS: [(&str, &str); 10] = [
     ("gemv", "gemv:MxKxL"),
     ("gemm", "gemm:MxNxK"),
     ("dual", "dual:MxNxK[xL]"),
@@ -205,6 +229,7 @@ const FORMS: [(&str, &str); 9] = [
     ("quantize", "quantize:MxK"),
     ("norm", "norm:MxK"),
     ("act", "act:MxK"),
+    ("mlp", "mlp:TxHxI"),
 ];
 
 impl FromStr for Shape {
@@ -230,6 +255,7 @@ impl FromStr for Shape {
             ("quantize", &[m, k]) => quantize_shape(text, m, k),
             ("norm", &[m, k]) => rows_shape(text, m, k, false),
             ("act", &[m, k]) => rows_shape(text, m, k, true),
+            ("mlp", &[t, h, i]) => mlp_shape(text, t, h, i),
             // A form has as many letters as one of these takes.
             _ => Err(ShapeError::Form { text: text.into(), expected: form }),
         }
@@ -310,6 +336,13 @@ fn quantize_shape(text: &str, m: u64, k: u64) -> Result<Shape, ShapeError> {
 /// The same for operations on rows.
 fn rows_shape(text: &str, m: u64, k: u64, gated: bool) -> Result<Shape, ShapeError> {
     Ok(Shape::Rows(RowsShape { m: m as usize, k: whole_blocks(text, k)?, gated }))
+}
+
+/// Checks both dimensions of an MLP; no operand is larger than the first product's.
+fn mlp_shape(text: &str, t: u64, h: u64, i: u64) -> Result<Shape, ShapeError> {
+    let (hidden, between) = (whole_blocks_of(text, "H", h)?, whole_blocks_of(text, "I", i)?);
+    dual_shape(text, [t, i, h, 1])?;
+    Ok(Shape::Mlp(MlpShape { tokens: t as usize, hidden, between }))
 }
 
 /// Checks that K is a multiple of the smaller block.

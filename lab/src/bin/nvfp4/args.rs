@@ -354,7 +354,8 @@ pub struct Bench {
     /// dual:256x4096x7168 (MxNxK or MxNxKxL, N of the result), grouped:80,64*2x4096x7168
     /// (M1,G*M,..xNxK: a group of 80 tokens, 64 groups of 2), grouped-dual, moe:16x256x8x7168x2048
     /// (tokens x experts x experts of a token x hidden x intermediate) quantize:4096x8192,
-    /// norm:4096x7168 (a norm) or act:4096x18432 (a gated activation) (MxK); can be repeated.
+    /// norm:4096x7168 (a norm), act:4096x18432 (a gated activation) (MxK) or mlp:16x7168x18432 (tokens x
+    /// hidden x intermediate: norm, gated product, product and what is quantised between them); can be repeated.
     #[arg(long, group = "what")]
     pub shape: Vec<String>,
     /// Named set of shapes: gemv, gemm, dual, grouped, decode, quantize, grouped-decode, moe, or `all`,

@@ -152,7 +152,14 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
     shapes.extend(sets.concat());
     if let Some(ResultType::Blocks(format)) = args.dtype
         && let Some(shape) = shapes.iter().find(|shape| {
-            matches!(shape, Shape::Gemv(_) | Shape::Moe(_) | Shape::Quantize(_) | Shape::Rows(_))
+            matches!(
+                shape,
+                Shape::Gemv(_)
+                    | Shape::Moe(_)
+                    | Shape::Quantize(_)
+                    | Shape::Rows(_)
+                    | Shape::Mlp(_)
+            )
         })
     {
         anyhow::bail!("--dtype of {shape} must be f16, bf16 or f32, but is {}", format.name());
@@ -202,6 +209,9 @@ fn run_bench(args: &Bench) -> anyhow::Result<ExitCode> {
             Shape::Rows(shape) => {
                 let bench = rows_bench(args, *shape, &quantize.options)?;
                 BenchReport::Rows(Box::new(bench::rows(&kernels, *shape, &bench)?))
+            }
+            Shape::Mlp(shape) => {
+                BenchReport::Mlp(Box::new(bench::mlp(&kernels, *shape, &gated_bench)?))
             }
         })
     };
@@ -382,6 +392,7 @@ enum BenchReport {
     Moe(Box<bench::MoeReport>),
     Quantize(Box<bench::QuantizeBenchReport>),
     Rows(Box<bench::RowsReport>),
+    Mlp(Box<bench::MlpReport>),
 }
 
 impl BenchReport {
@@ -392,6 +403,7 @@ impl BenchReport {
             Self::Moe(report) => report.head.verified,
             Self::Quantize(report) => report.verified,
             Self::Rows(report) => report.verified,
+            Self::Mlp(report) => report.head.verified,
         }
     }
 }
@@ -404,6 +416,7 @@ impl Display for BenchReport {
             Self::Moe(report) => report.fmt(f),
             Self::Quantize(report) => report.fmt(f),
             Self::Rows(report) => report.fmt(f),
+            Self::Mlp(report) => report.fmt(f),
         }
     }
 }

@@ -66,6 +66,7 @@ fn targets(shape: &Shape, args: &Bench, bench: &GemmBench) -> Result<Vec<TuneTar
         | Shape::Grouped(_)
         | Shape::Gemv(_)
         | Shape::Quantize(_)
-        | Shape::Rows(_) => TuneTarget::of(shape, bench),
+        | Shape::Rows(_)
+        | Shape::Mlp(_) => TuneTarget::of(shape, bench),
     }
 }
