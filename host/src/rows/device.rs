@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use fp4_formats::gemm::Activation;
 use fp4_formats::params::bytes;
-use fp4_formats::quantize::{NO_ERROR, QuantizeParams, ScaleSource};
+use fp4_formats::quantize::{MAX_ELEMENTS, NO_ERROR, QuantizeParams, ScaleSource, quantize_config};
 use fp4_formats::rows::{Rotation, RowsConfig, RowsParams, rows_config};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
@@ -15,8 +15,8 @@ use crate::buffer::DeviceBuffer;
 use crate::device::{AtOnce, FoundKernel, Kernels, Queue, Target};
 use crate::error::{Error, Result};
 use crate::floats;
-use crate::quantize::device::{Plan, PlannedKernel, launch_step, scale_bytes};
-use crate::quantize::{QuantizedMatrix, TensorScale};
+use crate::quantize::device::{Input, Plan, PlannedKernel, launch_step, scale_bytes};
+use crate::quantize::{QuantizeOptions, QuantizedMatrix, Recipe, TensorScale};
 use crate::stream::FirstStream;
 use crate::tensor::Dims;
 
@@ -29,6 +29,8 @@ pub struct Rows {
     options: RowsOptions,
     element: HalfType,
     checked: Checked,
+    /// That of [`Planned`].
+    alone: Option<u32>,
     elements: DeviceBuffer,
     scales: Option<DeviceBuffer>,
     multipliers: Option<DeviceBuffer>,
@@ -49,6 +51,33 @@ pub(crate) struct Planned {
     scales: Option<usize>,
     /// Parameters of NVFP4.
     levels: Option<usize>,
+    /// [`QuantizeParams::depth`] of a quantiser's kernel, which the operation is alone.
+    alone: Option<u32>,
+}
+
+/// The input of a quantiser that does all that the options ask for: elements as they are, or the product with SiLU, with
+/// nothing to be found in a row before. Its kernel needs no row to be in one CTA, and is faster.
+fn quantised_alone<'a>(
+    options: &'a RowsOptions,
+    element: HalfType,
+    checked: &Checked,
+) -> Option<(Input, &'a QuantizeOptions)> {
+    let RowsOptions { source, results, rotation: None, gather: None } = options else {
+        return None;
+    };
+    let gated = match source {
+        Source::Plain => false,
+        Source::Gated(Activation::Silu) => true,
+        Source::Gated(_) | Source::RmsNorm { .. } | Source::LayerNorm { .. } => return None,
+    };
+    let Results::Blocks(options) = results else { return None };
+    let is_known = match options.recipe {
+        Recipe::Nvfp4(_) => options.scale != TensorScale::PerRow,
+        Recipe::Mxfp4(_) => true,
+        Recipe::Adaptive(_) => false,
+    };
+    let fits = u64::from(checked.m) * u64::from(checked.k) <= MAX_ELEMENTS;
+    (is_known && fits).then_some((Input { element: element.float(), gated }, options))
 }
 
 impl Planned {
@@ -80,10 +109,18 @@ impl Planned {
             why.push(format!("each 16 elements are rotated, signs {signs:#06x}"));
         }
         let kept = RowsConfig::kept(threads);
-        if cols > kept as usize {
+        let mut step = PlannedKernel { kernel: config.name, ctas, threads };
+        let mut alone = None;
+        if let Some((input, options)) = quantised_alone(options, element, &checked) {
+            let config = quantize_config(options.recipe, input.element, input.gated);
+            let (ctas, depth) =
+                config.launch(checked.m, checked.k, options.layout, machine.sms.max(1));
+            step = PlannedKernel { kernel: config.name, ctas, threads: config.threads() };
+            alone = Some(depth);
+            why.push("nothing but quantising: the quantiser's kernel".into());
+        } else if cols > kept as usize {
             why.push(format!("a CTA keeps {kept} elements of a row and reads the rest again"));
         }
-        let step = PlannedKernel { kernel: config.name, ctas, threads };
         let plan = Plan { op: "rows", arch, steps: vec![step], why };
         let elements = match results {
             Results::Blocks(_) => half_bytes(rows, cols)? / 4,
@@ -97,7 +134,7 @@ impl Planned {
                 levels = Some(if of.scale == TensorScale::PerRow { rows } else { 1 });
             }
         }
-        Ok(Self { plan, checked, elements, scales, levels })
+        Ok(Self { plan, checked, elements, scales, levels, alone })
     }
 }
 
@@ -117,7 +154,7 @@ impl Rows {
     ) -> Result<Self> {
         let device = kernels.device();
         let planned = Planned::new(&device.into(), rows, cols, element, options)?;
-        let Planned { plan, checked, elements, scales, levels } = planned;
+        let Planned { plan, checked, elements, scales, levels, alone } = planned;
         let found = kernels.find_all(plan.steps.iter().map(|step| step.kernel))?.remove(0);
         let sized = |name, bytes| DeviceBuffer::poisoned(device, name, bytes);
         let scales = scales.map(|bytes| sized("scales", bytes)).transpose()?;
@@ -131,6 +168,7 @@ impl Rows {
             options: *options,
             element,
             checked,
+            alone,
             elements: sized("elements", elements)?,
             scales,
             multipliers: multipliers
@@ -232,7 +270,11 @@ impl Rows {
             // SAFETY: the buffers have the sizes that the parameters state, and are alive until the launch is complete,
             // because freeing device memory waits for launches. An index is the caller's to keep in range.
             unsafe {
-                launch_step(queue, &self.kernels, (step, &self.found), true, bytes(&params))?
+                let params = match self.alone {
+                    Some(_) => bytes(&params.quantize),
+                    None => bytes(&params),
+                };
+                launch_step(queue, &self.kernels, (step, &self.found), true, params)?
             };
         }
         Ok(())
@@ -299,7 +341,7 @@ impl Rows {
                 source: source as u32,
                 blocked: blocked.into(),
                 recipe,
-                depth: 0,
+                depth: self.alone.unwrap_or(0),
                 element: self.element.float() as u32,
             },
             residual_out: sums,
