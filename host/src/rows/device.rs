@@ -29,7 +29,7 @@ pub struct Rows {
     options: RowsOptions,
     element: HalfType,
     checked: Checked,
-    /// That of [`Planned`].
+    /// [`Planned::alone`].
     alone: Option<u32>,
     elements: DeviceBuffer,
     scales: Option<DeviceBuffer>,

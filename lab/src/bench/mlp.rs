@@ -30,7 +30,7 @@ use nvfp4::quantize::{QuantizeOptions, Recipe, TensorScale, recipe_by_name};
 use nvfp4::rows::{Made, Operands, Results, Rows, RowsOptions, Source, reference};
 use nvfp4::tensor::{BlockScaled, Dims};
 
-/// What is added to the mean of squares.
+/// The number that is added to the mean of squares.
 const EPSILON: f32 = 1e-6;
 
 /// A verified run, as `--json` prints it.
