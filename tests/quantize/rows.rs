@@ -2,6 +2,7 @@
 //! by contract, and against f64.
 
 mod options;
+mod rotations;
 
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
 use fp4_formats::{HalfType, ScaleLayout, e4m3};
