@@ -7,6 +7,7 @@
 //! | [`Linear`] | `y = x W^T + b`, a `CustomOp1`; writes an existing `y` as an `InplaceOp2` |
 //! | [`MoeLinear`] | the same with the matrix of each token's experts, a `CustomOp2` of tokens and ids |
 //! | [`PackedBuilder`] | layers of a checkpoint in the layouts of ModelOpt, compressed-tensors, TorchAO and gpt-oss |
+//! | [`models`] | whole decoders, Llama's kind, that generate text (feature `models`) |
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Result, Tensor};
@@ -46,6 +47,8 @@ mod cuda;
 mod engine;
 mod error;
 mod linear;
+#[cfg(feature = "models")]
+pub mod models;
 mod moe;
 mod strided;
 mod weights;

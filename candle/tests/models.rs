@@ -1,0 +1,500 @@
+//! Whole models against transformers: `tests/data/models` has tiny ones with random weights, and logits and tokens that
+//! transformers computed in f32 of the dequantised weights (`tests/exporters/decoders.py`).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor};
+use nvfp4::HalfType;
+use nvfp4::device::{Device as Machine, DeviceRequest};
+use nvfp4::quantize::Format;
+use nvfp4_candle::Engine;
+use nvfp4_candle::models::{Choice, Config, Decoder, Generation, LoadOptions};
+use nvfp4_checkpoint::{
+    DequantizeOptions, Layout, Model, SaveOptions, convert_model, dequantize_model,
+};
+use serde_json::{Value, json};
+
+const MODELS: [&str; 5] = ["llama", "qwen3", "mixtral", "qwen3-moe", "gpt-oss"];
+
+/// The largest difference of a logit, as a part of the largest logit, of two programs in f32 that add in other orders.
+const BOUND: f32 = 1e-4;
+/// The same where products are of bf16 activations.
+const EMULATED_BOUND: f32 = 0.05;
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data")
+}
+
+fn folder(model: &str) -> PathBuf {
+    data().join("models").join(model)
+}
+
+/// What transformers computed.
+struct Expected {
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    logits: Tensor,
+}
+
+fn ids(tensors: &HashMap<String, Tensor>, name: &str) -> Result<Vec<u32>> {
+    tensors[name].to_dtype(DType::U32)?.to_vec1()
+}
+
+impl Expected {
+    fn of(model: &str) -> Result<Self> {
+        let path = data().join("models").join(format!("{model}.safetensors"));
+        let tensors = candle_core::safetensors::load(path, &Device::Cpu)?;
+        let logits = tensors["logits"].clone();
+        Ok(Self { prompt: ids(&tensors, "prompt")?, tokens: ids(&tensors, "tokens")?, logits })
+    }
+}
+
+/// The largest difference as a part of the largest magnitude of what is right.
+fn difference(found: &Tensor, right: &Tensor) -> Result<f32> {
+    assert_eq!(found.dims(), right.dims());
+    let largest = |tensor: &Tensor| tensor.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>();
+    Ok(largest(&(found - right)?)? / largest(right)?)
+}
+
+fn open(model: &str, engine: &Arc<Engine>) -> Decoder {
+    Decoder::open(folder(model), engine).unwrap_or_else(|error| panic!("{model}: {error}"))
+}
+
+/// The tokens that follow each text.
+fn follow(
+    decoder: &Decoder,
+    texts: &[&[u32]],
+    count: usize,
+    choice: Choice,
+) -> Result<Vec<Vec<u32>>> {
+    let mut generation = Generation::new(decoder, texts, count, choice)?;
+    let mut all = vec![Vec::new(); texts.len()];
+    while let Some(tokens) = generation.step()? {
+        all.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token));
+    }
+    Ok(all)
+}
+
+/// A folder that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("nvfp4-models-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Self(folder)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is left to the system's cleaning of temporary folders.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_reference_is_transformers() -> Result<()> {
+    for model in MODELS {
+        let (decoder, expected) = (open(model, &Engine::reference()), Expected::of(model)?);
+        let off = difference(&decoder.logits(&expected.prompt)?, &expected.logits)?;
+        assert!(off < BOUND, "{model} {off}");
+        let count = expected.tokens.len();
+        let found = follow(&decoder, &[&expected.prompt], count, Choice::new())?;
+        assert_eq!(found, [expected.tokens], "{model}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_emulator_gives_the_same_tokens() -> Result<()> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    let kernels = std::env::var_os("NVFP4_KERNELS_DIR").map_or(built, PathBuf::from);
+    for name in ["emu:h200", "emu:rtx4090"] {
+        let request: DeviceRequest = name.parse().expect("a machine");
+        let kernels = Machine::open(&request).and_then(|machine| machine.kernels(Some(&kernels)));
+        let kernels = match kernels {
+            Ok(kernels) => kernels,
+            Err(error) if std::env::var_os("NVFP4_KERNELS_DIR").is_some() => {
+                panic!("{name}: {error}")
+            }
+            Err(error) => {
+                skipped::part(name, error);
+                continue;
+            }
+        };
+        let engine = Engine::emulated(kernels, HalfType::Bf16)?;
+        for model in MODELS {
+            let (decoder, expected) = (open(model, &engine), Expected::of(model)?);
+            let off = difference(&decoder.logits(&expected.prompt)?, &expected.logits)?;
+            println!("{name} {model}: logits differ by {off}");
+            // Activations are rounded, so that it cannot be as near as the reference.
+            assert!(off > BOUND && off < EMULATED_BOUND, "{name} {model} {off}");
+            let few = 4;
+            let found = follow(&decoder, &[&expected.prompt], few, Choice::new())?;
+            assert_eq!(found[0], expected.tokens[..few], "{name} {model}");
+        }
+    }
+    Ok(())
+}
+
+/// A model in another layout, in floats, and in floats that are quantised again, is the same model.
+#[test]
+fn every_layout_is_the_same_model() -> Result<()> {
+    let scratch = Scratch::new("layouts");
+    let engine = Engine::reference();
+    let mut read = 0;
+    for name in MODELS {
+        let (model, expected) = (Model::open(folder(name)).expect("a model"), Expected::of(name)?);
+        let check = |path: &Path, what: &str| -> Result<()> {
+            let decoder = Decoder::open(path, &engine);
+            let decoder = decoder.unwrap_or_else(|error| panic!("{name} as {what}: {error}"));
+            let off = difference(&decoder.logits(&expected.prompt)?, &expected.logits)?;
+            assert!(off < BOUND, "{name} as {what}: {off}");
+            Ok(())
+        };
+        for layout in [
+            Layout::ModelOpt,
+            Layout::CompressedTensors,
+            Layout::TorchAo,
+            Layout::Gguf,
+            Layout::Mlx,
+        ] {
+            let path = scratch.0.join(format!("{name}-{layout}"));
+            // Some cannot be: gpt-oss's experts in one tensor of TorchAO, a scale for each tensor in MLX.
+            if let Err(error) =
+                convert_model(&model, None, &SaveOptions::new(layout), &path, &mut ())
+            {
+                println!("{name} as {layout}: {error}");
+                continue;
+            }
+            if name == "qwen3-moe" && layout == Layout::Gguf {
+                // GGUF does not say how the weights of the chosen experts add up.
+                let message = message(Decoder::open(&path, &engine));
+                assert!(message.contains("norm_topk_prob"), "{message}");
+                continue;
+            }
+            check(&path, layout.name())?;
+            read += 1;
+        }
+        let path = scratch.0.join(format!("{name}-floats"));
+        let options = DequantizeOptions::new().dtype(nvfp4::FloatType::F32);
+        dequantize_model(&model, &options, &path, &mut ()).expect("dequantised");
+        check(&path, "floats")?;
+    }
+    assert!(read >= 12, "{read} layouts were read");
+    Ok(())
+}
+
+/// Floats that are quantised when they are loaded have the products of a file in four bits, and results near those of the
+/// floats.
+#[test]
+fn floats_are_quantised_if_asked_for() -> Result<()> {
+    let scratch = Scratch::new("quantised");
+    for name in ["llama", "gpt-oss"] {
+        let path = scratch.0.join(name);
+        let model = Model::open(folder(name)).expect("a model");
+        let options = DequantizeOptions::new().dtype(nvfp4::FloatType::F32);
+        dequantize_model(&model, &options, &path, &mut ()).expect("dequantised");
+        let (engine, expected) = (Engine::reference(), Expected::of(name)?);
+        let load = |options: &LoadOptions| {
+            let model = Model::open(&path).expect("floats");
+            Decoder::load(model, &engine, options, &mut |_, _| ())
+        };
+        let floats = load(&LoadOptions::new())?;
+        for format in [Format::Nvfp4, Format::Mxfp4] {
+            let packed = load(&LoadOptions::new().quantize(format))?;
+            assert!(packed.bytes() < floats.bytes() / 2, "{} {}", packed.bytes(), floats.bytes());
+            let off = difference(&packed.logits(&expected.prompt)?, &expected.logits)?;
+            assert!(off > BOUND && off < 0.8, "{name} {off}");
+        }
+    }
+    Ok(())
+}
+
+/// What ModelOpt, llmcompressor, TorchAO, Quark, AutoRound and mlx-lm wrote.
+#[test]
+fn exporters_models_are_transformers() -> Result<()> {
+    let path = data().join("models/exporters.safetensors");
+    let expected = candle_core::safetensors::load(path, &Device::Cpu)?;
+    let prompt = ids(&expected, "prompt")?;
+    let engine = Engine::reference();
+    let (mut read, mut refused) = (0, Vec::new());
+    for entry in std::fs::read_dir(data().join("exporters")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if !path.is_dir() {
+            continue;
+        }
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        match (Decoder::open(&path, &engine), expected.get(&name)) {
+            (Ok(decoder), Some(right)) => {
+                let logits = decoder.logits(&prompt)?;
+                let (tokens, rows) = (logits.dim(0)?, right.dim(0)?);
+                let each = tokens / rows;
+                let rows = (1..=rows).map(|row| logits.get(row * each - 1));
+                let off =
+                    difference(&Tensor::stack(&rows.collect::<Result<Vec<_>>>()?, 0)?, right)?;
+                assert!(off < BOUND, "{name} {off}");
+                read += 1;
+            }
+            (Err(error), None) => refused.push((name, error.to_string())),
+            (Ok(_), None) => panic!("{name} is read, and nothing says what it is"),
+            (Err(error), Some(_)) => panic!("{name}: {error}"),
+        }
+    }
+    assert!(read >= 40, "{read} models were read");
+    for (part, cause) in [
+        ("awq", "pre_quant_scale"),
+        ("svdquant", "pre_quant_scale"),
+        ("spinquant", "rotated"),
+        ("openai", "embed_tokens"),
+    ] {
+        let of = refused.iter().filter(|(name, _)| name.contains(part));
+        let messages: Vec<&String> = of.map(|(_, message)| message).collect();
+        assert!(!messages.is_empty() && messages.iter().all(|x| x.contains(cause)), "{messages:?}");
+    }
+    assert_eq!(refused.len(), 4, "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn a_batch_is_its_texts_one_at_a_time() -> Result<()> {
+    for model in MODELS {
+        let (decoder, expected) = (open(model, &Engine::reference()), Expected::of(model)?);
+        let prompt = expected.prompt.as_slice();
+        let texts = [&prompt[..7], prompt, &prompt[3..26], &prompt[5..6]];
+        let random = Choice::new().temperature(0.8).top_k(20).top_p(0.9).seed(7);
+        for choice in [Choice::new(), random] {
+            let together = follow(&decoder, &texts, 12, choice)?;
+            let apart =
+                texts.iter().map(|text| Ok(follow(&decoder, &[text], 12, choice)?.remove(0)));
+            assert_eq!(together, apart.collect::<Result<Vec<_>>>()?, "{model} {choice:?}");
+        }
+        let mut cache = decoder.cache(texts.len(), prompt.len())?;
+        let together = decoder.start(&texts, &mut cache)?;
+        for (row, text) in texts.iter().enumerate() {
+            let mut cache = decoder.cache(1, text.len())?;
+            let alone = decoder.start(&[text], &mut cache)?;
+            let off = difference(&together.narrow(0, row, 1)?, &alone)?;
+            assert!(off < 1e-5, "{model} text {row}: {off}");
+        }
+    }
+    Ok(())
+}
+
+/// A long text is computed in chunks, and goes on token by token as if it were computed at once.
+#[test]
+fn texts_go_on_as_if_at_once() -> Result<()> {
+    for model in MODELS {
+        let (decoder, expected) = (open(model, &Engine::reference()), Expected::of(model)?);
+        let prompt = expected.prompt.as_slice();
+        let long: Vec<u32> = prompt.iter().cycle().take(530).copied().collect();
+        for (text, begin) in [(prompt, 17), (&long, 520)] {
+            let right = decoder.logits(text)?;
+            let mut cache = decoder.cache(1, text.len())?;
+            let mut logits = decoder.start(&[&text[..begin]], &mut cache)?;
+            for (at, &token) in text.iter().enumerate().skip(begin) {
+                let off = difference(&logits, &right.narrow(0, at - 1, 1)?)?;
+                assert!(off < BOUND, "{model} token {at}: {off}");
+                logits = decoder.next(&[token], &mut cache)?;
+            }
+            assert_eq!(cache.used(), text.len());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn choices_have_seeds_and_ends() -> Result<()> {
+    let (decoder, expected) = (open("llama", &Engine::reference()), Expected::of("llama")?);
+    let text = expected.prompt.as_slice();
+    let chosen = |choice| follow(&decoder, &[text], 12, choice);
+    let random = Choice::new().temperature(2.);
+    assert_eq!(chosen(random.seed(3))?, chosen(random.seed(3))?);
+    assert_ne!(chosen(random.seed(3))?, chosen(random.seed(4))?);
+    assert_eq!(chosen(random.top_k(1))?[0], expected.tokens[..12]);
+    assert_eq!(chosen(random.top_p(1e-6))?[0], expected.tokens[..12]);
+    for (choice, field) in [
+        (Choice::new().top_k(3), "temperature"),
+        (Choice::new().temperature(-1.), "temperature"),
+        (random.top_k(0), "top-k"),
+        (random.top_p(1.5), "top-p"),
+    ] {
+        let message = message(chosen(choice));
+        assert!(message.contains(field), "{message}");
+    }
+    // A text ends with the token that ends texts, and others go on.
+    let mut config = config("llama");
+    config["eos_token_id"] = json!([5, expected.tokens[3]]);
+    let scratch = Scratch::new("ends");
+    let path = with_config("llama", &config, &scratch);
+    let decoder = Decoder::open(path, &Engine::reference())?;
+    let found = follow(&decoder, &[text, &text[..9]], 12, Choice::new())?;
+    let first =
+        expected.tokens.iter().position(|token| *token == expected.tokens[3]).expect("there");
+    assert_eq!(found[0], expected.tokens[..=first]);
+    assert!(found[1].len() > found[0].len(), "{found:?}");
+    Ok(())
+}
+
+/// The message of a failure, without candle's backtrace.
+fn message<T>(result: Result<T>) -> String {
+    let error = result.err().expect("refused").to_string();
+    error.lines().next().unwrap_or_default().to_owned()
+}
+
+fn config(model: &str) -> Value {
+    let text = std::fs::read_to_string(folder(model).join("config.json")).expect("a file");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// A copy of a model with another configuration.
+fn with_config(model: &str, config: &Value, scratch: &Scratch) -> PathBuf {
+    let path = scratch.0.join(model);
+    std::fs::create_dir_all(&path).expect("a folder");
+    std::fs::copy(folder(model).join("model.safetensors"), path.join("model.safetensors"))
+        .expect("a copy");
+    std::fs::write(path.join("config.json"), config.to_string()).expect("written");
+    path
+}
+
+/// Every field that changes what a model computes, with a value that is not computed, is refused with field and value.
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    let rope = |model: &str, key: &str, value: Value| {
+        let mut rope = config(model)["rope_parameters"].clone();
+        rope[key] = value;
+        rope
+    };
+    for (model, field, value, parts) in [
+        ("llama", "model_type", json!("mamba"), ["model_type", "mamba"]),
+        ("llama", "hidden_act", json!("gelu"), ["hidden_act", "gelu"]),
+        ("llama", "num_key_value_heads", json!(3), ["num_key_value_heads", "3"]),
+        ("llama", "head_dim", json!(33), ["head_dim", "33"]),
+        ("llama", "hidden_size", json!(-64), ["hidden_size", "-64"]),
+        ("llama", "rms_norm_eps", Value::Null, ["rms_norm_eps", "null"]),
+        ("llama", "partial_rotary_factor", json!(0.5), ["partial_rotary_factor", "0.5"]),
+        ("llama", "final_logit_softcapping", json!(30.0), ["final_logit_softcapping", "30"]),
+        ("llama", "residual_multiplier", json!(0.2), ["residual_multiplier", "0.2"]),
+        (
+            "llama",
+            "rope_parameters",
+            rope("llama", "rope_type", json!("longrope")),
+            ["rope_type", "longrope"],
+        ),
+        (
+            "llama",
+            "rope_parameters",
+            rope("llama", "high_freq_factor", json!(1.0)),
+            ["high_freq_factor", "1"],
+        ),
+        (
+            "llama",
+            "rope_parameters",
+            rope("llama", "short_factor", json!([1.0])),
+            ["short_factor", "1"],
+        ),
+        ("llama", "rope_parameters", json!({"rope_theta": "x"}), ["rope_theta", "x"]),
+        ("qwen3", "rope_parameters", json!({"rope_type": "default"}), ["rope_theta", "absent"]),
+        ("qwen3", "layer_types", json!(["full_attention"]), ["layer_types", "full_attention"]),
+        (
+            "qwen3",
+            "layer_types",
+            json!(["full_attention", "chunked_attention"]),
+            ["layer_types", "chunked"],
+        ),
+        ("qwen3-moe", "norm_topk_prob", Value::Null, ["norm_topk_prob", "null"]),
+        ("qwen3-moe", "num_experts_per_tok", json!(5), ["num_experts_per_tok", "5"]),
+        ("qwen3-moe", "shared_expert_intermediate_size", json!(64), ["shared_expert", "64"]),
+        ("gpt-oss", "swiglu_limit", json!(0), ["swiglu_limit", "0"]),
+        ("gpt-oss", "sliding_window", Value::Null, ["sliding_window", "null"]),
+        (
+            "gpt-oss",
+            "rope_parameters",
+            rope("gpt-oss", "beta_slow", json!(64)),
+            ["beta_fast", "32"],
+        ),
+        (
+            "gpt-oss",
+            "rope_parameters",
+            rope("gpt-oss", "attention_factor", json!(-1)),
+            ["attention_factor", "-1"],
+        ),
+    ] {
+        let mut config = config(model);
+        assert!(
+            Config::from_json(&config).is_ok_and(|config| config.unread().is_empty()),
+            "{model}"
+        );
+        config[field] = value;
+        let message = message(Config::from_json(&config));
+        assert!(parts.iter().all(|part| message.contains(part)), "{model} {field}: {message}");
+    }
+    let mut other = config("llama");
+    other["from_another_program"] = json!(1);
+    assert_eq!(Config::from_json(&other).expect("harmless").unread(), ["from_another_program"]);
+}
+
+/// Older files have the base of positions, and their scaling, in fields of their own.
+#[test]
+fn older_fields_of_positions_are_the_same() {
+    for model in MODELS {
+        let new = config(model);
+        let mut old = new.clone();
+        let mut rope = new["rope_parameters"].clone();
+        old["rope_theta"] = rope["rope_theta"].clone();
+        let fields = rope.as_object_mut().expect("an object");
+        fields.remove("rope_theta");
+        if let Some(kind) = fields.remove("rope_type").filter(|kind| kind != "default") {
+            fields.insert("type".into(), kind);
+            old["rope_scaling"] = rope;
+        }
+        old.as_object_mut().expect("an object").remove("rope_parameters");
+        let [old, new] = [old, new].map(|config| Config::from_json(&config).expect("computed"));
+        assert_eq!(old, new, "{model}");
+    }
+}
+
+#[test]
+fn damage_is_refused() -> Result<()> {
+    let scratch = Scratch::new("damage");
+    let engine = Engine::reference();
+    // Biases that the file has, and others that it lacks.
+    let mut config_of = config("qwen3");
+    config_of["attention_bias"] = json!(false);
+    let found = message(Decoder::open(with_config("qwen3", &config_of, &scratch), &engine));
+    assert!(found.contains("q_proj.bias") && found.contains("absent"), "{found}");
+    let mut config_of = config("llama");
+    config_of["mlp_bias"] = json!(true);
+    let found = message(Decoder::open(with_config("llama", &config_of, &scratch), &engine));
+    assert!(found.contains("gate_proj.bias"), "{found}");
+    let mut config_of = config("llama");
+    config_of["num_hidden_layers"] = json!(3);
+    let found = message(Decoder::open(with_config("llama", &config_of, &scratch), &engine));
+    assert!(found.contains("model.layers.2"), "{found}");
+    let mut config_of = config("llama");
+    config_of["intermediate_size"] = json!(64);
+    let found = message(Decoder::open(with_config("llama", &config_of, &scratch), &engine));
+    assert!(found.contains("gate_proj") && found.contains("96"), "{found}");
+    let path = with_config("llama", &config("llama"), &scratch);
+    let bytes = std::fs::read(path.join("model.safetensors")).expect("a file");
+    std::fs::write(path.join("model.safetensors"), &bytes[..bytes.len() - 100]).expect("written");
+    assert!(message(Decoder::open(&path, &engine)).contains("model.safetensors"));
+
+    let decoder = open("llama", &engine);
+    let mut cache = decoder.cache(2, 8)?;
+    for (found, part) in [
+        (message(decoder.cache(1, 1025)), "max_position_embeddings"),
+        (message(decoder.cache(0, 8)), "texts"),
+        (message(decoder.start(&[&[3]], &mut cache)), "texts"),
+        (message(decoder.start(&[&[3], &[]], &mut cache)), "text"),
+        (message(decoder.start(&[&[3], &[128]], &mut cache)), "vocab_size"),
+        (message(decoder.start(&[&[3; 9], &[4]], &mut cache)), "tokens of a text"),
+    ] {
+        assert!(found.contains(part), "{found}");
+    }
+    Ok(())
+}
