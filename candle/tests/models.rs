@@ -8,11 +8,12 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::HalfType;
 use nvfp4::device::{Device as Machine, DeviceRequest};
-use nvfp4::quantize::Format;
+use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_candle::Engine;
 use nvfp4_candle::models::{Choice, Config, Decoder, Generation, LoadOptions};
 use nvfp4_checkpoint::{
-    DequantizeOptions, Layout, Model, SaveOptions, convert_model, dequantize_model,
+    DequantizeOptions, Layout, Model, ModelOptions, SaveOptions, convert_model, dequantize_model,
+    quantize_model,
 };
 use serde_json::{Value, json};
 
@@ -189,17 +190,18 @@ fn every_layout_is_the_same_model() -> Result<()> {
     Ok(())
 }
 
-/// Floats that are quantised when they are loaded have the products of a file in four bits, and results near those of the
-/// floats.
+/// Floats that are quantised when they are loaded are the model that `quantize_model` writes, and the model that they were
+/// dequantised from.
 #[test]
 fn floats_are_quantised_if_asked_for() -> Result<()> {
     let scratch = Scratch::new("quantised");
-    for name in ["llama", "gpt-oss"] {
+    let engine = Engine::reference();
+    for (name, own) in [("llama", Format::Nvfp4), ("mixtral", Format::Mxfp4)] {
         let path = scratch.0.join(name);
         let model = Model::open(folder(name)).expect("a model");
         let options = DequantizeOptions::new().dtype(nvfp4::FloatType::F32);
         dequantize_model(&model, &options, &path, &mut ()).expect("dequantised");
-        let (engine, expected) = (Engine::reference(), Expected::of(name)?);
+        let expected = Expected::of(name)?;
         let load = |options: &LoadOptions| {
             let model = Model::open(&path).expect("floats");
             Decoder::load(model, &engine, options, &mut |_, _| ())
@@ -208,9 +210,20 @@ fn floats_are_quantised_if_asked_for() -> Result<()> {
         for format in [Format::Nvfp4, Format::Mxfp4] {
             let packed = load(&LoadOptions::new().quantize(format))?;
             assert!(packed.bytes() < floats.bytes() / 2, "{} {}", packed.bytes(), floats.bytes());
-            let off = difference(&packed.logits(&expected.prompt)?, &expected.logits)?;
-            assert!(off > BOUND && off < 0.8, "{name} {off}");
+            let logits = packed.logits(&expected.prompt)?;
+            let off = difference(&logits, &expected.logits)?;
+            assert_eq!(off < BOUND, format == own, "{name} {format:?} {off}");
         }
+        // MXFP4 has no tensor-level scale, of which joined matrices would have another.
+        let recipe = recipe_by_name(Format::Mxfp4, "torchao").expect("a recipe");
+        let written = scratch.0.join(format!("{name}-written"));
+        let options = ModelOptions::new(recipe, Layout::CompressedTensors);
+        let model = Model::open(&path).expect("floats");
+        quantize_model(&model, &options, &written, None, &mut ()).expect("quantised");
+        let written = Decoder::open(&written, &engine)?.logits(&expected.prompt)?;
+        let packed = load(&LoadOptions::new().quantize(Format::Mxfp4))?;
+        let off = difference(&packed.logits(&expected.prompt)?, &written)?;
+        assert!(off < BOUND, "{name} {off}");
     }
     Ok(())
 }
@@ -250,7 +263,7 @@ fn exporters_models_are_transformers() -> Result<()> {
         ("awq", "pre_quant_scale"),
         ("svdquant", "pre_quant_scale"),
         ("spinquant", "rotated"),
-        ("openai", "embed_tokens"),
+        ("openai", "model_type"),
     ] {
         let of = refused.iter().filter(|(name, _)| name.contains(part));
         let messages: Vec<&String> = of.map(|(_, message)| message).collect();
@@ -328,7 +341,7 @@ fn choices_have_seeds_and_ends() -> Result<()> {
     }
     // A text ends with the token that ends texts, and others go on.
     let mut config = config("llama");
-    config["eos_token_id"] = json!([5, expected.tokens[3]]);
+    config["eos_token_id"] = json!([127, expected.tokens[3]]);
     let scratch = Scratch::new("ends");
     let path = with_config("llama", &config, &scratch);
     let decoder = Decoder::open(path, &Engine::reference())?;
@@ -410,6 +423,8 @@ fn what_is_not_computed_is_refused_by_name() {
         ("qwen3-moe", "num_experts_per_tok", json!(5), ["num_experts_per_tok", "5"]),
         ("qwen3-moe", "shared_expert_intermediate_size", json!(64), ["shared_expert", "64"]),
         ("gpt-oss", "swiglu_limit", json!(0), ["swiglu_limit", "0"]),
+        ("gpt-oss", "swiglu_alpha", json!("x"), ["swiglu_alpha", "x"]),
+        ("qwen3", "sliding_window", Value::Null, ["sliding_window", "null"]),
         ("gpt-oss", "sliding_window", Value::Null, ["sliding_window", "null"]),
         (
             "gpt-oss",
@@ -425,10 +440,8 @@ fn what_is_not_computed_is_refused_by_name() {
         ),
     ] {
         let mut config = config(model);
-        assert!(
-            Config::from_json(&config).is_ok_and(|config| config.unread().is_empty()),
-            "{model}"
-        );
+        let known = Config::from_json(&config).expect("computed");
+        assert!(known.unread().is_empty(), "{model} {:?}", known.unread());
         config[field] = value;
         let message = message(Config::from_json(&config));
         assert!(parts.iter().all(|part| message.contains(part)), "{model} {field}: {message}");

@@ -45,8 +45,8 @@ impl Architecture {
 pub(super) enum Gate {
     /// `silu(gate) up`.
     Silu,
-    /// gpt-oss's: `(up + 1) gate sigmoid(1.702 gate)`, gate at most, and up between minus and plus, the limit.
-    Clamped { limit: f64 },
+    /// gpt-oss's: `(up + 1) gate sigmoid(slope gate)`, gate at most, and up between minus and plus, the limit.
+    Clamped { limit: f64, slope: f64 },
 }
 
 /// The weights of the chosen experts.
@@ -311,7 +311,7 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
             let step = fields.optional_size("decoder_sparse_step")?.unwrap_or(1);
             let only = fields.value("mlp_only_layers").as_array();
             if only.is_some_and(|only| only.iter().any(|layer| *layer == at))
-                || (at + 1) % step != 0
+                || !(at + 1).is_multiple_of(step)
             {
                 return dense();
             }
@@ -332,7 +332,8 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
             if limit <= 0. {
                 return Err(fields.wrong("swiglu_limit", "above 0"));
             }
-            let gate = Gate::Clamped { limit };
+            let slope = fields.optional_number("swiglu_alpha")?.unwrap_or(1.702);
+            let gate = Gate::Clamped { limit, slope };
             mixture("num_local_experts", "intermediate_size", Weighing::Chosen, gate)
         }
     };
@@ -352,7 +353,9 @@ fn windows(
         (Architecture::Llama, _) | (_, false) => None,
         _ => fields.optional_size("sliding_window")?,
     };
-    if architecture == Architecture::GptOss && window.is_none() {
+    // transformers has a window of its own for each of these if a file has none.
+    let needs = uses && (qwen || architecture == Architecture::GptOss);
+    if needs && window.is_none() {
         return Err(fields.wrong("sliding_window", "a number of tokens"));
     }
     if let Some(types) = fields.value("layer_types").as_array() {
@@ -384,7 +387,7 @@ fn windows(
         return Ok(types);
     }
     let from = match architecture {
-        Architecture::Qwen3 => fields.optional_size("max_window_layers")?.unwrap_or(count),
+        Architecture::Qwen3 => fields.optional_size("max_window_layers")?.unwrap_or(28),
         Architecture::Llama | Architecture::Qwen3Moe | Architecture::Mixtral => 0,
         Architecture::GptOss => {
             return Ok((0..count).map(|at| window.filter(|_| at % 2 == 0)).collect());

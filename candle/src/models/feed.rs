@@ -12,17 +12,14 @@ pub(super) enum Forward {
     Mixture(Box<Mixed>),
 }
 
-/// The slope in the sigmoid of gpt-oss's gate.
-const SLOPE: f64 = 1.702;
-
 impl Gate {
     fn apply(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::Silu => silu(gate)? * up,
-            Self::Clamped { limit } => {
+            Self::Clamped { limit, slope } => {
                 let gate = gate.minimum(limit)?;
                 let up = up.clamp(-limit, limit)?;
-                (up + 1.)? * (&gate * sigmoid(&(&gate * SLOPE)?)?)?
+                (up + 1.)? * (&gate * sigmoid(&(&gate * slope)?)?)?
             }
         }
     }
