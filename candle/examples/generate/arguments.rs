@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use nvfp4::quantize::Format;
 use nvfp4_candle::Activations;
@@ -119,6 +119,10 @@ impl Arguments {
         };
         let own: Vec<Vec<u32>> = own;
         ensure!(own.iter().all(|text| !text.is_empty()), "a prompt must have at least one token");
+        let known = |id: &u32| (*id as usize) < vocabulary;
+        if let Some(id) = own.iter().flatten().find(|id| !known(id)) {
+            bail!("token {id} must be below {vocabulary}, vocab_size");
+        }
         ensure!(self.batch > 0, "--batch must be at least 1");
         ensure!(self.max_tokens > 0, "--max-tokens must be at least 1");
         Ok(own.iter().flat_map(|text| std::iter::repeat_n(text.clone(), self.batch)).collect())

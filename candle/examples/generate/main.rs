@@ -64,13 +64,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what failed in one line: candle's errors have a backtrace below theirs.
+/// Says what failed in one line: candle's errors have a backtrace below theirs, and many say their cause.
 fn failed(error: &anyhow::Error, code: u8) -> ExitCode {
-    let lines =
-        error.chain().map(|cause| cause.to_string().lines().next().unwrap_or_default().to_owned());
-    let mut lines: Vec<String> = lines.collect();
-    lines.dedup();
-    eprintln!("error: {}", lines.join(": "));
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        let line = cause.lines().next().unwrap_or_default();
+        match said.is_empty() {
+            true => said.push_str(line),
+            false if said.contains(line) => {}
+            false => said = format!("{said}: {line}"),
+        }
+    }
+    eprintln!("error: {said}");
     ExitCode::from(code)
 }
 
@@ -79,6 +85,8 @@ struct Prepared {
     decoder: Decoder,
     words: Option<Words>,
     texts: Vec<Vec<u32>>,
+    /// Tokens that end a text, besides those of config.json.
+    ends: Vec<u32>,
     load: std::time::Duration,
 }
 
@@ -90,7 +98,8 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     };
     let begin = Instant::now();
     let folder = &arguments.model;
-    let model = Model::open(folder).with_context(|| format!("{}", folder.display()))?;
+    arguments.choice().check()?;
+    let model = Model::open(folder)?;
     let words = Words::open(folder, arguments.needs_words())?;
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("loading {bar:40} {pos}/{len} layers, {elapsed}");
@@ -108,24 +117,26 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
     let positions = decoder.config().positions();
     ensure!(
-        longest + arguments.max_tokens <= positions,
-        "{longest} tokens of the prompt and --max-tokens must be at most {positions}, max_position_embeddings"
+        longest.saturating_add(arguments.max_tokens) <= positions,
+        "a prompt's {longest} and --max-tokens {} must be at most {positions}, max_position_embeddings",
+        arguments.max_tokens
     );
+    let ends = text::ends(folder)?;
     decoder.engine().device().synchronize()?;
-    Ok(Prepared { decoder, words, texts, load: begin.elapsed() })
+    Ok(Prepared { decoder, words, texts, ends, load: begin.elapsed() })
 }
 
 fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
-    let Prepared { decoder, words, texts, load } = prepared;
+    let Prepared { decoder, words, texts, ends, load } = prepared;
     STATE.store(GENERATING, Ordering::Release);
     let inputs: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
     let device = decoder.engine().device();
     let begin = Instant::now();
-    let mut generation =
-        Generation::new(decoder, &inputs, arguments.max_tokens, arguments.choice())?;
+    let generation = Generation::new(decoder, &inputs, arguments.max_tokens, arguments.choice())?;
+    let mut generation = generation.ending_at(ends);
     let mut tokens: Vec<Vec<u32>> = vec![Vec::new(); texts.len()];
     let mut stream = Stream::new(words.as_ref(), texts.len() == 1 && !arguments.json);
-    let end = decoder.config().end();
+    let is_end = |token: &u32| decoder.config().end().contains(token) || ends.contains(token);
     let mut first = None;
     while STATE.load(Ordering::Acquire) != STOPPED
         && let Some(step) = generation.step()?
@@ -136,7 +147,7 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
         }
         if let [only] = tokens.as_slice()
             && let Some(&token) = only.last()
-            && !end.contains(&token)
+            && !is_end(&token)
         {
             stream.push(token)?;
         }

@@ -17,6 +17,22 @@ pub struct Words {
     special: Vec<(String, String)>,
 }
 
+/// Tokens that end a text by `generation_config.json`; those of conversations are in it alone.
+pub fn ends(folder: &Path) -> Result<Vec<u32>> {
+    let path = folder.join("generation_config.json");
+    let Some(text) = optional(&path)? else { return Ok(Vec::new()) };
+    let config: Value =
+        serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
+    let ids = match &config["eos_token_id"] {
+        Value::Null => Vec::new(),
+        Value::Array(ids) => ids.clone(),
+        id => vec![id.clone()],
+    };
+    let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+    let ids: Option<Vec<u32>> = ids.iter().map(id).collect();
+    ids.with_context(|| format!("{}: eos_token_id is no token's number", path.display()))
+}
+
 impl Words {
     /// Reads `tokenizer.json` and the template of a folder; `None` if there is no tokenizer and none is needed.
     pub fn open(folder: &Path, is_needed: bool) -> Result<Option<Self>> {

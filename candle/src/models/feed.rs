@@ -12,14 +12,30 @@ pub(super) enum Forward {
     Mixture(Box<Mixed>),
 }
 
-impl Gate {
-    fn apply(self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+/// An activation with its limits where it is computed: a number on the host would be copied in each step.
+enum Activation {
+    Silu,
+    Clamped { most: Tensor, least: Tensor, slope: f64 },
+}
+
+impl Activation {
+    fn new(gate: Gate, loader: &Loader) -> Result<Self> {
+        match gate {
+            Gate::Silu => Ok(Self::Silu),
+            Gate::Clamped { limit, slope } => {
+                let (most, least) = (loader.number(limit)?, loader.number(-limit)?);
+                Ok(Self::Clamped { most, least, slope })
+            }
+        }
+    }
+
+    fn apply(&self, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         match self {
             Self::Silu => silu(gate)? * up,
-            Self::Clamped { limit, slope } => {
-                let gate = gate.minimum(limit)?;
-                let up = up.clamp(-limit, limit)?;
-                (up + 1.)? * (&gate * sigmoid(&(&gate * slope)?)?)?
+            Self::Clamped { most, least, slope } => {
+                let gate = gate.broadcast_minimum(most)?;
+                let up = up.broadcast_minimum(most)?.broadcast_maximum(least)?;
+                (up + 1.)? * (&gate * sigmoid(&(&gate * *slope)?)?)?
             }
         }
     }
@@ -56,7 +72,7 @@ impl Forward {
         match self {
             Self::Dense { gate_up, down } => {
                 let halves = gate_up.forward(x)?;
-                down.forward(&Gate::Silu.apply(&halves[0], &halves[1])?)
+                down.forward(&Activation::Silu.apply(&halves[0], &halves[1])?)
             }
             Self::Mixture(mixed) => {
                 let hidden = x.dim(D::Minus1)?;
@@ -90,6 +106,7 @@ enum GateUp {
 /// A mixture's weights.
 pub(super) struct Mixed {
     config: Mixture,
+    activation: Activation,
     router: Projection,
     gate_up: GateUp,
     down: Experts,
@@ -163,7 +180,8 @@ impl Mixed {
         // Choices are made in floats in every checkpoint.
         let builder = module.builder.without_quantizing();
         let router = Loader { builder, ..module.clone() }.linear(router, [hidden, count], bias)?;
-        Ok(Self { config, router, gate_up, down })
+        let activation = Activation::new(config.gate, module)?;
+        Ok(Self { config, activation, router, gate_up, down })
     }
 
     /// The result for rows `[tokens, hidden]`.
@@ -183,7 +201,7 @@ impl Mixed {
             }
             GateUp::Apart(gate, up) => (gate.forward(x, &ids)?, up.forward(x, &ids)?),
         };
-        let y = self.down.forward(&self.config.gate.apply(&gate, &up)?.contiguous()?, &ids)?;
+        let y = self.down.forward(&self.activation.apply(&gate, &up)?.contiguous()?, &ids)?;
         y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)
     }
 }

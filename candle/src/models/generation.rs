@@ -27,11 +27,23 @@ impl Choice {
         Self::default()
     }
 
+    /// Checks that the choice can be made.
+    ///
+    /// # Errors
+    /// For a temperature below 0 or without which the others mean nothing, a top-k of 0, and a top-p that is no
+    /// probability.
+    pub fn check(self) -> Result<()> {
+        self.sampling().map(drop)
+    }
+
     fn sampling(self) -> Result<Sampling> {
         let Self { temperature, top_k, top_p, seed: _ } = self;
         let temperature = match temperature {
-            None | Some(0.) if top_k.is_some() || top_p.is_some() => {
-                return Err(shape("temperature", "above 0 with top-k or top-p", temperature));
+            None if top_k.is_some() || top_p.is_some() => {
+                return Err(shape("temperature", "above 0, with top-k or top-p", None::<f64>));
+            }
+            Some(0.) if top_k.is_some() || top_p.is_some() => {
+                return Err(shape("temperature", "above 0, with top-k or top-p", 0));
             }
             None | Some(0.) => return Ok(Sampling::ArgMax),
             Some(temperature) if temperature > 0. && temperature.is_finite() => temperature,
@@ -66,6 +78,8 @@ pub struct Generation<'a> {
     /// Logits after the tokens so far.
     logits: Tensor,
     choosing: Choosing,
+    /// Tokens that end a text.
+    end: Vec<u32>,
     ended: Vec<bool>,
     left: usize,
 }
@@ -106,7 +120,15 @@ impl<'a> Generation<'a> {
             }
         };
         let ended = vec![false; texts.len()];
-        Ok(Self { decoder, cache, logits, choosing, ended, left: limit })
+        let end = decoder.config().end().to_vec();
+        Ok(Self { decoder, cache, logits, choosing, end, ended, left: limit })
+    }
+
+    /// The same with further tokens that end a text, besides those of the configuration.
+    #[must_use]
+    pub fn ending_at(mut self, tokens: &[u32]) -> Self {
+        self.end.extend_from_slice(tokens);
+        self
     }
 
     /// The next token of each text, `None` for those that have ended; `None` once all have, or the limit is reached. A token
@@ -130,7 +152,7 @@ impl<'a> Generation<'a> {
                 each.map(|(text, own)| own.sample(&logits.get(text)?)).collect::<Result<_>>()?
             }
         };
-        let end = self.decoder.config().end();
+        let end = &self.end;
         let tokens = chosen.iter().zip(&mut self.ended).map(|(&token, ended)| {
             let was = std::mem::replace(ended, *ended || end.contains(&token));
             (!was).then_some(token)

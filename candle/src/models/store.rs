@@ -55,6 +55,11 @@ impl Loader {
         tensor.to_device(self.device())
     }
 
+    /// A number, which any tensor of the model can be combined with.
+    pub fn number(&self, value: f64) -> Result<Tensor> {
+        Tensor::new(value, &Device::Cpu)?.to_dtype(self.dtype)?.to_device(self.device())
+    }
+
     /// A tensor in floats, whatever it is stored in.
     pub fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
         self.place(self.values(name, dims, false)?, dims)
