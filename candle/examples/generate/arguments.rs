@@ -39,7 +39,7 @@ pub struct Arguments {
     /// The most tokens that are generated.
     #[arg(long, default_value_t = 100)]
     pub max_tokens: usize,
-    /// What logits are divided by; the likeliest token is taken without it.
+    /// Divisor of logits; the likeliest token is taken without it.
     #[arg(long)]
     pub temperature: Option<f64>,
     /// Takes one of so many likeliest tokens.
@@ -54,7 +54,7 @@ pub struct Arguments {
     /// Quantises matrices of layers that the file has in floats.
     #[arg(long)]
     pub quantize: Option<To>,
-    /// What activations are made before products in four bits.
+    /// Form of activations in products in four bits.
     #[arg(long)]
     pub activations: Option<Of>,
     /// Prints one JSON object at the end.

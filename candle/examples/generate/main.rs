@@ -35,13 +35,13 @@ use text::{Stream, Words};
 /// The exit code after Control-C.
 const INTERRUPTED: u8 = 130;
 
-/// What Control-C does.
+/// The stage of the program, which decides what Control-C does.
 static STATE: AtomicU8 = AtomicU8::new(LOADING);
-/// It ends the program.
+/// Control-C ends the program.
 const LOADING: u8 = 0;
-/// It ends the text.
+/// Control-C ends the text.
 const GENERATING: u8 = 1;
-/// It has been pressed.
+/// Control-C has ended the text.
 const STOPPED: u8 = 2;
 
 fn main() -> ExitCode {

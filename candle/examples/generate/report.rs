@@ -6,7 +6,7 @@ use std::time::Duration;
 use nvfp4_candle::models::Decoder;
 use serde_json::{Value, json};
 
-/// How fast it was.
+/// Times and sizes of a run.
 pub struct Report<'a> {
     pub decoder: &'a Decoder,
     pub load: Duration,

@@ -6,7 +6,8 @@ use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
 
 use super::config::{Architecture, Config};
-use super::store::{Joined, Loader, Projection};
+use super::layers::{Joined, Projection};
+use super::store::Loader;
 
 /// The weights of a layer's attention.
 pub(super) struct Attention {
@@ -30,7 +31,7 @@ pub(super) struct Step {
     pub tokens: usize,
     /// Cosines and sines of the tokens' positions.
     rope: [Tensor; 2],
-    /// For each window the model has, what scores of hidden tokens are added to.
+    /// The windows that the model has, each with the sums for scores: 0, and minus infinity for hidden tokens.
     masks: Vec<(Option<usize>, Option<Tensor>)>,
 }
 

@@ -16,8 +16,9 @@ use nvfp4_checkpoint::{Model, refuse_changed};
 use super::attention::{Attention, Step};
 use super::config::Config;
 use super::feed::Forward;
+use super::layers::Projection;
 use super::meter::Meter;
-use super::store::{Loader, Projection};
+use super::store::Loader;
 use crate::error::{shape, wrap};
 use crate::{Engine, PackedBuilder};
 
@@ -287,7 +288,7 @@ impl Decoder {
     /// slower on a GPU.
     ///
     /// # Errors
-    /// Those of `work`.
+    /// The errors of `work`.
     pub fn metered<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
         self.meter.start();
         let result = work();

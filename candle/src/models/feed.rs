@@ -4,7 +4,8 @@ use candle_core::{D, Module, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 
 use super::config::{Architecture, Feed, Gate, LayerConfig, Mixture, Weighing};
-use super::store::{Below, Experts, Joined, Loader, Matrices, Projection};
+use super::layers::{Experts, Joined, Projection};
+use super::store::{Below, Loader, Matrices};
 
 /// The weights of the part.
 pub(super) enum Forward {

@@ -10,7 +10,7 @@ use crate::error::shape;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Choice {
-    /// What logits are divided by; the likeliest token is taken without it, or if it is 0.
+    /// The divisor of logits; the likeliest token is taken without it, or if it is 0.
     pub temperature: Option<f64>,
     /// The number of likeliest tokens among which one is taken.
     pub top_k: Option<usize>,

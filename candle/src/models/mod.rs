@@ -36,6 +36,7 @@ mod decoder;
 mod feed;
 mod fields;
 mod generation;
+mod layers;
 mod meter;
 mod rope;
 mod store;
