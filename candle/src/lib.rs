@@ -31,7 +31,9 @@
 //! ```
 //!
 //! # In mistral.rs
-//! Its layers are `QuantMethod`s. `forward_raw(a)` is [`Linear`]'s `forward`, and
+//! Nothing of it is used here: its newest crate, `mistralrs-quant` 0.8.1, is for candle 0.10.2, whose tensors are other
+//! types than those of candle 0.11. Once both have one candle, an adapter is short. Its layers are `QuantMethod`s:
+//! `forward_raw(a)` is [`Linear`]'s `forward`, and
 //! `gather_forward_raw(a, indices)` is [`MoeLinear::gather_forward`]: `a` is `[tokens, 1, K]` for the
 //! projections up and `[tokens, top-k, K]` for those down, `indices` is `[tokens, top-k]`.
 //!

@@ -45,7 +45,7 @@ class Kind:
 
 COMMON = dict(
     hidden_size=64,
-    intermediate_size=96,
+    intermediate_size=128,
     num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
@@ -90,7 +90,7 @@ KINDS = [
         "qwen3-moe",
         transformers.Qwen3MoeConfig,
         dict(
-            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, intermediate_size=96, decoder_sparse_step=1,
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, intermediate_size=128, decoder_sparse_step=1,
             mlp_only_layers=[0], norm_topk_prob=True, rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
         ),
         ("nvfp4", "modelopt", "modelopt"),
@@ -186,7 +186,7 @@ def continued(model: transformers.PreTrainedModel, prompt: torch.Tensor) -> tupl
 def record(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
     """What the model gives for that prompt of several in which each next token is the likeliest by far, and none ends it."""
     best = None
-    for prompt in prompts(model.config.vocab_size, 60):
+    for prompt in prompts(model.config.vocab_size, 40):
         logits, tokens, margin = continued(model, prompt)
         if model.config.eos_token_id not in tokens and (best is None or margin > best[0]):
             best = margin, prompt, logits, tokens

@@ -30,7 +30,7 @@ use nvfp4_candle::Engine;
 use nvfp4_candle::models::{Decoder, Generation, LoadOptions};
 use nvfp4_checkpoint::Model;
 use report::Report;
-use text::{Stream, Words};
+use text::Words;
 
 /// The exit code after Control-C.
 const INTERRUPTED: u8 = 130;
@@ -135,7 +135,8 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
     let generation = Generation::new(decoder, &inputs, arguments.max_tokens, arguments.choice())?;
     let mut generation = generation.ending_at(ends);
     let mut tokens: Vec<Vec<u32>> = vec![Vec::new(); texts.len()];
-    let mut stream = Stream::new(words.as_ref(), texts.len() == 1 && !arguments.json);
+    let is_shown = texts.len() == 1 && !arguments.json;
+    let mut stream = words.as_ref().filter(|_| is_shown).map(Words::stream);
     let is_end = |token: &u32| decoder.config().end().contains(token) || ends.contains(token);
     let mut first = None;
     while STATE.load(Ordering::Acquire) != STOPPED
@@ -145,11 +146,12 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
         for (own, token) in tokens.iter_mut().zip(step) {
             own.extend(token);
         }
-        if let [only] = tokens.as_slice()
+        if let (Some(added), [only]) = (&mut stream, tokens.as_slice())
             && let Some(&token) = only.last()
             && !is_end(&token)
+            && let Some(added) = added(token)?
         {
-            stream.push(token)?;
+            print!("{added}");
         }
         std::io::stdout().flush()?;
     }
@@ -190,7 +192,7 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
         return Ok(());
     }
     match written.as_deref() {
-        _ if stream.is_shown() => println!(),
+        _ if stream.is_some() => println!(),
         Some(written) => written.iter().for_each(|text| println!("{text}")),
         None => tokens.iter().for_each(|text| println!("{text:?}")),
     }

@@ -102,39 +102,10 @@ impl Words {
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         self.tokenizer.decode(tokens, true).map_err(|error| anyhow!("{error}"))
     }
-}
 
-/// Prints tokens as they come.
-pub struct Stream<'a> {
-    words: Option<&'a Words>,
-    shown: bool,
-    tokens: Vec<u32>,
-    /// The tokens that have been printed, and their text.
-    printed: String,
-}
-
-impl<'a> Stream<'a> {
-    pub fn new(words: Option<&'a Words>, shown: bool) -> Self {
-        Self { words, shown, tokens: Vec::new(), printed: String::new() }
-    }
-
-    /// Whether anything is printed.
-    pub fn is_shown(&self) -> bool {
-        self.shown && self.words.is_some()
-    }
-
-    /// Prints what a token adds to the text, once its last character is whole.
-    pub fn push(&mut self, token: u32) -> Result<()> {
-        let (Some(words), true) = (self.words, self.shown) else { return Ok(()) };
-        self.tokens.push(token);
-        let text = words.decode(&self.tokens)?;
-        if text.ends_with('\u{fffd}') {
-            return Ok(());
-        }
-        if let Some(added) = text.strip_prefix(&self.printed) {
-            print!("{added}");
-            self.printed = text;
-        }
-        Ok(())
+    /// Gives the text that each token adds, once its last character is whole.
+    pub fn stream(&self) -> impl FnMut(u32) -> Result<Option<String>> {
+        let mut stream = self.tokenizer.decode_stream(true);
+        move |token| stream.step(token).map_err(|error| anyhow!("{error}"))
     }
 }

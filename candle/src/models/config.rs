@@ -225,7 +225,7 @@ impl Config {
             Architecture::Mixtral => false,
             _ => fields.flag("attention_bias", is_gpt_oss)?,
         };
-        let rope = Rope::of(&fields, head_dim, positions, architecture == Architecture::Llama)?;
+        let rope = Rope::of(&fields, head_dim, positions, architecture)?;
         let layers = layers(&fields, architecture)?;
         let end = fields.ids("eos_token_id")?;
         let vocabulary = fields.size("vocab_size")?;

@@ -5,6 +5,7 @@ use std::f64::consts::TAU;
 use candle_core::{DType, Device, Result, Tensor};
 use serde_json::Value;
 
+use super::config::Architecture;
 use super::fields::Fields;
 
 /// The frequencies of a model.
@@ -37,7 +38,12 @@ struct Yarn {
 
 impl Rope {
     /// Reads `rope_parameters`, or `rope_theta` and `rope_scaling` of older files. Llama's oldest have no base.
-    pub fn of(fields: &Fields<'_>, dim: usize, positions: usize, is_llama: bool) -> Result<Self> {
+    pub fn of(
+        fields: &Fields<'_>,
+        dim: usize,
+        positions: usize,
+        architecture: Architecture,
+    ) -> Result<Self> {
         let (path, object) = match fields.value("rope_parameters") {
             Value::Null => ("rope_scaling", fields.value("rope_scaling")),
             parameters => ("rope_parameters", parameters),
@@ -48,7 +54,7 @@ impl Rope {
             Some(base) => base,
             None => match fields.optional_number("rope_theta")? {
                 Some(base) => base,
-                None if is_llama => 10000.,
+                None if architecture == Architecture::Llama => 10000.,
                 None => return Err(fields.wrong("rope_theta", "a number")),
             },
         };
@@ -74,7 +80,13 @@ impl Rope {
                 let original = own.size("original_max_position_embeddings")? as f64;
                 Scaling::Llama3 { factor: at_least_one(&own, "factor")?, low, high, original }
             }
-            "yarn" => Scaling::Yarn(Yarn::of(&own, positions)?),
+            "yarn" => {
+                // gpt-oss's files have it otherwise than the default; GGUF does not say it.
+                if architecture == Architecture::GptOss && own.value("truncate").is_null() {
+                    return Err(own.wrong("truncate", "true or false"));
+                }
+                Scaling::Yarn(Yarn::of(&own, positions)?)
+            }
             _ => return Err(own.wrong(key, "\"default\", \"linear\", \"llama3\" or \"yarn\"")),
         };
         if let Some(field) = own.unread(&[]).first() {

@@ -124,7 +124,7 @@ fn damage_is_refused() -> Result<()> {
     let mut config_of = config("llama");
     config_of["intermediate_size"] = json!(64);
     let found = message(Decoder::open(with_config("llama", &config_of, &scratch), &engine));
-    assert!(found.contains("gate_proj") && found.contains("96"), "{found}");
+    assert!(found.contains("gate_proj") && found.contains("128"), "{found}");
     let path = with_config("llama", &config("llama"), &scratch);
     let bytes = std::fs::read(path.join("model.safetensors")).expect("a file");
     std::fs::write(path.join("model.safetensors"), &bytes[..bytes.len() - 100]).expect("written");
