@@ -5,7 +5,8 @@ use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
 
-use super::config::{Architecture, Config};
+use super::architecture::Architecture;
+use super::config::Config;
 use super::layers::{Joined, Projection};
 use super::store::Loader;
 
@@ -120,7 +121,10 @@ impl Attention {
         };
         let sinks = match config.architecture {
             Architecture::GptOss => Some(own.tensor("sinks", &[heads])?.reshape((1, heads, 1, 1))?),
-            _ => None,
+            Architecture::Llama
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::Mixtral => None,
         };
         Ok(Self {
             heads,

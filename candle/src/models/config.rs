@@ -3,42 +3,10 @@
 use candle_core::Result;
 use serde_json::Value;
 
+use super::architecture::Architecture;
 use super::fields::Fields;
 use super::rope::Rope;
 use crate::error::shape;
-
-/// An architecture that is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Architecture {
-    /// Llama 2 and 3, and what has their `model_type`.
-    Llama,
-    /// Qwen3, with norms of queries and keys.
-    Qwen3,
-    /// Qwen3 with experts.
-    Qwen3Moe,
-    /// Mixtral.
-    Mixtral,
-    /// gpt-oss: sinks, windows, biases, and experts with a clamped SwiGLU.
-    GptOss,
-}
-
-impl Architecture {
-    /// All architectures.
-    pub const ALL: [Self; 5] =
-        [Self::Llama, Self::Qwen3, Self::Qwen3Moe, Self::Mixtral, Self::GptOss];
-
-    /// Its `model_type` in `config.json`.
-    #[must_use]
-    pub const fn model_type(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen3Moe => "qwen3_moe",
-            Self::Mixtral => "mixtral",
-            Self::GptOss => "gpt_oss",
-        }
-    }
-}
 
 /// The activation between the projections up and down.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,7 +191,10 @@ impl Config {
         let is_gpt_oss = architecture == Architecture::GptOss;
         let attention_bias = match architecture {
             Architecture::Mixtral => false,
-            _ => fields.flag("attention_bias", is_gpt_oss)?,
+            Architecture::Llama
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::GptOss => fields.flag("attention_bias", is_gpt_oss)?,
         };
         let rope = Rope::of(&fields, head_dim, positions, architecture)?;
         let layers = layers(&fields, architecture)?;
@@ -349,9 +320,15 @@ fn windows(
 ) -> Result<Vec<Option<usize>>> {
     let qwen = matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe);
     let uses = !qwen || fields.flag("use_sliding_window", false)?;
-    let window = match (architecture, uses) {
-        (Architecture::Llama, _) | (_, false) => None,
-        _ => fields.optional_size("sliding_window")?,
+    let window = match architecture {
+        Architecture::Llama => None,
+        Architecture::Qwen3
+        | Architecture::Qwen3Moe
+        | Architecture::Mixtral
+        | Architecture::GptOss => match uses {
+            true => fields.optional_size("sliding_window")?,
+            false => None,
+        },
     };
     // transformers has a window of its own for each of these if a file has none.
     let needs = uses && (qwen || architecture == Architecture::GptOss);

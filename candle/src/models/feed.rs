@@ -3,7 +3,8 @@
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 
-use super::config::{Architecture, Feed, Gate, LayerConfig, Mixture, Weighing};
+use super::architecture::Architecture;
+use super::config::{Feed, Gate, LayerConfig, Mixture, Weighing};
 use super::layers::{Experts, Joined, Projection};
 use super::store::{Below, Loader, Matrices};
 
@@ -60,7 +61,9 @@ impl Forward {
                 let (module, router) = match architecture {
                     Architecture::Mixtral => (loader.at("block_sparse_moe"), "gate"),
                     Architecture::GptOss => (mlp, "router"),
-                    _ => (mlp, "gate"),
+                    Architecture::Llama | Architecture::Qwen3 | Architecture::Qwen3Moe => {
+                        (mlp, "gate")
+                    }
                 };
                 let mixed = Mixed::load(&module, router, architecture, hidden, mixture)?;
                 Ok(Self::Mixture(Box::new(mixed)))

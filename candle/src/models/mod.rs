@@ -30,6 +30,7 @@
 //! A batch of texts of different lengths is computed together: shorter ones begin later in the cache. Nothing is copied to the
 //! host in a step except the chosen tokens, and the choice of experts that are in floats.
 
+mod architecture;
 mod attention;
 mod config;
 mod decoder;
@@ -41,6 +42,7 @@ mod meter;
 mod rope;
 mod store;
 
-pub use config::{Architecture, Config};
+pub use architecture::Architecture;
+pub use config::Config;
 pub use decoder::{Cache, Decoder, LoadOptions};
 pub use generation::{Choice, Generation};

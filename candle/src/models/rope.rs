@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use candle_core::{DType, Device, Result, Tensor};
 use serde_json::Value;
 
-use super::config::Architecture;
+use super::architecture::Architecture;
 use super::fields::Fields;
 
 /// The frequencies of a model.
