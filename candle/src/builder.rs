@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
-use nvfp4::ScaleLayout;
 use nvfp4::parallel::{Cut, Shard};
-use nvfp4::quantize::{TensorScale, quantize};
+use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
 use nvfp4::tensor::Dims;
 use nvfp4_checkpoint::{Blocks, Layout, Model, Order, Parts, load};
 
@@ -42,7 +41,7 @@ use crate::{Linear, MoeLinear};
 pub struct PackedBuilder {
     source: Arc<Source>,
     path: String,
-    quantizes: bool,
+    quantizes: Option<Format>,
     part: Option<Shard>,
 }
 
@@ -71,7 +70,7 @@ impl PackedBuilder {
         let parts = layout.map(|layout| layout.find(&model)).unwrap_or_default();
         let weights = parts.into_iter().map(|parts| (parts.name.clone(), parts)).collect();
         let source = Arc::new(Source { model, layout, weights, engine: engine.clone() });
-        Self { source, path: String::new(), quantizes: false, part: None }
+        Self { source, path: String::new(), quantizes: None, part: None }
     }
 
     /// Names from `name` on.
@@ -84,7 +83,25 @@ impl PackedBuilder {
     /// are errors: a checkpoint leaves them so for a reason.
     #[must_use]
     pub fn quantizing(&self) -> Self {
-        Self { quantizes: true, ..self.clone() }
+        self.quantizing_to(Format::Nvfp4)
+    }
+
+    /// [`quantizing`](Self::quantizing) to a format of which TorchAO's recipe is used.
+    #[must_use]
+    pub fn quantizing_to(&self, format: Format) -> Self {
+        Self { quantizes: Some(format), ..self.clone() }
+    }
+
+    /// The same builder, which leaves floats.
+    #[cfg(feature = "models")]
+    pub(crate) fn without_quantizing(&self) -> Self {
+        Self { quantizes: None, ..self.clone() }
+    }
+
+    /// The format that floats are quantised to, if that is asked for.
+    #[cfg(feature = "models")]
+    pub(crate) fn quantizes(&self) -> Option<Format> {
+        self.quantizes
     }
 
     /// Takes a part of each weight, as the functions say.
@@ -94,11 +111,17 @@ impl PackedBuilder {
     }
 
     /// The full name of a tensor.
-    fn name(&self, tensor: &str) -> String {
+    pub(crate) fn name(&self, tensor: &str) -> String {
         match self.path.as_str() {
             "" => tensor.to_owned(),
             path => format!("{path}.{tensor}"),
         }
+    }
+
+    /// The checkpoint.
+    #[cfg(feature = "models")]
+    pub(crate) fn model(&self) -> &Model {
+        &self.source.model
     }
 
     /// The engine that computes.
@@ -227,11 +250,22 @@ impl PackedBuilder {
         }
     }
 
-    fn load(&self, parts: &Parts) -> Result<nvfp4_checkpoint::Weight> {
+    /// A weight in four bits, whatever its order; `None` if there is none of this name.
+    #[cfg(feature = "models")]
+    pub(crate) fn stored(&self, tensor: &str) -> Result<Option<nvfp4_checkpoint::Weight>> {
+        let parts = self.source.weights.get(&self.name(tensor));
+        parts.map(|parts| self.read(parts)).transpose()
+    }
+
+    fn read(&self, parts: &Parts) -> Result<nvfp4_checkpoint::Weight> {
         let Some(layout) = self.source.layout else {
             unreachable!("only a layout finds the parts of weights")
         };
-        let weight = load(&self.source.model, layout, parts).map_err(wrap)?;
+        load(&self.source.model, layout, parts).map_err(wrap)
+    }
+
+    fn load(&self, parts: &Parts) -> Result<nvfp4_checkpoint::Weight> {
+        let weight = self.read(parts)?;
         match weight.spec.order {
             Order::OutputFirst | Order::InputFirst => Ok(weight),
             Order::AlongOutput => Err(shape(
@@ -267,16 +301,27 @@ impl PackedBuilder {
         }
     }
 
-    /// A matrix of floats in NVFP4.
+    /// A matrix of floats in the format that is asked for.
     fn quantized(&self, name: &str, inputs: usize, outputs: usize) -> Result<Blocks> {
         let file = self.source.model.file(name).map_err(wrap)?;
-        if !self.quantizes {
+        let Some(format) = self.quantizes else {
             return Err(shape(format!("`{name}`"), "quantised, or quantising asked for", "floats"));
-        }
+        };
         let (rows, columns, values) = file.matrix(name).map_err(wrap)?;
         self.check(name, [1, rows, columns], [1, outputs, inputs])?;
-        let dims = Dims::new(1, rows, columns).map_err(wrap)?;
-        let blocks = quantize(name, &values, dims, TensorScale::FromAmax, ScaleLayout::Linear);
-        blocks.map(Blocks::Nvfp4).map_err(wrap)
+        quantized(name, &values, [rows, columns], format)
     }
+}
+
+/// A matrix of floats in blocks, by TorchAO's recipe.
+pub(crate) fn quantized(
+    name: &str,
+    values: &[f32],
+    [rows, columns]: [usize; 2],
+    format: Format,
+) -> Result<Blocks> {
+    let options = QuantizeOptions::new(recipe_by_name(format, "torchao").map_err(wrap)?);
+    let dims = Dims::new(1, rows, columns).map_err(wrap)?;
+    let matrix = quantize_matrix(name, values, dims, &options).map_err(wrap)?;
+    matrix.into_blocks(name, dims).map_err(wrap)
 }

@@ -7,6 +7,7 @@
 //! | [`Linear`] | `y = x W^T + b`, a `CustomOp1`; writes an existing `y` as an `InplaceOp2` |
 //! | [`MoeLinear`] | the same with the matrix of each token's experts, a `CustomOp2` of tokens and ids |
 //! | [`PackedBuilder`] | layers of a checkpoint in the layouts of ModelOpt, compressed-tensors, TorchAO and gpt-oss |
+//! | [`models`] | whole decoders, Llama's kind, that generate text (feature `models`) |
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Result, Tensor};
@@ -30,7 +31,9 @@
 //! ```
 //!
 //! # In mistral.rs
-//! Its layers are `QuantMethod`s. `forward_raw(a)` is [`Linear`]'s `forward`, and
+//! Nothing of it is used here: its newest crate, `mistralrs-quant` 0.8.1, is for candle 0.10.2, whose tensors are other
+//! types than those of candle 0.11. Once both have one candle, an adapter is short. Its layers are `QuantMethod`s:
+//! `forward_raw(a)` is [`Linear`]'s `forward`, and
 //! `gather_forward_raw(a, indices)` is [`MoeLinear::gather_forward`]: `a` is `[tokens, 1, K]` for the
 //! projections up and `[tokens, top-k, K]` for those down, `indices` is `[tokens, top-k]`.
 //!
@@ -46,6 +49,8 @@ mod cuda;
 mod engine;
 mod error;
 mod linear;
+#[cfg(feature = "models")]
+pub mod models;
 mod moe;
 mod strided;
 mod weights;

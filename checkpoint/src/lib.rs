@@ -16,7 +16,7 @@
 //! | `families` | architectures as data: joined weights, tensors that stay floats |
 //! | `shared`, `split`, `stack`, `join`, `experts`, `expert_names` | tensor-level scales that several weights share; experts, a matrix each or all in one tensor, as readers expect them |
 //! | `stated`, `others`, `side`, `carry` | what else a checkpoint says and has, and what a conversion does with it |
-//! | `dequantize`, `encode`, `matrix` | [`dequantize_model`]; floats of a type; [`matrix`], one weight as that of a product |
+//! | `dequantize`, `encode`, `matrix`, `values` | [`dequantize_model`]; floats of a type; [`matrix`], one weight as that of a product; [`floats`], a weight that is not in four bits |
 //! | `rounding`, `products` | what `verify` measures: each block, and products |
 //! | `orientation` | the input dimension of experts in one tensor |
 //! | `inspect` | [`inspect`]: what there is |
@@ -137,6 +137,7 @@ mod stack;
 mod staging;
 mod stated;
 mod torchao;
+mod values;
 mod verify;
 mod weight;
 mod write;
@@ -164,6 +165,7 @@ pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
+pub use values::{floats, refuse_changed};
 pub use verify::{LEAST_SQNR_DB, VerifyOptions, verify, verify_with};
 pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -9,7 +9,7 @@ use fp4_formats::ScaleLayout;
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_checkpoint::{
     Contents, Inputs, Layout, Model, ModelOptions, SaveOptions, Severity, Weight, convert_model,
-    inspect, load, pattern, quantize_model, verify,
+    floats, inspect, load, pattern, quantize_model, refuse_changed, verify,
 };
 use serde::Deserialize;
 
@@ -112,6 +112,49 @@ fn inputs(contents: &Contents) -> String {
     let ways: BTreeSet<Inputs> = contents.weights.iter().map(|weight| weight.inputs).collect();
     assert_eq!(ways.len(), 1, "{ways:?}");
     ways.first().map(serialized).expect("a weight")
+}
+
+/// Weights that other tensors or rotations change are refused where products are made of them alone.
+#[test]
+fn changed_weights_are_refused() {
+    let mut refused = 0;
+    for (name, model, expected) in exports() {
+        let found = refuse_changed(&model).err().map(|error| error.to_string());
+        match expected.side_data.iter().chain(&expected.transforms).next() {
+            None => assert_eq!(found, None, "{name}"),
+            Some(cause) => {
+                assert!(
+                    found.as_ref().is_some_and(|found| found.contains(cause)),
+                    "{name}: {found:?}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused >= 3, "{refused}");
+}
+
+/// Layers in FP8 and packed integers beside those in four bits are near the originals in floats.
+#[test]
+fn other_layers_are_read_as_floats() {
+    let mut read = 0;
+    for (name, model, expected) in exports() {
+        for module in expected.others.keys() {
+            let original = expected.original.as_deref().expect("a mixture has one");
+            let original = Model::open(data().join(original)).expect("a model");
+            let weight = format!("{module}.weight");
+            let found = floats(&model, &weight).expect("floats");
+            let right = floats(&original, &weight).expect("floats");
+            assert_eq!(found.shape, right.shape, "{name} {weight}");
+            let pairs = found.values.iter().zip(&right.values);
+            let noise: f32 = pairs.map(|(found, right)| (found - right).powi(2)).sum();
+            let signal: f32 = right.values.iter().map(|value| value.powi(2)).sum();
+            assert!(noise < 0.02 * signal, "{name} {weight}: {noise} of {signal}");
+            read += 1;
+        }
+        assert!(floats(&model, "model.missing.weight").is_err());
+    }
+    assert!(read >= 4, "{read}");
 }
 
 #[test]

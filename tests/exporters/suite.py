@@ -281,7 +281,18 @@ class Suite:
         self.compare(exports)
         if self.only in "vocabularies":
             self.vocabularies()
+        if self.only in "decoders":
+            self.decoders()
         return self.table()
+
+    def decoders(self) -> None:
+        """Has transformers compute the logits of the whole models that are kept."""
+        path, data = self.work / "decoders.json", HERE.parent / "data"
+        self.python(
+            "current", "decoders.py", "check", "--nvfp4", str(self.program), "--data", str(data), "--out", str(path)
+        )
+        for result in json.loads(path.read_text()):
+            self.check(result["name"], "logits", result["problem"])
 
     def vocabularies(self) -> None:
         """Has the package gguf read tokenizers of SentencePiece."""
@@ -346,7 +357,7 @@ class Suite:
         """Prints the outcomes."""
         print("\nversions: " + (self.envs / "versions.txt").read_text().strip().replace("\n", "; "))
         for title, columns, rows in [
-            ("export", ["inspect", "verify", "dequantize", "loader", *READERS, *TARGETS], False),
+            ("export", ["inspect", "verify", "dequantize", "loader", *READERS, *TARGETS, "logits"], False),
             ("original", [f"{form} {layout}" for form, _, layout in RECIPES], True),
         ]:
             print(f"\n| {title} | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}")

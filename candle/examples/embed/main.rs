@@ -5,7 +5,7 @@
 //! cargo run --release --manifest-path candle/Cargo.toml --example embed -- [FOLDER] [cpu|emu:h200|cuda:0]
 //! ```
 //!
-//! For `cuda:0` it is built with `--features cuda,candle-nn/cuda`, which takes nvcc.
+//! For `cuda:0` it is built with `--features cuda`, which takes nvcc.
 //!
 //! FOLDER has `model.safetensors` and `vocab.txt`; without it, or where they are missing, a random model of
 //! the same architecture and smaller size embeds random words. Ends with an error if the embeddings in

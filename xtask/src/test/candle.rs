@@ -1,4 +1,4 @@
-//! The adapter to candle, which is outside the workspace: its lints, its tests, and its example.
+//! The adapter to candle, which is outside the workspace: its lints, its tests, and its examples.
 
 use super::Tally;
 use super::cargo::Cargo;
@@ -19,7 +19,8 @@ const MANIFEST: &str = "candle/Cargo.toml";
 
 /// The steps with what they depend on: the adapter and the library, and the kernels that the tests launch.
 pub fn part() -> Result<Part> {
-    Part::new(NAME, &["xtask/src/test/candle.rs", "tests/skipped"])
+    let data = ["tests/data/models", "tests/data/exporters"];
+    Part::new(NAME, &[&["xtask/src/test/candle.rs", "tests/skipped"], &data[..]].concat())
         .package("candle")?
         .package("kernels-gpu")
 }
@@ -45,21 +46,36 @@ pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {
     // The model of random weights is small enough for the emulator.
     let emulated = succeeds(embed().args(["--", EMULATED]));
     tally.step(&format!("{NAME}: example embed on {EMULATED}"), emulated);
+    let generated = generates(&["--prompt", "Hello", "--chat", "--max-tokens", "8"], Some(0));
+    tally.step(&format!("{NAME}: example generate"), generated);
+    let refused = generates(&["--prompt", "Hello", "--max-tokens", "5000"], Some(2));
+    tally.step(&format!("{NAME}: example generate refuses too long a text"), refused);
     Ok(())
 }
 
-/// The example, without its arguments.
+/// Runs the example `generate` with a model that is kept, and compares its exit code.
+fn generates(arguments: &[&str], expected: Option<i32>) -> Result<()> {
+    let mut command = example("generate");
+    command.args(["--", "--device", "cpu", "--model", "tests/data/models/llama"]);
+    let out = command.args(arguments).output().with_context(|| format!("running {command:?}"))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.code() == expected, "{}: {}", out.status, said.trim());
+    match expected {
+        Some(0) => ensure!(String::from_utf8_lossy(&out.stdout).contains("tokens a second")),
+        _ => ensure!(said.trim().lines().count() == 1, "not one line: {}", said.trim()),
+    }
+    Ok(())
+}
+
+/// The example `embed`, without its arguments.
 fn embed() -> Command {
+    example("embed")
+}
+
+/// An example, without its arguments.
+fn example(name: &str) -> Command {
     let mut example = run::cargo();
-    example.args([
-        "run",
-        "--release",
-        "--quiet",
-        "--manifest-path",
-        MANIFEST,
-        "--example",
-        "embed",
-    ]);
+    example.args(["run", "--release", "--quiet", "--manifest-path", MANIFEST, "--example", name]);
     example
 }
 

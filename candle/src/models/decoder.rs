@@ -1,0 +1,324 @@
+//! A whole model: layers, cache, logits.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_nn::Embedding;
+use candle_nn::kv_cache::KvCache;
+use candle_nn::ops::rms_norm;
+use nvfp4::quantize::Format;
+use nvfp4_checkpoint::{Model, refuse_changed};
+
+use super::attention::{Attention, Step};
+use super::config::Config;
+use super::feed::Forward;
+use super::layers::Projection;
+use super::meter::Meter;
+use super::store::Loader;
+use crate::error::{shape, wrap};
+use crate::{Engine, PackedBuilder};
+
+/// Tokens of a text that are computed at once: scores take memory for each pair of a token and one before it.
+const CHUNK: usize = 512;
+
+/// Options of loading a model.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// The format of matrices of layers that the file has in floats, by TorchAO's recipe; they stay floats without it. Heads,
+    /// embeddings and routers always do.
+    pub quantize: Option<Format>,
+}
+
+impl LoadOptions {
+    /// Matrices as the file has them.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [`quantize`](Self::quantize).
+    #[must_use]
+    pub fn quantize(self, quantize: impl Into<Option<Format>>) -> Self {
+        Self { quantize: quantize.into() }
+    }
+}
+
+struct Block {
+    attention_norm: Tensor,
+    attention: Attention,
+    feed_norm: Tensor,
+    feed: Forward,
+}
+
+/// A decoder with its weights.
+///
+/// On the CPU it computes in f32, on a GPU in the [half](Engine::half) of its engine.
+pub struct Decoder {
+    config: Config,
+    engine: Arc<Engine>,
+    dtype: DType,
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    norm: Tensor,
+    head: Projection,
+    meter: Arc<Meter>,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Decoder({}, {:?})", self.config.architecture().model_type(), self.engine)
+    }
+}
+
+impl Decoder {
+    /// Opens the checkpoint of a model and loads it as it is.
+    ///
+    /// # Errors
+    /// The same as [`load`](Self::load), and those of [`Model::open`].
+    pub fn open(path: impl Into<PathBuf>, engine: &Arc<Engine>) -> Result<Self> {
+        let model = Model::open(path).map_err(wrap)?;
+        Self::load(model, engine, &LoadOptions::new(), &mut |_, _| ())
+    }
+
+    /// Loads a model. `progress` is called with the layers that are loaded and all.
+    ///
+    /// # Errors
+    /// For a configuration that is [not computed](Config::from_json), tensors that are missing, damaged or of other sizes, and
+    /// weights that further tensors change ([`refuse_changed`]).
+    pub fn load(
+        model: Model,
+        engine: &Arc<Engine>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
+        let Some(config) = model.config() else {
+            return Err(shape("config.json", "beside the tensors", "absent"));
+        };
+        let config = Config::from_json(config)?;
+        refuse_changed(&model).map_err(wrap)?;
+        let plain = PackedBuilder::new(model, engine);
+        let builder = match options.quantize {
+            Some(format) => plain.quantizing_to(format),
+            None => plain.clone(),
+        };
+        let dtype = match engine.device() {
+            Device::Cpu => DType::F32,
+            _ => match engine.half() {
+                nvfp4::HalfType::F16 => DType::F16,
+                nvfp4::HalfType::Bf16 => DType::BF16,
+            },
+        };
+        let (meter, bytes) = (Arc::<Meter>::default(), Rc::<Cell<u64>>::default());
+        let loader = Loader { builder, dtype, meter: meter.clone(), bytes: bytes.clone() };
+        let as_it_is = Loader { builder: plain, dtype, meter: meter.clone(), bytes: bytes.clone() };
+        let (hidden, count) = (config.hidden, config.layers.len());
+        let table = as_it_is.tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
+        let block = |at: usize| -> Result<Block> {
+            progress(at, count);
+            let (own, layer) = (loader.at(format!("model.layers.{at}")), config.layers[at]);
+            Ok(Block {
+                attention_norm: own.tensor("input_layernorm.weight", &[hidden])?,
+                attention: Attention::load(&own, &config, layer.window)?,
+                feed_norm: own.tensor("post_attention_layernorm.weight", &[hidden])?,
+                feed: Forward::load(&own, config.architecture, hidden, layer)?,
+            })
+        };
+        let blocks = (0..count).map(block).collect::<Result<_>>()?;
+        let head = match config.tied {
+            true => Projection::Floats(candle_nn::Linear::new(table.clone(), None)),
+            false => as_it_is.linear("lm_head", [hidden, config.vocabulary], false)?,
+        };
+        let norm = as_it_is.tensor("model.norm.weight", &[hidden])?;
+        progress(count, count);
+        let (embedding, engine, bytes) =
+            (Embedding::new(table, hidden), engine.clone(), bytes.get());
+        Ok(Self { config, engine, dtype, embedding, blocks, norm, head, meter, bytes })
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The engine that computes products in four bits.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The type of activations.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes of the weights: codes and scales in four bits, and floats.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Products with weights in one step: fewer than matrices of the file where those of the same inputs are joined.
+    #[must_use]
+    pub fn products(&self) -> usize {
+        let each = |block: &Block| block.attention.products() + block.feed.products();
+        self.blocks.iter().map(each).sum::<usize>() + 1
+    }
+
+    /// An empty cache for so many texts of at most `capacity` tokens each.
+    ///
+    /// # Errors
+    /// For no texts, and for more tokens than the model has positions for.
+    pub fn cache(&self, texts: usize, capacity: usize) -> Result<Cache> {
+        if texts == 0 {
+            return Err(shape("texts", "at least one", texts));
+        }
+        if !(1..=self.config.positions).contains(&capacity) {
+            let required = format!("from 1 to {}, max_position_embeddings", self.config.positions);
+            return Err(shape("tokens of a text", required, capacity));
+        }
+        let tables = self.config.rope.tables(capacity, self.dtype, self.engine.device())?;
+        let layers = self.blocks.iter().map(|_| KvCache::new(2, capacity)).collect();
+        Ok(Cache { layers, tables, pads: vec![0; texts], capacity, used: 0 })
+    }
+
+    /// Logits `[texts, vocabulary]` in f32 after the last token of each text. Texts that are shorter than the longest begin
+    /// later in the cache, which must be empty.
+    ///
+    /// # Errors
+    /// For an empty text, another number of texts than the cache is for, more tokens than it has room for, a token that the
+    /// vocabulary does not have, and a cache that is not empty.
+    pub fn start(&self, texts: &[&[u32]], cache: &mut Cache) -> Result<Tensor> {
+        if cache.used != 0 {
+            return Err(shape("the cache", "empty", format!("{} tokens", cache.used)));
+        }
+        if texts.iter().any(|text| text.is_empty()) {
+            return Err(shape("a text", "at least one token", 0));
+        }
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        let padded: Vec<Vec<u32>> = texts
+            .iter()
+            .map(|text| {
+                // Any token will do before a text: nobody sees it.
+                let before = std::iter::repeat_n(text[0], longest - text.len());
+                before.chain(text.iter().copied()).collect()
+            })
+            .collect();
+        if texts.len() == cache.pads.len() {
+            cache.pads = texts.iter().map(|text| longest - text.len()).collect();
+        }
+        let mut last = None;
+        for from in (0..longest).step_by(CHUNK) {
+            let until = (from + CHUNK).min(longest);
+            let chunk: Vec<&[u32]> = padded.iter().map(|text| &text[from..until]).collect();
+            last = Some(self.hidden(&chunk, cache)?);
+        }
+        match last {
+            Some(last) => self.logits_of(&last.narrow(1, last.dim(1)? - 1, 1)?)?.squeeze(1),
+            None => Err(shape("texts", "at least one", texts.len())),
+        }
+    }
+
+    /// Logits `[texts, vocabulary]` in f32 after one more token of each text.
+    ///
+    /// # Errors
+    /// The same as [`start`](Self::start), but for the cache.
+    pub fn next(&self, tokens: &[u32], cache: &mut Cache) -> Result<Tensor> {
+        let tokens: Vec<&[u32]> = tokens.iter().map(std::slice::from_ref).collect();
+        self.logits_of(&self.hidden(&tokens, cache)?)?.squeeze(1)
+    }
+
+    /// Logits `[tokens, vocabulary]` in f32 after each token of a text.
+    ///
+    /// # Errors
+    /// The same as [`start`](Self::start).
+    pub fn logits(&self, text: &[u32]) -> Result<Tensor> {
+        let mut cache = self.cache(1, text.len().max(1))?;
+        self.logits_of(&self.hidden(&[text], &mut cache)?)?.squeeze(0)
+    }
+
+    fn logits_of(&self, hidden: &Tensor) -> Result<Tensor> {
+        let hidden = rms_norm(&hidden.contiguous()?, &self.norm, self.config.epsilon)?;
+        self.head.forward(&hidden)?.to_dtype(DType::F32)
+    }
+
+    /// The last layer's result `[texts, tokens, hidden]` for further tokens of texts, as many of each.
+    fn hidden(&self, texts: &[&[u32]], cache: &mut Cache) -> Result<Tensor> {
+        let tokens = texts.first().map_or(0, |text| text.len());
+        if texts.len() != cache.pads.len() || tokens == 0 {
+            let required = format!("{}, as the cache has, of at least one token", cache.pads.len());
+            return Err(shape("texts", required, (texts.len(), tokens)));
+        }
+        if tokens > cache.capacity - cache.used {
+            let required = format!("at most {}, as the cache is for", cache.capacity);
+            return Err(shape("tokens of a text", required, cache.used + tokens));
+        }
+        let ids = texts.concat();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocabulary) {
+            return Err(shape(
+                "a token",
+                format!("below {}, vocab_size", self.config.vocabulary),
+                id,
+            ));
+        }
+        let ids = Tensor::from_vec(ids, (texts.len(), tokens), self.engine.device())?;
+        let windows: Vec<Option<usize>> =
+            self.config.layers.iter().map(|layer| layer.window).collect();
+        let step = Step::new(&windows, &cache.tables, &cache.pads, [cache.used, tokens])?;
+        let mut x = self.embedding.forward(&ids)?;
+        for (block, cache) in self.blocks.iter().zip(&mut cache.layers) {
+            let normed = rms_norm(&x, &block.attention_norm, self.config.epsilon)?;
+            x = (x + block.attention.forward(&normed, &step, cache)?)?;
+            let normed = rms_norm(&x, &block.feed_norm, self.config.epsilon)?;
+            x = (x + block.feed.forward(&normed)?)?;
+        }
+        cache.used += tokens;
+        debug_assert_eq!(x.dim(D::Minus1)?, self.config.hidden);
+        Ok(x)
+    }
+
+    /// The time of products in four bits during `work`. The device is waited for before and after each, which makes the whole
+    /// slower on a GPU.
+    ///
+    /// # Errors
+    /// The errors of `work`.
+    pub fn metered<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
+        self.meter.start();
+        let result = work();
+        let time = self.meter.stop();
+        Ok((result?, time))
+    }
+}
+
+/// Keys and values of the tokens so far.
+#[derive(Debug)]
+pub struct Cache {
+    layers: Vec<KvCache>,
+    /// Cosines and sines of positions.
+    tables: [Tensor; 2],
+    /// The place at which each text begins.
+    pads: Vec<usize>,
+    capacity: usize,
+    used: usize,
+}
+
+impl Cache {
+    /// Tokens of the longest text.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// The most tokens of a text.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+}

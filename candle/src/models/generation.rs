@@ -1,0 +1,173 @@
+//! Texts that go on, token by token.
+
+use candle_core::{D, Device, Result, Tensor};
+use candle_transformers::generation::{LogitsProcessor, Sampling};
+
+use super::decoder::{Cache, Decoder};
+use crate::error::shape;
+
+/// The choice of the next token from its logits. The default is the likeliest.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The divisor of logits; the likeliest token is taken without it, or if it is 0.
+    pub temperature: Option<f64>,
+    /// The number of likeliest tokens among which one is taken.
+    pub top_k: Option<usize>,
+    /// The probability that the likeliest tokens, among which one is taken, have together.
+    pub top_p: Option<f64>,
+    /// The seed of each text's random numbers.
+    pub seed: u64,
+}
+
+impl Choice {
+    /// The likeliest token.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Checks that the choice can be made.
+    ///
+    /// # Errors
+    /// For a temperature below 0 or without which the others mean nothing, a top-k of 0, and a top-p that is no
+    /// probability.
+    pub fn check(self) -> Result<()> {
+        self.sampling().map(drop)
+    }
+
+    fn sampling(self) -> Result<Sampling> {
+        let Self { temperature, top_k, top_p, seed: _ } = self;
+        let temperature = match temperature {
+            None if top_k.is_some() || top_p.is_some() => {
+                return Err(shape("temperature", "above 0, with top-k or top-p", None::<f64>));
+            }
+            Some(0.) if top_k.is_some() || top_p.is_some() => {
+                return Err(shape("temperature", "above 0, with top-k or top-p", 0));
+            }
+            None | Some(0.) => return Ok(Sampling::ArgMax),
+            Some(temperature) if temperature > 0. && temperature.is_finite() => temperature,
+            Some(other) => return Err(shape("temperature", "0 or above, finite", other)),
+        };
+        if top_k == Some(0) {
+            return Err(shape("top-k", "at least 1", 0));
+        }
+        if let Some(p) = top_p.filter(|p| !(0. < *p && *p <= 1.)) {
+            return Err(shape("top-p", "above 0, at most 1", p));
+        }
+        Ok(match (top_k, top_p) {
+            (None, None) => Sampling::All { temperature },
+            (Some(k), None) => Sampling::TopK { k, temperature },
+            (None, Some(p)) => Sampling::TopP { p, temperature },
+            (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
+        })
+    }
+}
+
+nvfp4::setters!(Choice {
+    temperature: impl Into<Option<f64>>,
+    top_k: impl Into<Option<usize>>,
+    top_p: impl Into<Option<f64>>,
+    seed: u64,
+});
+
+/// Texts that a decoder continues together.
+pub struct Generation<'a> {
+    decoder: &'a Decoder,
+    cache: Cache,
+    /// Logits after the tokens so far.
+    logits: Tensor,
+    choosing: Choosing,
+    /// Tokens that end a text.
+    end: Vec<u32>,
+    ended: Vec<bool>,
+    left: usize,
+}
+
+enum Choosing {
+    Likeliest,
+    /// The random numbers of each text.
+    Random(Vec<LogitsProcessor>),
+}
+
+impl std::fmt::Debug for Generation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Generation({:?}, {} tokens)", self.decoder, self.cache.used())
+    }
+}
+
+impl<'a> Generation<'a> {
+    /// Reads the beginnings of texts, which go on for at most `limit` tokens.
+    ///
+    /// # Errors
+    /// For a choice that cannot be made, and as [`Decoder::start`].
+    pub fn new(
+        decoder: &'a Decoder,
+        texts: &[&[u32]],
+        limit: usize,
+        choice: Choice,
+    ) -> Result<Self> {
+        let sampling = choice.sampling()?;
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        let capacity = longest.saturating_add(limit);
+        let mut cache = decoder.cache(texts.len(), capacity)?;
+        let logits = decoder.start(texts, &mut cache)?;
+        let choosing = match sampling {
+            Sampling::ArgMax => Choosing::Likeliest,
+            sampling => {
+                let own = |_| LogitsProcessor::from_sampling(choice.seed, sampling.clone());
+                Choosing::Random(texts.iter().map(own).collect())
+            }
+        };
+        let ended = vec![false; texts.len()];
+        let end = decoder.config().end().to_vec();
+        Ok(Self { decoder, cache, logits, choosing, end, ended, left: limit })
+    }
+
+    /// The same with further tokens that end a text, besides those of the configuration.
+    #[must_use]
+    pub fn ending_at(mut self, tokens: &[u32]) -> Self {
+        self.end.extend_from_slice(tokens);
+        self
+    }
+
+    /// The next token of each text, `None` for those that have ended; `None` once all have, or the limit is reached. A token
+    /// that ends a text is its last.
+    ///
+    /// # Errors
+    /// If logits are no numbers, and as [`Decoder::next`].
+    pub fn step(&mut self) -> Result<Option<Vec<Option<u32>>>> {
+        if self.left == 0 || self.ended.iter().all(|ended| *ended) {
+            return Ok(None);
+        }
+        let sums: Vec<f32> = self.logits.sum(D::Minus1)?.to_vec1()?;
+        if let Some(text) = sums.iter().position(|sum| !sum.is_finite()) {
+            return Err(shape(format!("logits of text {text}"), "finite", sums[text]));
+        }
+        let chosen: Vec<u32> = match &mut self.choosing {
+            Choosing::Likeliest => self.logits.argmax(D::Minus1)?.to_vec1()?,
+            Choosing::Random(all) => {
+                let logits = self.logits.to_device(&Device::Cpu)?;
+                let each = all.iter_mut().enumerate();
+                each.map(|(text, own)| own.sample(&logits.get(text)?)).collect::<Result<_>>()?
+            }
+        };
+        let end = &self.end;
+        let tokens = chosen.iter().zip(&mut self.ended).map(|(&token, ended)| {
+            let was = std::mem::replace(ended, *ended || end.contains(&token));
+            (!was).then_some(token)
+        });
+        let tokens: Vec<Option<u32>> = tokens.collect();
+        self.left -= 1;
+        if self.left > 0 && !self.ended.iter().all(|ended| *ended) {
+            self.logits = self.decoder.next(&chosen, &mut self.cache)?;
+        }
+        Ok(Some(tokens))
+    }
+
+    /// Tokens of the longest text so far.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.cache.used()
+    }
+}

@@ -1,0 +1,48 @@
+//! Decoders of the Llama kind from a folder of safetensors or a GGUF file, with weights in four bits where the file has them so.
+//!
+//! | `model_type` | what it has besides Llama's parts |
+//! | --- | --- |
+//! | `llama` | the positions of Llama 3; biases if the configuration says so |
+//! | `qwen3`, `qwen3_moe` | norms of each head's queries and keys, windows; experts |
+//! | `mixtral` | experts, a window |
+//! | `gpt_oss` | sinks, windows of every other layer, biases, YaRN, experts with a clamped SwiGLU |
+//!
+//! Weights are read from every layout of [`nvfp4_checkpoint`], layer by layer as the file says: those in four bits are
+//! [`Linear`](crate::Linear) and [`MoeLinear`](crate::MoeLinear), all others floats. Projections of the same inputs
+//! (q, k and v; gate and up) become one product if they are of one format and one tensor-level scale, or in floats.
+//! Fields of `config.json` that change the mathematics are honoured or refused by name ([`Config::from_json`]). Scales of
+//! inputs and of a KV cache that a file may have are not used: activations keep their 16 bits, and so does the cache.
+//!
+//! ```no_run
+//! use nvfp4_candle::models::{Choice, Decoder, Generation};
+//! use nvfp4_candle::Engine;
+//!
+//! # fn main() -> candle_core::Result<()> {
+//! let decoder = Decoder::open("llama-nvfp4", &Engine::reference())?;
+//! let mut generation = Generation::new(&decoder, &[&[1, 15043, 29892]], 20, Choice::new())?;
+//! while let Some(tokens) = generation.step()? {
+//!     println!("{tokens:?}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A batch of texts of different lengths is computed together: shorter ones begin later in the cache. Nothing is copied to the
+//! host in a step except the chosen tokens, and the choice of experts that are in floats.
+
+mod architecture;
+mod attention;
+mod config;
+mod decoder;
+mod feed;
+mod fields;
+mod generation;
+mod layers;
+mod meter;
+mod rope;
+mod store;
+
+pub use architecture::Architecture;
+pub use config::Config;
+pub use decoder::{Cache, Decoder, LoadOptions};
+pub use generation::{Choice, Generation};
