@@ -102,7 +102,7 @@ pub use counters::{
     TensorCount, Traffic,
 };
 pub use diagnostic::{
-    Access, AccessKind, AllocationSite, AsyncFault, DataRace, Diagnostic, DiagnosticKind,
+    Access, AccessKind, AllocationSite, AsyncFault, DataRace, Diagnostic, DiagnosticKind, LeftUse,
     MbarrierFault, MissingOrder, OperationSite, RaceAccess, RaceSite, Space, TensorFault, Waiter,
 };
 pub use gpu::Gpu;
