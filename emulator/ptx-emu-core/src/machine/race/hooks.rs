@@ -75,6 +75,7 @@ impl Races {
         let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, kind);
         self.instructions = self.instructions.wrapping_add(1);
         record.instruction = self.instructions;
+        self.lanes.accessed[warp] = record.epoch;
         if mask == FULL && (is_linear(addrs, bytes as u64) || is_uniform(addrs)) {
             let offset = (addrs[0] & ((1 << RANK_SHIFT) - 1)) as usize;
             let (total, part) = if addrs[1] == addrs[0] {

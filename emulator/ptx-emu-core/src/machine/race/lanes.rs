@@ -31,6 +31,11 @@ pub(super) struct Lanes {
     parted: Vec<bool>,
     /// `parted` of a warp whose lanes meet.
     strict: bool,
+    /// The last epoch in which each warp accessed shared memory.
+    pub(super) accessed: Vec<u32>,
+    /// Lanes have exited that had not met all others since they accessed something: what those do who
+    /// remain says nothing of it.
+    left: Vec<bool>,
     /// Agents of lanes that have published alone; 0: none. The next agent stands for their
     /// fenced reads.
     agents: Vec<u16>,
@@ -63,6 +68,10 @@ impl Lanes {
         self.strict = strict;
         self.parted.clear();
         self.parted.resize(warps, strict);
+        self.accessed.clear();
+        self.accessed.resize(warps, 0);
+        self.left.clear();
+        self.left.resize(warps, false);
         self.agents.clear();
         self.agents.resize(warps * LANES, 0);
         self.any = false;
@@ -71,10 +80,16 @@ impl Lanes {
     /// Lanes exit.
     pub(super) fn exit(&mut self, warp: AgentId, mask: u32) {
         self.live[warp] &= !mask;
+        self.left[warp] |= self.strict && self.accessed[warp] > self.together[warp];
     }
 
-    /// Whether these are all lanes of a warp.
+    /// Whether these lanes of a warp speak for all.
     pub(super) fn all(&self, warp: AgentId, mask: u32) -> bool {
+        self.live[warp] & !mask == 0 && !self.left[warp]
+    }
+
+    /// Whether these are all lanes of a warp that have not exited.
+    pub(super) fn all_live(&self, warp: AgentId, mask: u32) -> bool {
         self.live[warp] & !mask == 0
     }
 
@@ -113,6 +128,9 @@ impl Lanes {
     /// A warp learns what its own lanes have published: each lane then knows what all did that
     /// published.
     pub(super) fn learn(&mut self, warp: AgentId, published: &Clock) {
+        if self.left[warp] {
+            return;
+        }
         let whole = published.get(warp);
         let live = self.live[warp];
         let by_lane = (0..LANES).filter(|lane| live >> lane & 1 != 0).map(|lane| {

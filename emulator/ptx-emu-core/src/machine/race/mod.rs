@@ -295,6 +295,9 @@ impl Races {
         (offset, bytes): (u64, u64),
     ) -> Result<(), Found> {
         let record = self.record(agent, origin, kind);
+        if let Some(accessed) = self.lanes.accessed.get_mut(agent) {
+            *accessed = record.epoch;
+        }
         self.touch(rank, offset as usize, bytes as usize, record)
     }
 

@@ -69,8 +69,8 @@ impl Races {
         (warp, lanes): (AgentId, u32),
         waits: bool,
     ) {
-        if self.lanes.all(warp, lanes) {
-            self.meet(warp);
+        if self.lanes.all_live(warp, lanes) {
+            self.meet_some(warp, lanes);
         }
         self.fence(warp, lanes);
         self.tensor.releases(warp);
