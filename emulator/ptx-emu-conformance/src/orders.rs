@@ -161,12 +161,7 @@ impl Program {
         Ok(())
     }
 
-    fn run(
-        &self,
-        module: &Module,
-        model: Model,
-        schedule: Schedule,
-    ) -> Result<Vec<u8>, Stopped> {
+    fn run(&self, module: &Module, model: Model, schedule: Schedule) -> Result<Vec<u8>, Stopped> {
         let mut memory = GlobalMemory::new();
         let words = 2 * self.threads() + SHARED_WORDS;
         let bytes = 4 * words as u64;

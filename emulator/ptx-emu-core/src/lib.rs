@@ -106,6 +106,7 @@ pub use diagnostic::{
     MbarrierFault, MissingOrder, OperationSite, RaceAccess, RaceSite, Space, TensorFault, Waiter,
 };
 pub use gpu::Gpu;
+pub use language::targets;
 pub use load::{Examination, Examined, entry_names, examine};
 pub use load_error::{LoadError, Unsupported};
 pub use machine::journal;

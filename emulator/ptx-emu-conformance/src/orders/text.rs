@@ -19,8 +19,7 @@ impl Program {
     pub fn text(&self) -> String {
         let threads = self.threads();
         let words = threads + SHARED_WORDS;
-        let mut writer =
-            Writer { text: String::new(), labels: 0, stores: 0, phases: 0, threads };
+        let mut writer = Writer { text: String::new(), labels: 0, stores: 0, phases: 0, threads };
         writer.line(&format!(
             ".version 9.0\n.target sm_90a\n.address_size 64
 .visible .entry k(.param .u64 out_param)
@@ -36,10 +35,7 @@ impl Program {
             writer.line(&format!("@!%p0 st.shared.u32 [%s+{}], {word};", 4 * (threads + word)));
         }
         for mbarrier in 0..MBARRIERS {
-            writer.line(&format!(
-                "@!%p0 mbarrier.init.shared::cta.b64 [%b+{}], 1;",
-                8 * mbarrier
-            ));
+            writer.line(&format!("@!%p0 mbarrier.init.shared::cta.b64 [%b+{}], 1;", 8 * mbarrier));
         }
         writer.line("bar.sync 0;");
         writer.steps(&self.steps, u32::MAX);

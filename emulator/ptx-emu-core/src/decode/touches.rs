@@ -21,7 +21,11 @@ pub(crate) fn touches(scopes: &mut Scopes, instruction: &Instruction) -> Touches
         "call" => TouchRole::Passes,
         "mma" if !unfollowed(instruction) => TouchRole::Product,
         "st" if instruction.modifiers.iter().any(|m| m.starts_with("param")) => TouchRole::Passes,
-        "st" if !instruction.modifiers.iter().any(|m| m == "async" || m == "bulk" || m == "global") => {
+        "st" if !instruction
+            .modifiers
+            .iter()
+            .any(|m| m == "async" || m == "bulk" || m == "global") =>
+        {
             TouchRole::Store
         }
         _ => TouchRole::Plain,

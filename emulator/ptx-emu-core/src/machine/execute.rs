@@ -268,7 +268,7 @@ fn same_lanes(row: &[u32; 32], value: u32, mask: u32) -> u32 {
 
 /// Groups of lanes execute an instruction with `.sync`, all members of each.
 fn synchronised(cx: &mut Context<'_>, members: &[u32; 32], mask: u32) {
-    if cx.units.races.is_none() {
+    if !cx.race_may_join() {
         return;
     }
     let mut rest = mask;

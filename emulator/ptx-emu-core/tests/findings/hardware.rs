@@ -225,8 +225,10 @@ fn an_elected_lane_arrives_for_its_warp() {
         LOW: st.shared.u32 [%r1], %tid; BOTH:";
     by(&elected(parted), Model::Hardware).gives_words(0..32);
     // A lane that arrives for itself before the others have stored speaks for none of them.
-    let early = elected("setp.eq.u32 %p3, %lane, 4; @%p3 bra EARLY; st.shared.u32 [%r1], %tid; bra END;
-        EARLY: st.shared.u32 [%r1], %tid; mbarrier.arrive.shared::cta.b64 _, [%b]; bra END;");
+    let early = elected(
+        "setp.eq.u32 %p3, %lane, 4; @%p3 bra EARLY; st.shared.u32 [%r1], %tid; bra END;
+        EARLY: st.shared.u32 [%r1], %tid; mbarrier.arrive.shared::cta.b64 _, [%b]; bra END;",
+    );
     both_find(&early, Kind::DataRace);
 }
 

@@ -1,7 +1,7 @@
 //! Findings, and behaviour that real programs rely on, which is none.
 
-mod kinds;
 mod hardware;
+mod kinds;
 mod known_faults;
 mod relied_on;
 mod requirements;

@@ -51,8 +51,12 @@ impl Step {
             Self::Read(word) => format!("@%p3 ld.shared.u32 %r9, [s+{}];", 4 * word),
             Self::Write(word) => format!("@%p3 st.shared.u32 [s+{}], 1;", 4 * word),
             Self::WriteHalf(word) => format!("@%p3 st.shared.u16 [s+{}], 1;", 4 * word),
-            Self::StrongRead(word) => format!("@%p3 ld.relaxed.cta.shared.u32 %r9, [s+{}];", 4 * word),
-            Self::Atomic(word) => format!("@%p3 red.relaxed.cta.shared.add.u32 [s+{}], 1;", 4 * word),
+            Self::StrongRead(word) => {
+                format!("@%p3 ld.relaxed.cta.shared.u32 %r9, [s+{}];", 4 * word)
+            }
+            Self::Atomic(word) => {
+                format!("@%p3 red.relaxed.cta.shared.add.u32 [s+{}], 1;", 4 * word)
+            }
             Self::Sync(id) => format!("bar.sync {}, {threads};", id + 1),
             Self::Arrive(id) => format!("bar.arrive {}, {threads};", id + 1),
         }

@@ -126,6 +126,9 @@ impl Races {
         (mask, bytes): (u32, usize),
         values: &Words,
     ) -> Result<(), Found> {
+        if mask == FULL && is_linear(addrs, bytes as u64) {
+            return Ok(());
+        }
         // Most often every lane has a place of its own, which few bits tell.
         let shift = bytes.trailing_zeros();
         let places = lanes(mask).fold(0u64, |all, lane| all | 1 << (addrs[lane] >> shift & 63));
@@ -288,6 +291,13 @@ impl Context<'_> {
         if let Some(races) = &mut self.units.races {
             races.meet_some(warp, lanes);
         }
+    }
+
+    /// Whether it matters that lanes of the warp execute an instruction with `.sync` together.
+    #[inline(always)]
+    pub(in crate::machine) fn race_may_join(&self) -> bool {
+        let warp = self.warp();
+        self.units.races.as_ref().is_some_and(|races| races.may_join(warp))
     }
 
     /// Lanes of the warp execute an instruction with `.sync` or `.aligned` together.

@@ -45,13 +45,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// CTAs of `threads` threads begin.
-    pub(super) fn start(
-        &mut self,
-        ctas: usize,
-        warps_per_cta: usize,
-        threads: u32,
-        strict: bool,
-    ) {
+    pub(super) fn start(&mut self, ctas: usize, warps_per_cta: usize, threads: u32, strict: bool) {
         let live = |warp: usize| match (threads as usize).saturating_sub(warp * LANES) {
             rest if rest < LANES => (1 << rest) - 1,
             _ => u32::MAX,
@@ -359,9 +353,15 @@ impl Races {
     /// of PTX it orders nothing.
     #[inline(always)]
     pub(crate) fn synchronised(&mut self, warp: AgentId, mask: u32) {
-        if !self.strict && self.lanes.parted[warp] {
+        if self.may_join(warp) {
             self.meet_some(warp, mask);
         }
+    }
+
+    /// Whether lanes of a warp are parted and such an instruction brings them together.
+    #[inline(always)]
+    pub(crate) fn may_join(&self, warp: AgentId) -> bool {
+        !self.strict && self.lanes.parted[warp]
     }
 
     /// Whether lanes of a warp may go apart where nothing parts them.

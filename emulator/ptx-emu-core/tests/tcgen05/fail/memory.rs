@@ -62,7 +62,8 @@ fn lanes_of_another_warp() {
     text(128 << 16).passes();
     let store =
         "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r50], {x0}; tcgen05.wait::st.sync.aligned;";
-    kernel(store).says(&ALL, &["lane of tensor memory: required ", "the first of the warp's own, actual 0"]);
+    kernel(store)
+        .says(&ALL, &["lane of tensor memory: required ", "the first of the warp's own, actual 0"]);
     kernel(&format!("setp.eq.u32 %p6, %wid, 0; @!%p6 bra PAST; {store} PAST:")).passes();
 }
 
