@@ -143,7 +143,7 @@ fn the_only_kernel_need_not_be_named() {
 
 #[test]
 fn it_lists_the_targets_on_which_a_module_loads() {
-    let folder = Folder::new("targets");
+    let folder = Folder::new("all-targets");
     let plain = format!("{HEAD}{ONE}");
     let (code, said, _) = folder.program(&plain, &["check", "--targets", "k.ptx"]);
     assert_eq!(code, Some(0), "{said}");

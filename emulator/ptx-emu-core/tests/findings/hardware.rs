@@ -130,9 +130,9 @@ fn what_was_never_written_may_be_loaded_but_not_used() {
     for used in [
         store("%r2"),
         format!("add.u32 %r3, %r2, %r2; {}", store("%r3")),
-        format!("cvt.u64.u32 %d1, %r2; add.u64 %d1, %d1, %out; st.global.u32 [%d1], 1;"),
+        "cvt.u64.u32 %d1, %r2; add.u64 %d1, %d1, %out; st.global.u32 [%d1], 1;".to_owned(),
         format!("setp.eq.u32 %p2, %r2, 3; @%p2 bra END; {} END:", store("%lane")),
-        format!("setp.eq.u32 %p2, %r2, 3; @%p2 st.global.u32 [%out], 1;"),
+        "setp.eq.u32 %p2, %r2, 3; @%p2 st.global.u32 [%out], 1;".to_owned(),
         format!("shfl.sync.bfly.b32 %r2, %r2, 16, 31, -1; {}", store("%r2")),
         format!(
             "st.shared.u32 [%r1+1024], %r2; mov.u32 %r2, 0; ld.shared.u32 %r2, [%r1+1024]; {}",

@@ -148,14 +148,13 @@ impl Lanes {
 }
 
 /// The part of a warp's knowledge that some lanes publish.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Part {
     warp: AgentId,
     /// Epoch of the warp up to which it is all; `None`: everything.
     together: Option<u32>,
     /// Agents of its lanes, with the epochs of the warp up to which it is what they did.
-    lanes: [(AgentId, u32); LANES],
-    count: usize,
+    lanes: Vec<(AgentId, u32)>,
 }
 
 impl Part {
@@ -165,7 +164,7 @@ impl Part {
         into.join(known);
         if let Some(together) = self.together {
             into.set(self.warp, before.max(together));
-            for &(lane, epoch) in &self.lanes[..self.count] {
+            for &(lane, epoch) in &self.lanes {
                 into.set(lane, epoch.max(into.get(lane)));
             }
         }
@@ -265,7 +264,7 @@ impl Races {
     /// Returns the knowledge that lanes of an agent, a warp or an operation, publish.
     pub(super) fn part(&mut self, agent: AgentId, mask: u32) -> Part {
         let now = self.agents[agent].get(agent);
-        let mut part = Part { warp: agent, together: None, lanes: [(0, 0); LANES], count: 0 };
+        let mut part = Part { warp: agent, together: None, lanes: Vec::new() };
         if agent >= self.warp_agents || self.lanes.whole(agent, mask) {
             return part;
         }
@@ -289,8 +288,7 @@ impl Races {
                 self.lanes.agents[at] = new;
                 self.lanes.any = true;
             }
-            part.lanes[part.count] = (self.lanes.agents[at].into(), epoch);
-            part.count += 1;
+            part.lanes.push((self.lanes.agents[at].into(), epoch));
         }
         part.together = Some(together);
         part

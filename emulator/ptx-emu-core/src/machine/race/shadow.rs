@@ -257,7 +257,8 @@ impl History {
             }
             self.more.retain(|old| old.mask != 0);
         }
-        if !known.whole && self.few.iter_mut().chain(&mut self.more).any(|old| old.takes(new)) {
+        let merges = !known.whole && new.step == SAME_BYTES;
+        if merges && self.few.iter_mut().any(|old| old.takes(new)) {
             return None;
         }
         match self.few.iter_mut().find(|slot| slot.mask == 0) {
