@@ -38,9 +38,9 @@ enum Place {
     Common(u8),
     /// The word of the thread.
     Own,
-    /// That of the lane with another number by this bit pattern.
+    /// The word of the lane whose number differs in these bits.
     Neighbour(u8),
-    /// That of the same lane of the next warp.
+    /// The word of the same lane of the next warp.
     NextWarp,
 }
 

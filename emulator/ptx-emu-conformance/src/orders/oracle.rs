@@ -11,12 +11,12 @@ struct Follower<'a> {
     program: &'a Program,
     /// Only the promises of PTX hold.
     strict: bool,
-    /// For each thread, the number of steps of every other thread that come before.
+    /// Steps of every other thread that come before, for each thread.
     known: Vec<Vec<usize>>,
     /// Steps so far.
     now: usize,
     accesses: Vec<Done>,
-    /// On hardware, lanes of a warp that a branch has parted.
+    /// Warps whose lanes a branch has parted, which matters on hardware.
     parted: Vec<bool>,
     race: bool,
 }

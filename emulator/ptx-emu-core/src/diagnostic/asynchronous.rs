@@ -125,11 +125,11 @@ impl fmt::Display for MbarrierFault {
 /// The use of a CTA's shared memory that an operation makes at the CTA's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftUse {
-    /// It writes there, or reports to an mbarrier.
+    /// The operation writes there, or reports to an mbarrier.
     Written,
-    /// It reads there.
+    /// The operation reads there.
     Source,
-    /// It is a `cp.async`, which writes there.
+    /// A `cp.async` writes there.
     Copy,
 }
 
@@ -243,7 +243,7 @@ pub enum AsyncFault {
     UnevenRegisters {
         /// The count there.
         required: u32,
-        /// That warp of the CTA.
+        /// The other warp of the CTA.
         warp: u32,
         /// The count here.
         actual: u32,

@@ -47,7 +47,7 @@ fn a_relaxed_arrival_comes_behind_the_writes_of_its_thread() {
     let case = Case::new(&body(init, "")).cluster(2);
     by(&case, Model::Hardware).passes();
     assert_eq!(finding(&case, Model::Ptx), Some(Kind::DataRace));
-    // What comes behind the arrival may be late.
+    // Accesses behind the arrival may be late.
     let late = Case::new(&body("", init)).cluster(2);
     for model in [Model::Hardware, Model::Ptx] {
         let found = finding(&late, model);
@@ -97,7 +97,7 @@ fn addresses_in_the_cta_are_the_low_half_of_generic_ones() {
     let (_, low) = by(&case, Model::Hardware).launch(ptx_emu_core::Schedule::Eager).unwrap();
     assert_eq!(low.counters.shared, plain.counters.shared);
     assert_eq!(low.counters.shared_wavefronts, plain.counters.shared_wavefronts);
-    // Those of other memory are not.
+    // Addresses of other memory are not.
     both_find(&Case::new(&body("mov.u64 %d2, %out;")), Kind::OutOfBounds);
     both_find(&Case::new(&body("mov.u64 %d1, %out;")), Kind::OutOfBounds);
 }

@@ -15,7 +15,7 @@ use std::cell::Cell;
 /// Lanes of a warp.
 const LANES: usize = 32;
 
-/// For each lane of a warp, the epochs of the warp up to which it knows of each other lane.
+/// Epochs of a warp up to which each of its lanes knows of each other one.
 type Rows = Box<[[u32; LANES]; LANES]>;
 
 /// Knowledge of the lanes of each warp.

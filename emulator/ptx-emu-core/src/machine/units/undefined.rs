@@ -271,7 +271,7 @@ impl Context<'_> {
         result
     }
 
-    /// What the last load found unwritten, if it found any such thing.
+    /// Returns the bytes that the last load found unwritten, if it found some.
     #[inline(always)]
     pub(crate) fn take_unwritten(&mut self) -> Option<Unwritten> {
         (self.regs.watch.unwritten.lanes != 0)

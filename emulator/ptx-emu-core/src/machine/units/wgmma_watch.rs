@@ -54,7 +54,7 @@ pub(crate) struct Watch {
     rows: Vec<Row>,
     held: usize,
     pub(crate) undefined: Undefined,
-    /// What the load being made finds unwritten.
+    /// The bytes that the load being made finds unwritten.
     pub(crate) unwritten: Unwritten,
     /// Loads of tensor memory are over once their registers are used.
     uses: bool,
