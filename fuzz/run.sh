@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes a target (loader, configuration, operands, gguf, mlx, tokenizer) for some seconds with the stable compiler:
+# Fuzzes a target (loader, configuration, operands, gguf, mlx, tokenizer, orders) for some seconds with the stable compiler:
 #     fuzz/run.sh TARGET [SECONDS] [libFuzzer's options]
 # Inputs that reach new code are kept in fuzz/corpus/TARGET, those that fail in fuzz/artifacts.
 set -eu

@@ -5,7 +5,7 @@ use super::probe::{Family, Probe, probes};
 use super::recording::{RecordedProbe, Recording};
 use ptx_emu_core::tensor_map::TensorMapError;
 use ptx_emu_core::{
-    Checks, GlobalMemory, Gpu, Launch, LaunchError, LoadError, MemoryError, Module, Schedule,
+    Checks, GlobalMemory, Gpu, Launch, LaunchError, LoadError, MemoryError, Model, Module, Schedule,
 };
 
 /// Warp instructions that a probe may run; they all need far less.
@@ -54,7 +54,10 @@ pub fn emulate(probe: &Probe, schedule: Schedule) -> Result<Vec<u8>, EmulatorFai
             schedule,
             threads: Some(1),
             instruction_limit: Some(LIMIT),
-            checks: Checks::default(),
+            checks: Checks::new(match probe.family {
+                Family::Hardware => Model::Hardware,
+                _ => Model::Ptx,
+            }),
         },
     )?;
     Ok(memory.read(output, probe.output.len() as u64)?)

@@ -17,6 +17,7 @@
 //! | `compare` | exact, or within a stated tolerance |
 //! | `recording` | the container of a family's outputs |
 //! | `check` | running probes on the emulator and comparing |
+//! | `orders` | random programs whose races are known |
 //!
 //! Limits: probes show results, not timing. Instructions whose result depends on the order of
 //! threads are probed only if every order gives the same result. A recording is valid for the
@@ -27,6 +28,7 @@ mod builder;
 mod check;
 mod compare;
 mod families;
+pub mod orders;
 mod probe;
 mod program;
 mod recording;

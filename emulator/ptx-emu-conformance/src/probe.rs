@@ -58,6 +58,7 @@ families! {
     Cluster, "cluster", "Shared memory and barriers of a cluster (9.7.13.3, 9.7.9.22).";
     Control, "control", "Register counts, dependent grids, hints (9.7.19, 9.7.13.13).";
     Special, "special", "Special registers that do not depend on time (10).";
+    Hardware, "hardware", "Orders and values beyond the promises of PTX ISA.";
 }
 
 impl fmt::Display for Family {

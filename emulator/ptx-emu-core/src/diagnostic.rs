@@ -5,7 +5,7 @@ mod kind;
 mod race;
 mod tensor;
 
-pub use asynchronous::{AsyncFault, MbarrierFault, OperationSite};
+pub use asynchronous::{AsyncFault, LeftUse, MbarrierFault, OperationSite};
 pub use race::{DataRace, MissingOrder, RaceAccess, RaceSite};
 pub use tensor::TensorFault;
 
@@ -116,6 +116,8 @@ pub enum DiagnosticKind {
     UninitialisedRead {
         /// Address of the first such byte.
         first: u64,
+        /// Line of an instruction that depends on what was loaded, if that is why it is an error.
+        user: Option<u32>,
     },
     /// A store to `.const` or kernel parameters.
     ReadOnly,
@@ -314,10 +316,15 @@ fn write_access(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind, access: &Acce
             f,
             "misaligned: {verb} of {bytes} bytes at {space} address {address:#x}, which is not a multiple of {required}"
         )?,
-        DiagnosticKind::UninitialisedRead { first } => write!(
-            f,
-            "uninitialised read: {verb} of {bytes} bytes at {space} address {address:#x}, of which byte {first:#x} was never written"
-        )?,
+        DiagnosticKind::UninitialisedRead { first, user } => {
+            write!(
+                f,
+                "uninitialised read: {verb} of {bytes} bytes at {space} address {address:#x}, of which byte {first:#x} was never written"
+            )?;
+            if let Some(line) = user {
+                write!(f, " and on which line {line} depends")?;
+            }
+        }
         DiagnosticKind::ReadOnly => {
             write!(f, "read-only: {verb} of {bytes} bytes at {space} address {address:#x}")?
         }
@@ -347,7 +354,7 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         DiagnosticKind::Misaligned { required } => {
             write!(f, "misaligned: required a multiple of {required}")
         }
-        DiagnosticKind::UninitialisedRead { first } => {
+        DiagnosticKind::UninitialisedRead { first, user: _ } => {
             write!(f, "uninitialised read of byte {first:#x}")
         }
         DiagnosticKind::ReadOnly => write!(f, "write to read-only memory"),
@@ -431,7 +438,7 @@ pub(crate) struct Site {
 }
 
 /// A fault as the executing instruction knows it; the warp adds the place.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) kind: DiagnosticKind,
     pub(crate) lane: Option<u32>,

@@ -11,7 +11,7 @@ use crate::syntax::ast::{Instruction, Operand};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
-use table::{DIRECTIVES, FEATURES, REGISTERS, TARGETS};
+use table::{DIRECTIVES, FEATURES, REGISTERS, STATIC_SHARED, TARGETS, VERSIONS};
 
 /// A version of PTX, major and minor.
 type Version = (u32, u32);
@@ -167,6 +167,17 @@ static RULES: LazyLock<HashMap<&'static str, Vec<Rule>>> = LazyLock::new(|| {
     rules
 });
 
+/// The targets of PTX from `sm_75` on, each with the versions that have it, the earliest first.
+#[must_use]
+pub fn targets() -> Vec<(String, Vec<(u32, u32)>)> {
+    let one = |&(number, suffix, first): &(u32, Option<char>, Version)| {
+        let suffix = suffix.map(String::from).unwrap_or_default();
+        let versions = VERSIONS.iter().copied().filter(|version| *version >= first);
+        (format!("sm_{number}{suffix}"), versions.collect())
+    };
+    TARGETS.iter().map(one).collect()
+}
+
 /// The `.version` and `.target` of a module.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Language {
@@ -185,6 +196,16 @@ impl Language {
         let Target { number, suffix } = self.target;
         let found = TARGETS.iter().find(|(of, with, _)| (*of, *with) == (number, suffix));
         found.map(|(.., first)| *first).filter(|first| self.version < *first)
+    }
+
+    /// Returns the most static shared memory of a CTA, bytes.
+    pub(crate) fn static_shared(&self) -> u32 {
+        let (plain, own, others) = STATIC_SHARED;
+        let Target { number, suffix } = self.target;
+        if suffix != Some('a') {
+            return plain;
+        }
+        own.iter().find(|(family, _)| number / 10 == *family).map_or(others, |(_, bytes)| *bytes)
     }
 
     /// Says what the module lacks for an instruction.

@@ -102,10 +102,11 @@ pub use counters::{
     TensorCount, Traffic,
 };
 pub use diagnostic::{
-    Access, AccessKind, AllocationSite, AsyncFault, DataRace, Diagnostic, DiagnosticKind,
+    Access, AccessKind, AllocationSite, AsyncFault, DataRace, Diagnostic, DiagnosticKind, LeftUse,
     MbarrierFault, MissingOrder, OperationSite, RaceAccess, RaceSite, Space, TensorFault, Waiter,
 };
 pub use gpu::Gpu;
+pub use language::targets;
 pub use load::{Examination, Examined, entry_names, examine};
 pub use load_error::{LoadError, Unsupported};
 pub use machine::journal;

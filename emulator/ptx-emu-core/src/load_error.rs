@@ -68,6 +68,18 @@ pub enum LoadError {
         /// The one asked for.
         actual: String,
     },
+    /// A kernel with more static shared memory than its target allows.
+    #[error(
+        "static shared memory of `{kernel}`: required at most {required}, actual {actual} bytes"
+    )]
+    StaticShared {
+        /// The kernel.
+        kernel: String,
+        /// The most bytes, and the target.
+        required: String,
+        /// Its bytes.
+        actual: u32,
+    },
     /// Everything in the module that is not modelled or that its target lacks.
     #[error("{}", list(.0))]
     Unsupported(Vec<Unsupported>),

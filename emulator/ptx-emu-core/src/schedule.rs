@@ -17,7 +17,7 @@ pub enum Schedule {
     /// Clusters and warps in reverse order, each until it must wait.
     Lazy,
     /// Seeded choice with short turns; lanes of a warp part where PTX lets them
-    /// (not in modules with `activemask`, which would tell).
+    /// (not in modules with `activemask`, which would tell), by `Model::Hardware` only behind a branch.
     Random(u64),
 }
 

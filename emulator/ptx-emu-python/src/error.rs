@@ -153,6 +153,7 @@ pub fn load(error: &RustLoadError, text: &str) -> PyErr {
         RustLoadError::Target { .. } => ("target", None),
         RustLoadError::Version { .. } => ("version", None),
         RustLoadError::AddressSize { .. } => ("address-size", None),
+        RustLoadError::StaticShared { .. } => ("static-shared", None),
         RustLoadError::Entry { .. } => ("entry", None),
         RustLoadError::Unsupported(items) => ("unsupported", items.first().map(|item| item.line)),
         RustLoadError::UnknownSymbol { line, .. } => ("unknown-symbol", Some(*line)),

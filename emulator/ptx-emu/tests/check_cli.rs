@@ -140,3 +140,45 @@ fn the_only_kernel_need_not_be_named() {
     let message = "entry: required --entry with one of [good, bad], actual `none`";
     assert!(errors.contains(message), "{errors}");
 }
+
+#[test]
+fn it_lists_the_targets_on_which_a_module_loads() {
+    let folder = Folder::new("all-targets");
+    let plain = format!("{HEAD}{ONE}");
+    let (code, said, _) = folder.program(&plain, &["check", "--targets", "k.ptx"]);
+    assert_eq!(code, Some(0), "{said}");
+    for line in
+        ["sm_75: PTX 6.3 (CUDA 10.0, driver 410)", "sm_90a: PTX 8.0 (CUDA 12.0, driver 525)"]
+    {
+        assert!(said.lines().any(|other| other == line), "{said}");
+    }
+    let body = "mbarrier.try_wait.shared.b64 p, [b], d; cvt.rn.f16x2.e2m1x2 r, n;";
+    let newer = format!(
+        "{HEAD}.visible .entry k() {{ .shared .b64 b; .reg .pred p; .reg .b64 d; .reg .b32 r;
+        .reg .b8 n; {body} ret; }}"
+    );
+    let (code, said, _) = folder.program(&newer, &["check", "--targets", "--json", "k.ptx"]);
+    assert_eq!(code, Some(0), "{said}");
+    let report: Value = serde_json::from_str(&said).unwrap();
+    let of = |name: &str| {
+        let all = report["targets"].as_array().unwrap();
+        all.iter().find(|target| target["target"] == name).unwrap().clone()
+    };
+    assert_eq!(of("sm_100a")["version"], "8.6");
+    assert_eq!(of("sm_120f")["version"], "8.8");
+    assert_eq!(of("sm_90a")["loads"], false);
+    assert!(of("sm_80")["why"].as_str().unwrap().contains("mbarrier.try_wait"), "{said}");
+    // More static shared memory than the target has.
+    let large = format!(
+        "{HEAD}.visible .entry k() {{ .shared .b8 s[60000]; .reg .b32 r; mov.u32 r, s; ret; }}"
+    );
+    let (_, said, _) = folder.program(&large, &["check", "--targets", "k.ptx"]);
+    assert!(said.contains("sm_90a: PTX 8.0") && said.contains("sm_120a: PTX 8.7"), "{said}");
+    let why =
+        "static shared memory of `k`: required at most 49152 bytes for sm_100f, actual 60000 bytes";
+    assert!(said.contains(&format!("sm_100f: none: {why}")), "{said}");
+    let refused = large.replace("sm_90a", "sm_90");
+    let (code, said, _) = folder.program(&refused, &["check", "k.ptx"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("required at most 49152 bytes for sm_90"), "{said}");
+}

@@ -106,6 +106,10 @@ fn right(name: &str, arch: &str, more: &[&str]) {
         assert_eq!(out.status.code(), Some(0), "{schedule}: {printed}{said}");
         assert!(printed.ends_with(&format!("{name}: right\n")), "{schedule}: {printed}{said}");
         assert!(said.contains("not modelled; findings: 0 errors, 0 warnings"), "{said}");
+        let not = format!("not looked for under {schedule}: data races");
+        assert!(said.contains(&not), "{said}");
+        let nowhere = said.contains("data races in global memory");
+        assert_eq!(nowhere, schedule != "eager", "{said}");
         assert!(!said.contains("no version information"), "{said}");
     }
 }

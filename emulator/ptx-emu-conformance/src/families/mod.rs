@@ -11,6 +11,7 @@ mod convert;
 mod copy;
 mod double;
 mod half;
+mod hardware;
 mod integer;
 mod matrix;
 mod mbarrier;
@@ -57,6 +58,7 @@ pub(super) fn probes(family: Family) -> Vec<Probe> {
         Family::Mbarrier => mbarrier::probes(&mut set),
         Family::Cluster => cluster::probes(&mut set),
         Family::Control => control::probes(&mut set),
+        Family::Hardware => hardware::probes(&mut set),
     }
     set.finish()
 }

@@ -150,6 +150,8 @@ kinds! {
     ExitInFlight "exit-with-operation-in-flight" Class::Fatal;
     /// A CTA exits while an operation still reads its memory.
     ExitSourceInFlight "exit-with-source-in-flight" Class::Hardware(Level::Allow);
+    /// A CTA exits while a `cp.async` still writes its own memory.
+    ExitCopyInFlight "exit-with-copy-in-flight" Class::Hardware(Level::Warn);
     /// An operand that the instruction cannot use.
     BadOperand "bad-operand" Class::Fatal;
     /// 128 bytes that are no tensor map.
@@ -160,6 +162,10 @@ kinds! {
     BadTensormapReplace "bad-tensormap-replace" Class::Fatal;
     /// `setmaxnreg` misused.
     MaxRegisters "setmaxnreg" Class::Fatal;
+    /// `setmaxnreg` with different counts in the warps of a warpgroup.
+    UnevenRegisters "setmaxnreg-uneven" Class::Hardware(Level::Allow);
+    /// A generic address where one of `.shared::cta` belongs.
+    GenericSharedAddress "generic-shared-address" Class::Hardware(Level::Allow);
     /// A descriptor that the instruction does not have.
     BadDescriptor "bad-descriptor" Class::Fatal;
     /// A leading dimension offset that means nothing and is none of the usual ones.
@@ -170,6 +176,8 @@ kinds! {
     UnallocatedTensorMemory "unallocated-tensor-memory" Class::Fatal;
     /// Lanes of tensor memory that are another warp's.
     WrongTensorLanes "wrong-tensor-lanes" Class::Fatal;
+    /// Lane 0 of tensor memory in the address of a warp whose lanes are others.
+    ImpliedTensorLanes "implied-tensor-lanes" Class::Hardware(Level::Allow);
     /// Tensor memory that is not freed.
     TensorMemoryNotFreed "tensor-memory-not-freed" Class::Denied;
     /// Registers that a `wgmma` in flight uses.

@@ -19,8 +19,15 @@ pub enum Model {
     /// - a `tcgen05.cp` comes after the earlier `tcgen05.mma` of its thread;
     /// - commits of one thread report in the order in which they were issued;
     /// - what releases or acquires orders `tcgen05` operations as their fences do;
-    /// - a copy out of shared memory may end after its CTA;
-    /// - warps may store one value to the same place of shared memory in any order.
+    /// - a copy out of shared memory may end after its CTA, and so may a `cp.async` into it;
+    /// - warps may store one value to the same place of shared memory in any order;
+    /// - lanes of a warp that no branch has parted go together;
+    /// - what a thread did in its CTA's shared memory comes before its `barrier.cluster.arrive.relaxed`;
+    /// - the use of all registers of a `tcgen05.ld` is as good as its `tcgen05.wait::ld`;
+    /// - lane 0 in the address of a `tcgen05.ld` or `.st` stands for the first lane of the warp;
+    /// - warps of a warpgroup may give `setmaxnreg` different counts;
+    /// - an address of `.shared::cta` is the low half of the generic address;
+    /// - shared memory that was never written may be loaded, if nothing depends on what is loaded.
     Hardware,
 }
 

@@ -19,7 +19,15 @@ pub(crate) fn touches(scopes: &mut Scopes, instruction: &Instruction) -> Touches
         "selp" => TouchRole::Select,
         "shfl" => TouchRole::Shuffle,
         "call" => TouchRole::Passes,
+        "mma" if !unfollowed(instruction) => TouchRole::Product,
         "st" if instruction.modifiers.iter().any(|m| m.starts_with("param")) => TouchRole::Passes,
+        "st" if !instruction
+            .modifiers
+            .iter()
+            .any(|m| m == "async" || m == "bulk" || m == "global") =>
+        {
+            TouchRole::Store
+        }
         _ => TouchRole::Plain,
     };
     let mut found = Vec::new();
@@ -46,6 +54,13 @@ pub(crate) fn touches(scopes: &mut Scopes, instruction: &Instruction) -> Touches
         });
     }
     Touches { role, registers: found.into_boxed_slice() }
+}
+
+/// Whether a product does not say what is undefined of its result: those of `f64`, of single bits, and
+/// of four groups of lanes.
+fn unfollowed(instruction: &Instruction) -> bool {
+    let named = |m: &String| matches!(m.as_str(), "m8n8k4" | "f64" | "b1");
+    instruction.modifiers.iter().any(named)
 }
 
 fn each(scopes: &mut Scopes, operand: &Operand, f: &mut impl FnMut(&mut Scopes, &str)) {

@@ -122,6 +122,17 @@ impl fmt::Display for MbarrierFault {
     }
 }
 
+/// The use of a CTA's shared memory that an operation makes at the CTA's exit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftUse {
+    /// The operation writes there, or reports to an mbarrier.
+    Written,
+    /// The operation reads there.
+    Source,
+    /// A `cp.async` writes there.
+    Copy,
+}
+
 /// A fault of an asynchronous unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -201,8 +212,8 @@ pub enum AsyncFault {
     },
     /// A CTA exits while an operation still uses its shared memory.
     LeftInFlight {
-        /// Whether it reads there; otherwise it writes, or reports to an mbarrier.
-        source: bool,
+        /// The use that it makes of it.
+        left: LeftUse,
         /// The operation.
         operation: OperationSite,
     },
@@ -223,6 +234,20 @@ pub enum AsyncFault {
     Replace(ReplaceError),
     /// Tensor cores or tensor memory misused.
     Tensor(TensorFault),
+    /// An operand of `.shared::cta` that is a generic address.
+    GenericShared {
+        /// The address.
+        address: u64,
+    },
+    /// `setmaxnreg` with another count than in an earlier warp of the warpgroup.
+    UnevenRegisters {
+        /// The count there.
+        required: u32,
+        /// The other warp of the CTA.
+        warp: u32,
+        /// The count here.
+        actual: u32,
+    },
     /// `setmaxnreg` misused.
     MaxRegisters {
         /// The requirement of the rule.
@@ -285,6 +310,14 @@ impl fmt::Display for AsyncFault {
             Self::Tile(why) => write!(f, "tensor copy: {why}"),
             Self::Replace(why) => write!(f, "{why}"),
             Self::Tensor(why) => write!(f, "{why}"),
+            Self::GenericShared { address } => write!(
+                f,
+                "generic address in an operand of .shared::cta: required an address of shared memory, actual {address:#x}"
+            ),
+            Self::UnevenRegisters { required, warp, actual } => write!(
+                f,
+                "setmaxnreg: required {required}, as warp {warp} of the warpgroup, actual {actual}"
+            ),
             Self::MaxRegisters { required, actual } => {
                 write!(f, "setmaxnreg: required {required}, actual {actual}")
             }

@@ -1,6 +1,6 @@
 //! The kind of each diagnostic.
 
-use super::{AsyncFault, DiagnosticKind, MbarrierFault, TensorFault};
+use super::{AsyncFault, DiagnosticKind, LeftUse, MbarrierFault, TensorFault};
 use crate::checks::Kind;
 
 impl DiagnosticKind {
@@ -55,8 +55,11 @@ impl AsyncFault {
             Self::Unstarted { .. } => Kind::PeerNotStarted,
             Self::Exited { .. } => Kind::PeerExited,
             Self::Outlasts { .. } => Kind::ExitBeforeRemoteAccess,
-            Self::LeftInFlight { source: false, .. } => Kind::ExitInFlight,
-            Self::LeftInFlight { source: true, .. } => Kind::ExitSourceInFlight,
+            Self::LeftInFlight { left: LeftUse::Written, .. } => Kind::ExitInFlight,
+            Self::LeftInFlight { left: LeftUse::Source, .. } => Kind::ExitSourceInFlight,
+            Self::LeftInFlight { left: LeftUse::Copy, .. } => Kind::ExitCopyInFlight,
+            Self::GenericShared { .. } => Kind::GenericSharedAddress,
+            Self::UnevenRegisters { .. } => Kind::UnevenRegisters,
             Self::Operand { .. } => Kind::BadOperand,
             Self::TensorMap(_) => Kind::BadTensorMap,
             Self::Tile(_) => Kind::BadTensorCopy,
@@ -110,6 +113,7 @@ impl TensorFault {
             Self::UninitialisedCell { .. } => Kind::UninitialisedTensorMemory,
             Self::Unallocated { .. } => Kind::UnallocatedTensorMemory,
             Self::WrongLanes { .. } => Kind::WrongTensorLanes,
+            Self::ImpliedLanes { .. } => Kind::ImpliedTensorLanes,
             Self::InFlight { .. } => Kind::TensorMemoryInFlight,
             Self::RegistersInFlight { loaded: false, .. } => Kind::RegistersInFlight,
             Self::RegistersInFlight { loaded: true, .. } => Kind::TensorLoadRegisters,

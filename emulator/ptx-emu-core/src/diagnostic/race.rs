@@ -40,6 +40,10 @@ impl fmt::Display for RaceAccess {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingOrder {
+    /// Both are lanes of one instruction, with different values: nothing could order them.
+    OneInstruction,
+    /// A `bar.warp.sync`: both are of lanes of one warp.
+    WarpBarrier,
     /// A barrier of the CTA that both belong to.
     CtaBarrier,
     /// A barrier of the cluster, whose CTAs are two.
@@ -64,6 +68,10 @@ impl fmt::Display for MissingOrder {
                     "CTA ({x}, {y}, {z}), warp {warp} has waited for the asynchronous operation, but nothing that it released since then was waited for here"
                 );
             }
+            Self::OneInstruction => {
+                "both lanes execute it at once, and which of the two values stays is undefined"
+            }
+            Self::WarpBarrier => "no bar.warp.sync of both lanes is between them",
             Self::CtaBarrier => {
                 "no CTA barrier of both warps, no mbarrier phase and no released and acquired flag is between them"
             }

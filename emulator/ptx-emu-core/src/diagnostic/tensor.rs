@@ -68,6 +68,11 @@ pub enum TensorFault {
         /// Lanes of the access.
         lanes: u32,
     },
+    /// A warp names lane 0 and has others.
+    ImpliedLanes {
+        /// First lane that the warp may access.
+        required: u32,
+    },
     /// Tensor memory that an operation in flight still uses.
     InFlight {
         /// First lane.
@@ -149,6 +154,10 @@ impl fmt::Display for TensorFault {
                 "wrong warp quarter of tensor memory: required lanes within {required} to {}, actual {actual} to {}",
                 required + 31,
                 actual + lanes - 1
+            ),
+            Self::ImpliedLanes { required } => write!(
+                f,
+                "lane of tensor memory: required {required}, the first of the warp's own, actual 0"
             ),
             Self::InFlight { lane, column, columns, write, source, operation } => {
                 let verb = if *write { "write" } else { "read" };

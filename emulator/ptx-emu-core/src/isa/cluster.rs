@@ -150,6 +150,9 @@ fn setmaxnreg(d: &mut Decode<'_>) -> Decoded<Op> {
         aligned: true,
         run: Box::new(move |cx, _| {
             let (rank, warp, pc) = (cx.place.rank, cx.warp(), cx.pc);
+            if let Some(fault) = cx.units.registers.uneven_counts(warp, count) {
+                cx.report(fault)?;
+            }
             Ok(match cx.units.registers.set(rank, warp, pc, (grow, count))? {
                 None => {
                     cx.units.happened();

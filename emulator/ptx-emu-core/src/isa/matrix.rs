@@ -144,7 +144,9 @@ fn ldmatrix(d: &mut Decode<'_>) -> Decoded<Op> {
     let registers = count * layout.registers();
     let targets = targets::<u32>(d, 0, registers)?;
     whole_warp(d, move |cx| {
-        let rows = load_rows(cx, address, space, count * layout.rows(), source)?;
+        let rows =
+            cx.load_followed(|cx| load_rows(cx, address, space, count * layout.rows(), source))?;
+        let unwritten = cx.take_unwritten();
         for (register, slot) in targets.iter().enumerate() {
             let row: [u32; LANES] = std::array::from_fn(|lane| {
                 u32::from_le_bytes(std::array::from_fn(|byte| {
@@ -153,6 +155,18 @@ fn ldmatrix(d: &mut Decode<'_>) -> Decoded<Op> {
                 }))
             });
             cx.regs.put(*slot, FULL, &row);
+            if let Some(unwritten) = &unwritten {
+                let missing = |lane: usize| {
+                    (0..4).any(|byte| {
+                        let (row, at) = layout.place(lane, register, byte);
+                        let at = if source == Source::Bytes { 1 << at } else { u32::MAX };
+                        unwritten.bytes(row) & at != 0
+                    })
+                };
+                let found = (0..LANES).filter(|&lane| missing(lane));
+                let pc = cx.pc;
+                cx.regs.undefine(*slot, FULL, found.fold(0, |all, lane| all | 1 << lane), Some(pc));
+            }
         }
         Ok(())
     })

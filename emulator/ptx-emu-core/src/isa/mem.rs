@@ -14,6 +14,7 @@ use crate::diagnostic::{Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Order as Semantics;
 use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
+use crate::machine::units::{Unwritten, lanes};
 use crate::machine::{AddressSpace, Context};
 use crate::syntax::ast::{self, Operand};
 use ptx_emu_simd::{Host, on_host};
@@ -282,7 +283,15 @@ fn store_op(
             let addrs = address.rows(cx);
             let mut words = [[0; LANES]; 4];
             gather(cx.regs, &sources, each, &mut words);
-            cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))
+            cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))?;
+            if !cx.regs.watch.undefined.is_empty() {
+                for (k, source) in sources.iter().enumerate() {
+                    let at = addrs.map(|addr| addr.wrapping_add((k * each) as u64));
+                    let register = (source.class, source.slot);
+                    cx.stored_undefined(register, space, &at, mask, each)?;
+                }
+            }
+            Ok(())
         })
     }))
 }
@@ -401,11 +410,34 @@ impl Load {
         words: &mut [[u64; LANES]],
     ) -> Exec {
         let bytes = if BYTES == 0 { self.bytes } else { BYTES };
-        cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))?;
+        let elsewhere = matches!(self.space, AddressSpace::One(space) if space != Space::Shared);
+        if elsewhere {
+            cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))?;
+        } else {
+            cx.load_followed(|cx| {
+                cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))
+            })?;
+        }
         for &place in &self.places {
             scatter(cx.regs, mask, place, self.ty, words);
         }
+        if !elsewhere && let Some(unwritten) = cx.take_unwritten() {
+            self.undefine(cx, mask, &unwritten);
+        }
         Ok(())
+    }
+
+    /// Marks the lanes of the registers that got bytes which were never written.
+    #[cold]
+    fn undefine(&self, cx: &mut Context<'_>, mask: u32, unwritten: &Unwritten) {
+        let each = self.ty.bytes();
+        for &(target, at) in &self.places {
+            let bytes = (u32::MAX >> (32 - each.min(32))) << at;
+            let found = lanes(unwritten.lanes()).filter(|&lane| unwritten.bytes(lane) & bytes != 0);
+            let found = found.fold(0, |all, lane| all | 1 << lane);
+            let pc = cx.pc;
+            cx.regs.undefine_of((target.class, target.slot), mask, found, Some(pc));
+        }
     }
 }
 

@@ -27,8 +27,10 @@ use crate::decode::{Decode, Decoded, Reject};
 use crate::diagnostic::{DiagnosticKind, Exec, Fault};
 use crate::machine::Context;
 use crate::machine::code::Op;
-use crate::machine::regs::{FULL, Scalar, Slot};
+use crate::machine::regs::{FULL, LANES, Regs, Scalar, Slot};
+use crate::machine::units::lanes;
 use crate::syntax::ast::{Imm, Operand};
+use crate::tensor::fragment::{Fragment, accumulator};
 use form::{Form, Kind};
 
 /// `mma`.
@@ -68,6 +70,43 @@ fn counted(op: Op, form: &Form) -> Op {
             }),
         },
         other => other,
+    }
+}
+
+/// Marks what is undefined of a product: a row of `D` depends on that row of `A`, a column on that of
+/// `B`, an element on that of `C`. The last two have their elements per register.
+fn undefine(
+    regs: &mut Regs,
+    (a, a_slots): (Fragment, &[Slot]),
+    (b, b_slots): (Fragment, &[Slot]),
+    (c, of_c): (&[Slot], usize),
+    (d, of_d): (&[Slot], usize),
+) {
+    let lines = |fragment: Fragment, slots: &[Slot]| {
+        slots.iter().enumerate().fold(0u32, |all, (register, &slot)| {
+            lanes(regs.undefined(slot))
+                .fold(all, |all, lane| all | 1 << fragment.place(lane, register).0)
+        })
+    };
+    let (rows, columns) = (lines(a, a_slots), lines(b, b_slots));
+    let mut elements = [0u32; 16];
+    for (register, &slot) in c.iter().enumerate() {
+        for lane in lanes(regs.undefined(slot)) {
+            for e in 0..of_c {
+                let (row, column) = accumulator(lane, of_c * register + e);
+                elements[row] |= 1 << column;
+            }
+        }
+    }
+    for (register, &slot) in d.iter().enumerate() {
+        let depends = |lane: &usize| {
+            (0..of_d).any(|e| {
+                let (row, column) = accumulator(*lane, of_d * register + e);
+                rows >> row & 1 != 0 || (columns | elements[row]) >> column & 1 != 0
+            })
+        };
+        let found = (0..LANES).filter(depends).fold(0, |all, lane| all | 1 << lane);
+        regs.undefine(slot, FULL, found, None);
     }
 }
 

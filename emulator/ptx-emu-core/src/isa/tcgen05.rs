@@ -159,6 +159,8 @@ fn alloc(d: &mut Decode<'_>) -> Decoded<Op> {
             let mut values = [[0; LANES]; 4];
             values[0] = [u64::from(column); LANES];
             cx.store(AddressSpace::One(Space::Shared), &addrs, 1 << lane, 4, &values)?;
+            // All lanes together have stored it.
+            cx.race_met(mask);
             Ok(Poll::Done)
         }),
     })

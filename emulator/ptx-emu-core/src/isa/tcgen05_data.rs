@@ -67,9 +67,13 @@ struct Where {
 
 /// Checks the address of a load or store.
 fn locate(cx: &Context<'_>, operand: &'static str, access: &Access, address: u32) -> Exec<Where> {
-    let (lane, column) = split(address);
+    let (mut lane, column) = split(address);
     let own = cx.place.warp % 4 * 32;
     let lanes = access.shape.lanes();
+    if lane == 0 && own != 0 {
+        cx.report(fault(TensorFault::ImpliedLanes { required: own }))?;
+        lane = own;
+    }
     if lane < own || lane + lanes > own + 32 || !lane.is_multiple_of(16) {
         return Err(fault(TensorFault::WrongLanes { required: own, actual: lane, lanes }));
     }

@@ -188,7 +188,7 @@ fn cp_fenceproxy(d: &mut Decode<'_>) -> Decoded<Op> {
             let (memory, offset) = (&cx.shared[from.rank as usize], from.offset as usize);
             if let Some(first) = memory.first_uninitialised_in(offset, TENSOR_MAP_BYTES) {
                 let first = sources[lane] - offset as u64 + first as u64;
-                let why = DiagnosticKind::UninitialisedRead { first };
+                let why = DiagnosticKind::UninitialisedRead { first, user: None };
                 let kind = AccessKind::Read;
                 let (space, addr) = (Space::Shared, sources[lane]);
                 return Err(cx.fault(why, space, addr, TENSOR_MAP_BYTES, kind, lane));

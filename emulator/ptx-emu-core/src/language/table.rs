@@ -205,3 +205,36 @@ pub(super) const TARGETS: &[(u32, Option<char>, (u32, u32))] = &[
     (121, Some('a'), (8, 8)),
     (121, Some('f'), (8, 8)),
 ];
+
+/// All versions of PTX since the first target's.
+pub(super) const VERSIONS: &[(u32, u32)] = &[
+    (6, 3),
+    (6, 4),
+    (6, 5),
+    (7, 0),
+    (7, 1),
+    (7, 2),
+    (7, 3),
+    (7, 4),
+    (7, 5),
+    (7, 6),
+    (7, 7),
+    (7, 8),
+    (8, 0),
+    (8, 1),
+    (8, 2),
+    (8, 3),
+    (8, 4),
+    (8, 5),
+    (8, 6),
+    (8, 7),
+    (8, 8),
+    (9, 0),
+    (9, 1),
+    (9, 2),
+];
+
+/// Static shared memory of a CTA in bytes: of targets without a suffix or with `f`, of those with `a` whose
+/// numbers begin so, and of all others with `a` (ptxas 13.0).
+pub(super) const STATIC_SHARED: (u32, &[(u32, u32)], u32) =
+    (48 << 10, &[(12, 99 << 10)], 227 << 10);

@@ -74,6 +74,9 @@ fn alone(outline: Outline<'_>, text: &str, gpu: &Gpu, name: &str) -> Examined {
         .and_then(|tree| Module::decode_each(&tree, Text::new(text), gpu))
         .and_then(|(module, obstacles)| {
             let unsupported = Obstacles::of_all(obstacles)?;
+            if let Some(kernel) = module.entries().find(|kernel| kernel.name == name) {
+                module.check_static_shared(kernel)?;
+            }
             Ok((module.into_kernel(name)?, unsupported))
         });
     Examined { name: name.to_owned(), outcome }
@@ -127,6 +130,7 @@ fn together(mut outline: Outline<'_>, text: &str, gpu: &Gpu, names: Vec<String>)
         let outcome = Obstacles::of_all(obstacles).and_then(|unsupported| {
             let missing = || LoadError::Entry { required: String::new(), actual: name.clone() };
             let kernel = kernels.get(name.as_str()).copied().ok_or_else(missing)?;
+            module.check_static_shared(kernel)?;
             Ok((kernel.clone(), unsupported))
         });
         Examined { name, outcome }

@@ -9,7 +9,7 @@ pub use examine::{Examination, Examined, entry_names, examine};
 use crate::Gpu;
 use crate::language::Language;
 use crate::load_error::LoadError;
-use crate::machine::module::{Module, Text};
+use crate::machine::module::{KernelInfo, Module, Text};
 use crate::syntax::{self, ast};
 use function::Obstacles;
 
@@ -54,9 +54,27 @@ impl Module {
     pub fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
         let (module, obstacles) = Self::decode_each(tree, Text::new(text), gpu)?;
         match Obstacles::of_all(obstacles)? {
-            unsupported if unsupported.is_empty() => Ok(module),
+            unsupported if unsupported.is_empty() => {
+                module.entries().try_for_each(|kernel| module.check_static_shared(kernel))?;
+                Ok(module)
+            }
             unsupported => Err(LoadError::Unsupported(unsupported)),
         }
+    }
+
+    /// The static shared memory of a kernel must fit the target, as ptxas demands.
+    fn check_static_shared(&self, kernel: &KernelInfo) -> Result<(), LoadError> {
+        let Some(most) = self.language.map(|language| language.static_shared()) else {
+            return Ok(());
+        };
+        if kernel.static_shared <= most {
+            return Ok(());
+        }
+        Err(LoadError::StaticShared {
+            kernel: kernel.name.clone(),
+            required: format!("{most} bytes for {}", self.target),
+            actual: kernel.static_shared,
+        })
     }
 
     /// Decodes as [`decode`](Self::decode) does, and collects the obstacles of each function

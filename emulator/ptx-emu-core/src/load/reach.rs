@@ -163,8 +163,13 @@ pub(super) struct Used {
     pub(super) activemask: bool,
     /// `wgmma`
     pub(super) wgmma: bool,
-    /// One that leaves registers in flight or undefined.
+    /// One that leaves registers in flight, or may leave some undefined.
     pub(super) watched: bool,
+}
+
+/// Whether a load with this modifier may be one of shared memory.
+fn may_be_shared(modifier: &str) -> bool {
+    !matches!(modifier, "global" | "const" | "local") && !modifier.starts_with("param")
 }
 
 /// Returns the functions and variables in use.
@@ -175,7 +180,10 @@ pub(super) fn used(module: &Module) -> Used {
                 Statement::Instruction(instruction) => match instruction.opcode.as_str() {
                     "activemask" => used.activemask = true,
                     "wgmma" => (used.wgmma, used.watched) = (true, true),
-                    "shfl" => used.watched = true,
+                    "shfl" | "ldmatrix" => used.watched = true,
+                    "ld" if !instruction.modifiers.iter().any(|m| !may_be_shared(m)) => {
+                        used.watched = true;
+                    }
                     "tcgen05" if instruction.modifiers.first().is_some_and(|name| name == "ld") => {
                         used.watched = true;
                     }

@@ -208,7 +208,11 @@ impl Cluster {
             let turn = turn.min(env.limit.saturating_sub(self.clock).max(1));
             let (from, pc) = (self.clock, if traced { self.trace_before(index) } else { 0 });
             let warp = &mut self.warps[index];
-            if matches!(env.schedule, Schedule::Random(_)) && env.module.parts {
+            let may_part = |units: &Units| units.races.as_ref().is_none_or(|r| r.may_part(index));
+            if matches!(env.schedule, Schedule::Random(_))
+                && env.module.parts
+                && may_part(&self.units)
+            {
                 warp.part_ways(&mut self.random);
             }
             let mut around = Surroundings {

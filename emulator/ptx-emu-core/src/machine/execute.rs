@@ -74,6 +74,7 @@ pub(super) fn run_fragment(
                     fragment.pc += 1;
                 } else {
                     cx.stats.divergent_branches += 1;
+                    cx.race_branch();
                     others.push(fragment.sibling(*target, mask));
                     fragment.mask &= !mask;
                     fragment.pc += 1;
@@ -104,9 +105,10 @@ pub(super) fn run_fragment(
 
 /// Separates the lanes that do not execute the instruction; they go on behind
 /// it.
-fn part(fragment: &mut Fragment, others: &mut Vec<Fragment>, mask: u32) {
+fn part(cx: &mut Context<'_>, fragment: &mut Fragment, others: &mut Vec<Fragment>, mask: u32) {
     let rest = fragment.mask & !mask;
     if rest != 0 {
+        cx.race_branch();
         others.push(fragment.sibling(fragment.pc + 1, rest));
         fragment.mask = mask;
     }
@@ -125,7 +127,7 @@ fn control(
     match op {
         Op::BranchIndex { index, targets } => {
             let index = *cx.regs.row32(*index);
-            part(fragment, others, mask);
+            part(cx, fragment, others, mask);
             let lane = mask.trailing_zeros();
             let chosen = index[lane as usize];
             let target = *targets.get(chosen as usize).ok_or_else(|| {
@@ -134,6 +136,7 @@ fn control(
             let same = same_lanes(&index, chosen, mask);
             if same != mask {
                 cx.stats.divergent_branches += 1;
+                cx.race_branch();
                 others.push(fragment.sibling(fragment.pc, mask & !same));
                 fragment.mask = same;
             }
@@ -142,13 +145,13 @@ fn control(
         }
         Op::Call(site) => {
             cx.deliver_load(None)?;
-            part(fragment, others, mask);
+            part(cx, fragment, others, mask);
             let split = super::calls::call(cx, fragment, others, site)?;
             Ok((split || !whole).then_some(Stop::Switch))
         }
         Op::Return if fragment.frames.len() > 1 => {
             cx.deliver_load(None)?;
-            part(fragment, others, mask);
+            part(cx, fragment, others, mask);
             super::calls::ret(cx, fragment);
             Ok((!whole).then_some(Stop::Switch))
         }
@@ -169,6 +172,7 @@ fn control(
             let members = *cx.regs.row32(*members);
             let (complete, waiting) = groups(&members, mask, live)?;
             if complete == fragment.mask {
+                synchronised(cx, &members, complete);
                 run(cx, mask)?;
                 fragment.pc += 1;
                 return Ok(None);
@@ -176,6 +180,7 @@ fn control(
             // Lanes whose group is complete execute and go on; the others wait
             // here. Lanes without the instruction go on at once.
             if complete != 0 {
+                synchronised(cx, &members, complete);
                 run(cx, complete)?;
             }
             let on = fragment.mask & !mask | complete;
@@ -184,6 +189,7 @@ fn control(
                 return Ok(None);
             }
             if on != 0 {
+                cx.race_branch();
                 others.push(fragment.sibling(fragment.pc + 1, on));
             }
             fragment.mask &= !on;
@@ -199,16 +205,17 @@ fn control(
                 let lane = (same & !group).trailing_zeros();
                 return Err(Fault::lane(DiagnosticKind::NotAMember { members: group }, lane));
             }
-            cx.race_met();
             if whole && same == mask && group & live & !mask == 0 {
+                cx.race_met(mask);
                 fragment.pc += 1;
                 // The barrier decides what the lanes do next, so the random schedule chooses anew
                 // here.
                 let random = matches!(cx.env.schedule, Schedule::Random(_));
                 return Ok(random.then_some(Stop::Yield));
             }
-            part(fragment, others, mask);
+            part(cx, fragment, others, mask);
             if same != mask {
+                cx.race_branch();
                 others.push(fragment.sibling(fragment.pc, mask & !same));
                 fragment.mask = same;
             }
@@ -221,10 +228,13 @@ fn control(
             Ok(others_first.then_some(Stop::Yield))
         }
         Op::Poll { aligned, run } => {
-            part(fragment, others, mask);
+            part(cx, fragment, others, mask);
             if *aligned && mask != live {
                 fragment.wait = Wait::Aligned;
                 return Ok(Some(Stop::Switch));
+            }
+            if *aligned {
+                cx.race_synchronised(mask);
             }
             cx.expired = std::mem::take(&mut fragment.expired);
             match run(cx, mask)? {
@@ -254,6 +264,19 @@ fn same_lanes(row: &[u32; 32], value: u32, mask: u32) -> u32 {
         same |= u32::from(other == value) << lane;
     }
     same & mask
+}
+
+/// Groups of lanes execute an instruction with `.sync`, all members of each.
+fn synchronised(cx: &mut Context<'_>, members: &[u32; 32], mask: u32) {
+    if !cx.race_may_join() {
+        return;
+    }
+    let mut rest = mask;
+    while rest != 0 {
+        let same = same_lanes(members, members[rest.trailing_zeros() as usize], rest);
+        cx.race_synchronised(same);
+        rest &= !same;
+    }
 }
 
 /// Splits the executing lanes by member mask: those whose live members are all
@@ -289,11 +312,11 @@ fn cta_barrier(
 ) -> Exec<Option<Stop>> {
     let whole = mask == fragment.mask;
     if barrier.aligned && mask != live {
-        part(fragment, others, mask);
+        part(cx, fragment, others, mask);
         fragment.wait = Wait::Aligned;
         return Ok(Some(Stop::Switch));
     }
-    part(fragment, others, mask);
+    part(cx, fragment, others, mask);
     let lane = mask.trailing_zeros() as usize;
     let value = |slot: Slot, regs: &Regs| regs.row32(slot)[lane];
     let id = value(barrier.id, cx.regs);
@@ -308,7 +331,7 @@ fn cta_barrier(
         .map_err(|kind| Fault::lane(kind, lane as u32))?;
     cx.stats.barrier_arrivals += 1;
     let completed = cx.barriers.generation(id as u8) != generation;
-    cx.race_barrier(id, barrier, completed);
+    cx.race_barrier(id, barrier, mask, completed);
     fragment.pc += 1;
     if !barrier.wait {
         return Ok((!whole).then_some(Stop::Switch));

@@ -46,6 +46,8 @@ pub(crate) mod window {
     pub(crate) const PARAM: u64 = 3 << 56;
     /// Constants.
     pub(crate) const CONST: u64 = 4 << 56;
+    /// The part of a generic address that instructions with `.shared::cta` take.
+    pub(crate) const LOW: u64 = 0xffff_ffff;
     /// Functions: not memory; `mov` of a function name gives such a value.
     pub(crate) const FUNCTION: u64 = 5 << 56;
     /// Returns the window of an address.

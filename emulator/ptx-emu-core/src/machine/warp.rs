@@ -120,6 +120,8 @@ pub(crate) struct Warp {
     block: usize,
     /// Turns for which lanes stay behind yet, if some do.
     held: u64,
+    /// Lanes that met at a `bar.warp.sync`, each group to be told to those who look for races.
+    met: Vec<u32>,
 }
 
 impl Warp {
@@ -136,6 +138,7 @@ impl Warp {
             streak: 0,
             block: 0,
             held: 0,
+            met: Vec::new(),
         };
         warp.start(env, mask);
         warp
@@ -147,6 +150,7 @@ impl Warp {
         self.place = place;
         self.turns = 0;
         self.streak = 0;
+        self.met.clear();
         self.start(env, mask);
     }
 
@@ -226,6 +230,9 @@ impl Warp {
                 order: Order::Weak,
             };
             let mut ran = 0;
+            for group in self.met.drain(..) {
+                cx.race_met(group);
+            }
             let stop =
                 run_fragment(&mut cx, &mut fragment, &mut self.fragments, limit, short, &mut ran);
             self.block = cx.block;
@@ -319,6 +326,7 @@ impl Warp {
                 .filter(|f| f.wait == Wait::Warp(members))
                 .fold(0, |all, f| all | f.mask);
             if members & live & !arrived == 0 {
+                self.met.push(arrived);
                 for fragment in &mut self.fragments {
                     if fragment.wait == Wait::Warp(members) {
                         fragment.wait = Wait::Ready;

@@ -38,6 +38,13 @@ impl Local {
         }
     }
 
+    /// Makes bytes of a lane uninitialised.
+    pub(crate) fn forget(&mut self, lane: usize, offset: usize, bytes: usize) {
+        for at in offset..offset + bytes {
+            self.init[at >> 3][lane] &= !(1 << (at & 7));
+        }
+    }
+
     /// First byte of an aligned access that was never written.
     #[inline]
     pub(crate) fn first_uninitialised(

@@ -345,7 +345,8 @@ fn a_cluster_barrier_out_of_turn() {
         .says(&ALL, &["cluster barrier: required barrier.cluster.arrive before the wait"]);
     Case::new(&text("")).cluster(2).passes();
     Case::new("setp.eq.u32 %p1, %rank, 0; @%p1 barrier.cluster.arrive; @%p1 barrier.cluster.wait;
-        @!%p1 bar.sync 0; @!%p1 mbarrier.init.shared.b64 [%b], 1;
+        setp.ne.u32 %p3, %tid, 0; or.pred %p3, %p3, %p1; @!%p3 mbarrier.init.shared.b64 [%b], 1;
+        @!%p1 bar.sync 0;
         W: @!%p1 mbarrier.try_wait.parity.shared.b64 %p2, [%b], 0; @%p1 mov.pred %p2, 1; @!%p2 bra W;")
         .cluster(2)
         .says(&ALL, &["deadlock: ", "waits for the cluster barrier (32 of 64 threads arrived)"]);

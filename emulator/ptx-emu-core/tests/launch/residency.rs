@@ -214,7 +214,7 @@ fn flags_that_nobody_raises_are_a_deadlock() {
     assert_eq!(waiting.len(), 6);
     // With a pause in the loop, and a flag in shared memory.
     deadlock(&run(1, 32, &wait.replace("SPIN: ", "SPIN: nanosleep.u32 20; ")), &text);
-    let shared = format!(".shared .b32 s; st.shared.u32 [s], 0; {wait}")
+    let shared = format!(".shared .b32 s; mov.u32 %r9, %laneid; setp.eq.u32 %p1, %r9, 0; @%p1 st.shared.u32 [s], 0; {wait}")
         .replace("ld.acquire.gpu.global.u32 %r2, [%in+64]", "ld.volatile.shared.u32 %r2, [s]");
     deadlock(&run(1, 32, &shared), &["deadlock: CTA (0, 0, 0) warp 0", "address 0x400"]);
     // The flag of the CTA itself, raised only behind the wait: the others end.

@@ -345,12 +345,12 @@ fn exits_count_as_arrivals() {
 }
 
 #[test]
-fn divergent_halves_of_a_warp_are_one_agent() {
-    passes(
-        1,
-        "setp.lt.u32 %p6, %r3, 16; @%p6 bra A; st.shared.u32 [%r1], 1; bra END;
-        A: st.shared.u32 [%r1], 2; END: bar.warp.sync -1; ld.shared.u32 %r9, [%r1];",
-    );
+fn divergent_halves_of_a_warp_are_told_apart() {
+    let halves = "setp.lt.u32 %p6, %r3, 16; @%p6 bra A; st.shared.u32 [%r1], 1; bra END;
+        A: st.shared.u32 [%r1+{at}], 2; END: bar.warp.sync -1; ld.shared.u32 %r9, [%r1];";
+    passes(1, &halves.replace("{at}", "4"));
+    let parts = ["data race", "no bar.warp.sync of both lanes is between them"];
+    races(1, &halves.replace("{at}", "0"), &parts);
 }
 
 #[test]

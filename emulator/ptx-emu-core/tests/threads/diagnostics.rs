@@ -78,7 +78,10 @@ fn uninitialised_global_read() {
     let partial = "st.global.u16 [%po], 1; st.global.u8 [%po+2], 1;";
     let diagnostic = says(&Run::body(&body(partial)), &["uninitialised read"]);
     let access = diagnostic.access.unwrap();
-    assert_eq!(diagnostic.kind, DiagnosticKind::UninitialisedRead { first: access.address + 3 });
+    assert_eq!(
+        diagnostic.kind,
+        DiagnosticKind::UninitialisedRead { first: access.address + 3, user: None }
+    );
 }
 
 #[test]

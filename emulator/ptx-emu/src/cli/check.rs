@@ -1,5 +1,7 @@
 //! `ptx-emu check`.
 
+mod targets;
+
 use super::error::CliError;
 use super::run::{self, MachineArgs};
 use super::{console, report};
@@ -24,6 +26,11 @@ pub(crate) struct CheckArgs {
     entry: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
+    /// List the targets that the module could name, each with the oldest version of PTX in which it
+    /// loads, the CUDA release that brought that and its driver, or with what the target lacks.
+    /// `.version` and `.target` of the module do not matter.
+    #[arg(long, conflicts_with = "gpu")]
+    targets: bool,
     /// Print the report as JSON.
     #[arg(long)]
     json: bool,
@@ -31,6 +38,9 @@ pub(crate) struct CheckArgs {
 
 /// Returns the text for standard output, and the exit code.
 pub(crate) fn run(args: &CheckArgs) -> (Option<String>, u8) {
+    if args.targets {
+        return targets::run(&args.module, args.entry.as_deref(), args.json);
+    }
     match examine(args) {
         Ok((gpu, found)) => {
             let show = if args.json { as_json } else { as_text };

@@ -60,6 +60,8 @@ impl ChecksArgs {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Tried {
     One(Schedule),
+    /// The same of a program with its launches.
+    Program(Schedule),
     Many(u64),
 }
 
@@ -68,6 +70,13 @@ pub(crate) fn not_looked_for(tried: Tried, model: Model) -> String {
     let (schedule, under, advice) = match tried {
         Tried::One(schedule) => {
             (Some(schedule), format!(" under {schedule}"), "; try --explore 10")
+        }
+        Tried::Program(schedule) => {
+            let advice = match schedule {
+                Schedule::Eager => "; try --schedule lazy and random:1",
+                Schedule::Lazy | Schedule::Random(_) => "",
+            };
+            (Some(schedule), format!(" under {schedule}"), advice)
         }
         Tried::Many(_) => (None, String::new(), ""),
     };

@@ -4,7 +4,7 @@
 //! the runtime's: a folder with their names comes first on `LD_LIBRARY_PATH`. The stand-in is told
 //! what to do in `PTX_EMU_EXEC`, and tells what came of launches in a file of that folder.
 
-use super::checks::ChecksArgs;
+use super::checks::{self, ChecksArgs};
 use super::program::{self, ProgramError};
 use super::run::MachineArgs;
 use super::{console, stub};
@@ -75,6 +75,10 @@ pub(crate) fn run(args: &ExecArgs) -> u8 {
                 "{} launches emulated, {} not modelled; findings: {} errors, {} warnings",
                 told.launches, told.refused, told.denied, told.warned
             ));
+            if told.launches > 0 && told.denied == 0 {
+                let tried = checks::Tried::Program(args.schedule);
+                console::complain(checks::not_looked_for(tried, args.checks.model()));
+            }
             exit_code(status, &told)
         }
         Err(error) => {

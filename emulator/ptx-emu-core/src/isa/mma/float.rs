@@ -221,6 +221,9 @@ pub(super) fn decode(d: &mut Decode<'_>, form: &Form) -> Decoded<Op> {
         } else {
             product.run::<K>(cx.regs, selected)
         }
+        if !cx.regs.watch.undefined.is_empty() {
+            product.undefine(cx.regs);
+        }
         Ok(())
     })
 }
@@ -238,6 +241,15 @@ struct Product {
 }
 
 impl Product {
+    /// Marks what is undefined of the result.
+    #[cold]
+    fn undefine(&self, regs: &mut Regs) {
+        let Self { a, b, c, target, .. } = self;
+        let each = |of: &Accumulators| if of.ty == Accumulator::F16 { 2 } else { 1 };
+        let (a, b) = ((a.fragment, a.slots.as_slice()), (b.fragment, b.slots.as_slice()));
+        super::undefine(regs, a, b, (&c.slots, each(c)), (&target.slots, each(target)));
+    }
+
     /// Computes it; `K` is at least its K, and `selected` chooses the scales, if it has some.
     fn run<const K: usize>(&self, regs: &mut Regs, selected: Option<(Selected, Selected)>) {
         let Self { a, b, c, target, scales, m, k, add } = self;

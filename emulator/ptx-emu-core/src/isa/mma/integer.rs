@@ -91,6 +91,10 @@ pub(super) fn decode(d: &mut Decode<'_>, form: &Form, saturate: bool) -> Decoded
             let sum: i32 = products.map(|(a, b)| i32::from(*a) * i32::from(*b)).sum();
             if saturate { c.saturating_add(sum) } else { c.wrapping_add(sum) }
         });
+        if !regs.watch.undefined.is_empty() {
+            let Operands { target, a, b, c } = &operands;
+            super::undefine(regs, (a.0, &a.1), (b.0, &b.1), (c, 1), (target, 1));
+        }
         Ok(())
     })
 }

@@ -14,6 +14,7 @@ mod shared;
 
 use super::context::Context;
 use super::regs::LANES;
+use super::units::generic_shared;
 use super::{RANK_SHIFT, SHARED_BASE, window};
 use crate::checks::Kind;
 use crate::diagnostic::{Access, AccessKind, AllocationSite, DiagnosticKind, Exec, Fault, Space};
@@ -105,8 +106,13 @@ impl Context<'_> {
                 self.load_global(addrs, mask, bytes, out)
             }
             AddressSpace::One(Space::Shared) => {
-                self.load_shared(self.place.rank, addrs, mask, bytes, out)?;
-                self.race_shared(addrs, mask, bytes, None)
+                match self.load_shared(self.place.rank, addrs, mask, bytes, out) {
+                    Ok(()) => self.race_shared(addrs, mask, bytes, None),
+                    Err(fault) => {
+                        let low = self.low_halves(fault, addrs, mask, bytes, false)?;
+                        self.load(space, &low, mask, bytes, out)
+                    }
+                }
             }
             AddressSpace::Cluster => {
                 self.by_rank(addrs, mask, bytes, AccessKind::Read, |cx, rank, mask| {
@@ -139,7 +145,13 @@ impl Context<'_> {
                 self.store_global(addrs, mask, bytes, values)
             }
             AddressSpace::One(Space::Shared) => {
-                self.store_shared(self.place.rank, addrs, mask, bytes, values)
+                match self.store_shared(self.place.rank, addrs, mask, bytes, values) {
+                    Ok(()) => Ok(()),
+                    Err(fault) => {
+                        let low = self.low_halves(fault, addrs, mask, bytes, true)?;
+                        self.store(space, &low, mask, bytes, values)
+                    }
+                }
             }
             AddressSpace::Cluster => {
                 self.by_rank(addrs, mask, bytes, AccessKind::Write, |cx, rank, mask| {
@@ -278,6 +290,31 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// The addresses of an access of `.shared::cta` that failed, if they are generic ones of shared
+    /// memory: what the instruction takes of them.
+    ///
+    /// # Errors
+    /// The fault, if there is another reason for it.
+    #[cold]
+    fn low_halves(
+        &mut self,
+        fault: Box<Fault>,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        write: bool,
+    ) -> Exec<[u64; LANES]> {
+        let generic = |lane: &usize| window::tag(addrs[*lane]) == window::SHARED;
+        match lanes(mask).find(generic) {
+            Some(lane) if lanes(mask).all(|lane| generic(&lane)) => {
+                self.report(generic_shared(addrs[lane], lane))?;
+                self.uncount_shared(addrs, mask, bytes, write);
+                Ok(addrs.map(|addr| addr & window::LOW))
+            }
+            _ => Err(fault),
+        }
+    }
+
     /// A lane reads bytes of which `first` was never written.
     #[cold]
     pub(super) fn unwritten(
@@ -291,7 +328,7 @@ impl Context<'_> {
         if self.units.is_known(self.env, Kind::UninitialisedRead, self.pc, 0) {
             return Ok(());
         }
-        let kind = DiagnosticKind::UninitialisedRead { first };
+        let kind = DiagnosticKind::UninitialisedRead { first, user: None };
         self.report(self.fault(kind, space, addr, bytes, AccessKind::Read, lane))
     }
 

@@ -91,12 +91,10 @@ impl Context<'_> {
         }
         if mask == FULL && is_uniform(addrs) {
             let offset = self.shared_offset(rank, addrs[0], bytes, AccessKind::Read, 0)?;
-            let memory = &self.shared[rank as usize];
-            if let Some(first) = memory.first_uninitialised(offset, bytes) {
-                let first = addrs[0] - offset as u64 + first as u64;
-                self.unwritten(Space::Shared, addrs[0], first, bytes, 0)?;
+            if let Some(first) = self.shared[rank as usize].first_uninitialised(offset, bytes) {
+                self.unwritten_shared(rank, addrs[0], (offset, first), bytes, FULL)?;
             }
-            let value = memory.load(offset, bytes);
+            let value = self.shared[rank as usize].load(offset, bytes);
             for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
                 *row = [word; LANES];
             }
@@ -107,17 +105,51 @@ impl Context<'_> {
         }
         for lane in lanes(mask) {
             let offset = self.shared_offset(rank, addrs[lane], bytes, AccessKind::Read, lane)?;
-            let memory = &self.shared[rank as usize];
-            if let Some(first) = memory.first_uninitialised(offset, bytes) {
-                let first = addrs[lane] - offset as u64 + first as u64;
-                self.unwritten(Space::Shared, addrs[lane], first, bytes, lane)?;
+            if let Some(first) = self.shared[rank as usize].first_uninitialised(offset, bytes) {
+                self.unwritten_shared(rank, addrs[lane], (offset, first), bytes, 1 << lane)?;
             }
-            let value = memory.load(offset, bytes);
+            let value = self.shared[rank as usize].load(offset, bytes);
             for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
                 row[lane] = word;
             }
         }
         Ok(())
+    }
+
+    /// Lanes read bytes of which `first` was never written. A load whose registers are followed may
+    /// do so.
+    #[cold]
+    fn unwritten_shared(
+        &mut self,
+        rank: u32,
+        addr: u64,
+        (offset, first): (usize, usize),
+        bytes: usize,
+        mask: u32,
+    ) -> Exec {
+        let lane = mask.trailing_zeros() as usize;
+        let first = addr - offset as u64 + first as u64;
+        if !self.regs.watch.unwritten.followed {
+            return self.unwritten(Space::Shared, addr, first, bytes, lane);
+        }
+        let missing = self.shared[rank as usize].uninitialised_bits(offset, bytes);
+        self.regs.watch.unwritten.note(mask, (missing >> (offset & 63)) as u32);
+        if !self.regs.watch.undefined.has_load(self.pc) {
+            let kind = DiagnosticKind::UninitialisedRead { first, user: None };
+            let fault = self.fault(kind, Space::Shared, addr, bytes, AccessKind::Read, lane);
+            self.regs.watch.undefined.add_load(self.pc, fault);
+        }
+        Ok(())
+    }
+
+    /// Makes bytes at a shared address undefined again, which a store of a value that nothing
+    /// defines has just written.
+    #[cold]
+    pub(in crate::machine) fn forget_shared(&mut self, addr: u64, bytes: usize) {
+        let (rank, offset) = (addr >> RANK_SHIFT, addr & ((1 << RANK_SHIFT) - 1));
+        if let Some(memory) = self.shared.get_mut(rank as usize) {
+            memory.forget(offset as usize, bytes);
+        }
     }
 
     /// A load of all lanes whose checks are joined. False if one fails; the
@@ -223,16 +255,45 @@ impl Context<'_> {
             count.reads += 1;
             count.bytes_read += total;
         }
-        let (passes, ideal) = if mask == FULL && is_uniform(addrs) {
-            (1, 1)
-        } else if mask == FULL && is_linear(addrs, bytes as u64) {
-            let passes = (bytes as u64 / 4).max(1);
-            (passes, passes)
-        } else {
-            wavefronts(addrs, mask, bytes)
-        };
+        let (passes, ideal) = all_wavefronts(addrs, mask, bytes);
         self.stats.wavefronts += passes;
         self.stats.wavefronts_ideal += ideal;
+    }
+
+    /// Takes back what `count_shared` counted of an access that is made again.
+    #[cold]
+    pub(super) fn uncount_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        write: bool,
+    ) {
+        let total = u64::from(mask.count_ones()) * bytes as u64;
+        let count = self.stats.space(Space::Shared);
+        if write {
+            count.writes -= 1;
+            count.bytes_written -= total;
+        } else {
+            count.reads -= 1;
+            count.bytes_read -= total;
+        }
+        let (passes, ideal) = all_wavefronts(addrs, mask, bytes);
+        self.stats.wavefronts -= passes;
+        self.stats.wavefronts_ideal -= ideal;
+    }
+}
+
+/// Passes of an access, and how many it would take without conflicts.
+#[inline(always)]
+fn all_wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
+    if mask == FULL && is_uniform(addrs) {
+        (1, 1)
+    } else if mask == FULL && is_linear(addrs, bytes as u64) {
+        let passes = (bytes as u64 / 4).max(1);
+        (passes, passes)
+    } else {
+        wavefronts(addrs, mask, bytes)
     }
 }
 

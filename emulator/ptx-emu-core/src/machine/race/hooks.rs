@@ -1,6 +1,6 @@
 //! The interface between executing instructions and race detection, and its reports.
 
-use super::{AgentId, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
+use super::{AgentId, Clash, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
 use crate::diagnostic::{
     AsyncFault, DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
     TensorFault,
@@ -72,11 +72,14 @@ impl Races {
         addrs: &[u64; LANES],
         (mask, bytes): (u32, usize),
     ) -> Result<(), Found> {
-        let record = self.record(warp, Origin { pc, warp, lane: 0 }, kind);
+        let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, kind);
+        self.instructions = self.instructions.wrapping_add(1);
+        record.instruction = self.instructions;
+        self.lanes.accessed[warp] = record.epoch;
         if mask == FULL && (is_linear(addrs, bytes as u64) || is_uniform(addrs)) {
             let offset = (addrs[0] & ((1 << RANK_SHIFT) - 1)) as usize;
             let (total, part) = if addrs[1] == addrs[0] {
-                (bytes, record.by_several(0))
+                (bytes, record.by_several(FULL))
             } else {
                 (bytes * LANES, record.by_lanes(0, bytes))
             };
@@ -103,13 +106,55 @@ impl Races {
                 total = bytes;
             }
             let part = match lane - first {
-                1 => record.by_lane(first),
-                _ if total == bytes => record.by_several(first),
+                1 => record.by_several(1 << first),
+                count if total == bytes => record.by_several((FULL >> (32 - count)) << first),
                 _ => record.by_lanes(first, bytes),
             };
             let offset = (start & ((1 << RANK_SHIFT) - 1)) as usize;
             self.touch((start >> RANK_SHIFT) as u32, offset, total, part)?;
             rest &= u32::MAX.checked_shl(lane as u32).unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// Lanes of a weak store that write different values to one place, of which any may stay.
+    fn stores_differ(
+        &self,
+        warp: AgentId,
+        pc: usize,
+        addrs: &[u64; LANES],
+        (mask, bytes): (u32, usize),
+        values: &Words,
+    ) -> Result<(), Found> {
+        if mask == FULL && is_linear(addrs, bytes as u64) {
+            return Ok(());
+        }
+        // Most often every lane has a place of its own, which few bits tell.
+        let shift = bytes.trailing_zeros();
+        let places = lanes(mask).fold(0u64, |all, lane| all | 1 << (addrs[lane] >> shift & 63));
+        if places.count_ones() == mask.count_ones() {
+            return Ok(());
+        }
+        let keep = if bytes < 8 { u64::MAX >> (64 - 8 * bytes) } else { u64::MAX };
+        let value = |lane: usize| {
+            let words: [u64; 4] = std::array::from_fn(|word| match word {
+                0 => values[0][lane] & keep,
+                _ if word < bytes.div_ceil(8) => values[word][lane],
+                _ => 0,
+            });
+            words
+        };
+        for lane in lanes(mask) {
+            let before = lanes(mask & ((1 << lane) - 1));
+            let same = |other: &usize| addrs[*other] == addrs[lane];
+            if let Some(other) = before.filter(same).find(|&other| value(other) != value(lane)) {
+                let (rank, offset) =
+                    ((addrs[lane] >> RANK_SHIFT) as u32, addrs[lane] & ((1 << RANK_SHIFT) - 1));
+                let record = self.record(warp, Origin { pc, warp, lane: 0 }, Kind::Write);
+                let pair = (other as u32, lane as u32);
+                let clash = Clash::of_instruction(offset as usize, record, pair);
+                return Err(Found { at_once: true, ..self.found(Place::Shared(rank), clash) });
+            }
         }
         Ok(())
     }
@@ -197,6 +242,12 @@ impl Context<'_> {
         }
         let kind = order.kind(write);
         let looked = races.warp_access(warp, self.pc, kind, addrs, (mask, bytes));
+        let differ = match stored {
+            Some(values) if order == Order::Weak && mask & mask.wrapping_sub(1) != 0 => {
+                races.stores_differ(warp, self.pc, addrs, (mask, bytes), values)
+            }
+            _ => Ok(()),
+        };
         if order != Order::Weak {
             races.flags(warp, order, write, addrs, (mask, bytes));
         }
@@ -206,7 +257,13 @@ impl Context<'_> {
             }
             _ => found,
         });
-        self.units.race_result(self.env, (self.pc, warp), looked)
+        // Lanes of one instruction that store one value give it in any order.
+        let looked = match looked {
+            Err(found) if found.unchanged && found.is_of_one_instruction() => Ok(()),
+            looked => looked,
+        };
+        self.units.race_result(self.env, (self.pc, warp), looked)?;
+        self.units.race_result(self.env, (self.pc, warp), differ)
     }
 
     /// A strong access to global memory may be one of a flag.
@@ -229,10 +286,36 @@ impl Context<'_> {
     }
 
     /// Lanes of the warp met.
-    pub(crate) fn race_met(&mut self) {
+    pub(crate) fn race_met(&mut self, lanes: u32) {
         let warp = self.warp();
         if let Some(races) = &mut self.units.races {
-            races.meet(warp);
+            races.meet_some(warp, lanes);
+        }
+    }
+
+    /// Whether it matters that lanes of the warp execute an instruction with `.sync` together.
+    #[inline(always)]
+    pub(in crate::machine) fn race_may_join(&self) -> bool {
+        let warp = self.warp();
+        self.units.races.as_ref().is_some_and(|races| races.may_join(warp))
+    }
+
+    /// Lanes of the warp execute an instruction with `.sync` or `.aligned` together.
+    #[inline(always)]
+    pub(in crate::machine) fn race_synchronised(&mut self, lanes: u32) {
+        if self.units.races.is_some() {
+            let warp = self.warp();
+            if let Some(races) = &mut self.units.races {
+                races.synchronised(warp, lanes);
+            }
+        }
+    }
+
+    /// The lanes of the warp part.
+    pub(in crate::machine) fn race_branch(&mut self) {
+        let warp = self.warp();
+        if let Some(races) = &mut self.units.races {
+            races.branch(warp);
         }
     }
 
@@ -300,10 +383,16 @@ impl Context<'_> {
 
     /// Lanes of the warp arrived at CTA barrier `id`; `completed`, it is
     /// complete.
-    pub(in crate::machine) fn race_barrier(&mut self, id: u32, op: &BarrierOp, completed: bool) {
+    pub(in crate::machine) fn race_barrier(
+        &mut self,
+        id: u32,
+        op: &BarrierOp,
+        lanes: u32,
+        completed: bool,
+    ) {
         let (rank, warp) = (self.place.rank, self.warp());
         if let Some(races) = &mut self.units.races {
-            races.arrive(rank, id as usize, warp, op.wait);
+            races.arrive(rank, id as usize, (warp, lanes), op.wait);
             if completed {
                 races.complete(rank, id as usize, op.count.is_none());
             }
@@ -400,6 +489,10 @@ impl Units {
                 Some((cta, warp)) => MissingOrder::Release { cta, warp },
                 None => MissingOrder::Completion,
             }
+        } else if found.at_once {
+            MissingOrder::OneInstruction
+        } else if old.agent == new.agent {
+            MissingOrder::WarpBarrier
         } else if self.place(new.warp.into()).0 == cta {
             MissingOrder::CtaBarrier
         } else {

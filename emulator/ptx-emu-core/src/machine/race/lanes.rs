@@ -9,12 +9,14 @@
 use super::clock::Clock;
 use super::shadow::{Kind, Record};
 use super::{AgentId, Object, Races, STARTED};
+use crate::machine::access::lanes;
 use std::cell::Cell;
 
-/// Most lanes that publish on their own; more are taken for the whole warp.
-const MOST: usize = 4;
 /// Lanes of a warp.
 const LANES: usize = 32;
+
+/// Epochs of a warp up to which each of its lanes knows of each other one.
+type Rows = Box<[[u32; LANES]; LANES]>;
 
 /// Knowledge of the lanes of each warp.
 #[derive(Debug, Default)]
@@ -23,6 +25,17 @@ pub(super) struct Lanes {
     live: Vec<u32>,
     /// Epoch of the warp up to which each lane knows of all.
     together: Vec<u32>,
+    /// Knowledge beyond that, of lanes that met without the others.
+    met: Vec<Option<Rows>>,
+    /// Lanes may be at different places: by the promises of PTX always, on hardware since a branch.
+    parted: Vec<bool>,
+    /// `parted` of a warp whose lanes meet.
+    strict: bool,
+    /// The last epoch in which each warp accessed shared memory.
+    pub(super) accessed: Vec<u32>,
+    /// Lanes have exited that had not met all others since they accessed something: what those do who
+    /// remain says nothing of it.
+    left: Vec<bool>,
     /// Agents of lanes that have published alone; 0: none. The next agent stands for their
     /// fenced reads.
     agents: Vec<u16>,
@@ -32,7 +45,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     /// CTAs of `threads` threads begin.
-    pub(super) fn start(&mut self, ctas: usize, warps_per_cta: usize, threads: u32) {
+    pub(super) fn start(&mut self, ctas: usize, warps_per_cta: usize, threads: u32, strict: bool) {
         let live = |warp: usize| match (threads as usize).saturating_sub(warp * LANES) {
             rest if rest < LANES => (1 << rest) - 1,
             _ => u32::MAX,
@@ -41,34 +54,107 @@ impl Lanes {
         for _ in 0..ctas {
             self.live.extend((0..warps_per_cta).map(live));
         }
+        let warps = ctas * warps_per_cta;
         self.together.clear();
-        self.together.resize(ctas * warps_per_cta, STARTED);
+        self.together.resize(warps, STARTED);
+        self.met.clear();
+        self.met.resize(warps, None);
+        self.strict = strict;
+        self.parted.clear();
+        self.parted.resize(warps, strict);
+        self.accessed.clear();
+        self.accessed.resize(warps, 0);
+        self.left.clear();
+        self.left.resize(warps, false);
         self.agents.clear();
-        self.agents.resize(ctas * warps_per_cta * LANES, 0);
+        self.agents.resize(warps * LANES, 0);
         self.any = false;
     }
 
     /// Lanes exit.
     pub(super) fn exit(&mut self, warp: AgentId, mask: u32) {
         self.live[warp] &= !mask;
+        self.left[warp] |= self.strict && self.accessed[warp] > self.together[warp];
+    }
+
+    /// Whether these lanes of a warp speak for all.
+    pub(super) fn all(&self, warp: AgentId, mask: u32) -> bool {
+        self.live[warp] & !mask == 0 && !self.left[warp]
+    }
+
+    /// Whether these are all lanes of a warp that have not exited.
+    pub(super) fn all_live(&self, warp: AgentId, mask: u32) -> bool {
+        self.live[warp] & !mask == 0
     }
 
     /// Whether `mask` stands for the whole warp.
     pub(super) fn whole(&self, warp: AgentId, mask: u32) -> bool {
-        self.live[warp] & !mask == 0 || mask.count_ones() as usize > MOST
+        !self.parted[warp] || self.all(warp, mask)
+    }
+
+    /// Whether lanes of an agent are told apart: it is a warp whose lanes are parted.
+    #[inline(always)]
+    pub(super) fn are_parted(&self, agent: AgentId) -> bool {
+        self.parted.get(agent).is_some_and(|&parted| parted)
+    }
+
+    /// All lanes of a warp met in an epoch.
+    fn meet(&mut self, warp: AgentId, epoch: u32) {
+        self.together[warp] = epoch;
+        self.met[warp] = None;
+        self.parted[warp] = self.strict;
+    }
+
+    /// Some lanes of a warp met in an epoch: each knows what the others did and knew.
+    fn meet_some(&mut self, warp: AgentId, mask: u32, epoch: u32) {
+        let rows = self.met[warp].get_or_insert_with(|| Box::new([[0; LANES]; LANES]));
+        let here = || (0..LANES).filter(|lane| mask >> lane & 1 != 0);
+        let mut all = [0; LANES];
+        for lane in here() {
+            for (all, known) in all.iter_mut().zip(&rows[lane]) {
+                *all = (*all).max(*known);
+            }
+        }
+        here().for_each(|lane| all[lane] = epoch);
+        here().for_each(|lane| rows[lane] = all);
+    }
+
+    /// A warp learns what its own lanes have published: each lane then knows what all did that
+    /// published.
+    pub(super) fn learn(&mut self, warp: AgentId, published: &Clock) {
+        if self.left[warp] {
+            return;
+        }
+        let whole = published.get(warp);
+        let live = self.live[warp];
+        let by_lane = (0..LANES).filter(|lane| live >> lane & 1 != 0).map(|lane| {
+            match self.agents[warp * LANES + lane] {
+                0 => whole,
+                agent => whole.max(published.get(agent.into())),
+            }
+        });
+        self.together[warp] = by_lane.min().unwrap_or(0).max(self.together[warp]);
+    }
+
+    /// The epoch up to which a lane of a warp that knows `clock` knows of another one, beyond
+    /// `together`.
+    fn known_of(&self, clock: &Clock, warp: AgentId, (lane, other): (usize, usize)) -> u32 {
+        let met = self.met[warp].as_ref().map_or(0, |rows| rows[lane][other]);
+        match self.agents[warp * LANES + other] {
+            0 => met,
+            agent => met.max(clock.get(agent.into())),
+        }
     }
 }
 
 /// The part of a warp's knowledge that some lanes publish.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Part {
     warp: AgentId,
     /// Epoch of the warp up to which it is all; `None`: everything.
     together: Option<u32>,
-    /// The warp's epoch.
-    now: u32,
-    lanes: [AgentId; MOST],
-    count: usize,
+    /// Agents of its lanes, with the epochs of the warp up to which it is what they did.
+    lanes: Vec<(AgentId, u32)>,
 }
 
 impl Part {
@@ -78,8 +164,8 @@ impl Part {
         into.join(known);
         if let Some(together) = self.together {
             into.set(self.warp, before.max(together));
-            for &lane in &self.lanes[..self.count] {
-                into.set(lane, self.now);
+            for &(lane, epoch) in &self.lanes {
+                into.set(lane, epoch.max(into.get(lane)));
             }
         }
     }
@@ -89,6 +175,8 @@ impl Part {
 pub(super) struct Known<'a> {
     pub(super) clock: &'a Clock,
     pub(super) lanes: &'a Lanes,
+    /// Lanes of the agent are not told apart: all that it did comes before.
+    pub(super) whole: bool,
     /// A write through the async proxy: number of warps, and a generic read there that no proxy
     /// fence follows.
     pub(super) unfenced: Option<(usize, &'a Cell<Option<Record>>)>,
@@ -100,6 +188,41 @@ impl Known<'_> {
     pub(super) fn knows(&self, old: &Record, bytes: impl Iterator<Item = usize>) -> bool {
         self.clock.get(old.agent.into()) >= old.epoch
             || self.lanes.any && self.by_lane(old, 0, bytes)
+    }
+
+    /// Whether an access of the same agent to these bytes comes before a new one.
+    #[inline(always)]
+    pub(super) fn own_before(
+        &self,
+        old: &Record,
+        new: &Record,
+        bytes: impl Iterator<Item = usize>,
+    ) -> bool {
+        self.whole
+            || old.epoch <= self.lanes.together[usize::from(old.agent)]
+            || old.is_by_one() && old.has_lanes_of(new)
+            || old.is_part_of(new)
+            || self.own_by_lane(old, new, bytes)
+    }
+
+    /// The same lane by lane.
+    #[cold]
+    fn own_by_lane(
+        &self,
+        old: &Record,
+        new: &Record,
+        mut bytes: impl Iterator<Item = usize>,
+    ) -> bool {
+        let warp = usize::from(old.agent);
+        bytes.all(|byte| {
+            let (theirs, mine) = (old.lanes_at(byte), new.lanes_at(byte));
+            lanes(theirs).all(|other| {
+                lanes(mine).all(|lane| {
+                    lane == other
+                        || self.lanes.known_of(self.clock, warp, (lane, other)) >= old.epoch
+                })
+            })
+        })
     }
 
     /// Notes an access that comes before if it is a generic read that needs a proxy fence and
@@ -129,8 +252,8 @@ impl Known<'_> {
             return false;
         };
         bytes.all(|byte| {
-            old.only_lane_at(byte).is_some_and(|lane| {
-                let agent = agents[lane as usize % LANES];
+            lanes(old.lanes_at(byte)).all(|lane| {
+                let agent = agents[lane];
                 agent != 0 && self.clock.get(usize::from(agent) + beside) >= old.epoch
             })
         })
@@ -141,11 +264,22 @@ impl Races {
     /// Returns the knowledge that lanes of an agent, a warp or an operation, publish.
     pub(super) fn part(&mut self, agent: AgentId, mask: u32) -> Part {
         let now = self.agents[agent].get(agent);
-        let mut part = Part { warp: agent, together: None, now, lanes: [0; MOST], count: 0 };
+        let mut part = Part { warp: agent, together: None, lanes: Vec::new() };
         if agent >= self.warp_agents || self.lanes.whole(agent, mask) {
             return part;
         }
-        for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
+        let together = self.lanes.together[agent];
+        for lane in 0..LANES {
+            let epoch = if mask >> lane & 1 != 0 {
+                now
+            } else {
+                let met = self.lanes.met[agent].as_ref();
+                let known = |rows: &Rows| lanes(mask).map(|of| rows[of][lane]).max();
+                met.and_then(known).unwrap_or(0)
+            };
+            if epoch <= together {
+                continue;
+            }
             let at = agent * LANES + lane;
             if self.lanes.agents[at] == 0 {
                 // Without numbers for it the lane stands for its warp.
@@ -154,27 +288,18 @@ impl Races {
                 self.lanes.agents[at] = new;
                 self.lanes.any = true;
             }
-            part.lanes[part.count] = self.lanes.agents[at].into();
-            part.count += 1;
+            part.lanes.push((self.lanes.agents[at].into(), epoch));
         }
-        part.together = Some(self.lanes.together[agent]);
+        part.together = Some(together);
         part
     }
 
     /// A warp learns from an object in which all its lanes may have published: then each knows
     /// what all did before, as where they met.
     pub(super) fn learn_of_own_lanes(&mut self, warp: AgentId, object: Object) {
-        let Some(published) = self.objects.get(&object) else { return };
-        let closed = published.closed();
-        let (together, live) = (self.lanes.together[warp], self.lanes.live[warp]);
-        let whole = closed.get(warp);
-        let by_lane = (0..LANES).filter(|lane| live >> lane & 1 != 0).map(|lane| {
-            match self.lanes.agents[warp * LANES + lane] {
-                0 => whole,
-                agent => whole.max(closed.get(agent.into())),
-            }
-        });
-        self.lanes.together[warp] = by_lane.min().unwrap_or(0).max(together);
+        if let Some(published) = self.objects.get(&object) {
+            self.lanes.learn(warp, published.closed());
+        }
     }
 
     /// A `fence.proxy.async` of lanes of a warp: generic reads that they know of come before
@@ -197,11 +322,49 @@ impl Races {
         self.advance(warp);
     }
 
-    /// Lanes of a warp met: each knows what all did.
+    /// All lanes of a warp met: each knows what all did.
     pub(crate) fn meet(&mut self, warp: AgentId) {
-        self.lanes.together[warp] = self.agents[warp].get(warp);
+        self.lanes.meet(warp, self.agents[warp].get(warp));
         self.tensor.meet(warp);
         self.advance(warp);
+    }
+
+    /// Lanes of a warp met.
+    pub(crate) fn meet_some(&mut self, warp: AgentId, mask: u32) {
+        if self.lanes.all(warp, mask) {
+            return self.meet(warp);
+        }
+        self.lanes.meet_some(warp, mask, self.agents[warp].get(warp));
+        self.tensor.meet(warp);
+        self.advance(warp);
+    }
+
+    /// A branch parts the lanes of a warp. On hardware they were together until now.
+    pub(crate) fn branch(&mut self, warp: AgentId) {
+        if !self.lanes.parted[warp] {
+            self.meet(warp);
+            self.lanes.parted[warp] = true;
+        }
+    }
+
+    /// Lanes of a warp execute an instruction with `.sync` or `.aligned` together. By the promises
+    /// of PTX it orders nothing.
+    #[inline(always)]
+    pub(crate) fn synchronised(&mut self, warp: AgentId, mask: u32) {
+        if self.may_join(warp) {
+            self.meet_some(warp, mask);
+        }
+    }
+
+    /// Whether lanes of a warp are parted and such an instruction brings them together.
+    #[inline(always)]
+    pub(crate) fn may_join(&self, warp: AgentId) -> bool {
+        !self.strict && self.lanes.parted[warp]
+    }
+
+    /// Whether lanes of a warp may go apart where nothing parts them.
+    pub(crate) fn may_part(&self, warp: AgentId) -> bool {
+        self.lanes.parted[warp]
     }
 
     /// Whether `agent` knows what lanes of a warp did in an epoch.

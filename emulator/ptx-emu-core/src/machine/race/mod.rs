@@ -29,15 +29,16 @@
 //! The start of a CTA comes before all that its warps do. A warp that uses memory of another
 //! CTA must have learned of its start; relaxed arrivals and waits are enough for that.
 //!
+//! Lanes of a warp are told apart where they may be at different places: by `Model::Ptx` always, by
+//! `Model::Hardware` from a branch that parts them until they are together again.
+//!
 //! No program that is free of races is reported. Limits:
-//! - races between lanes of one warp;
-//! - races between CTAs in global memory, which is not looked at;
+//! - races in global memory, which is not looked at;
 //! - orders that only this run had: a flag seen in time, a lock taken in turn,
 //!   which another schedule may show;
 //! - orders taken to hold although PTX does not promise them: exits of threads
 //!   order like an arrival at the CTA's barriers; scopes are ignored; all lanes
-//!   of a warp share what one of them learned; more than a few lanes that publish
-//!   without the others publish for all; strong accesses to global
+//!   of a warp share what one of them learned from outside; strong accesses to global
 //!   memory are all taken to be of one flag; a store to a flag keeps what
 //!   earlier ones published; a `tcgen05.cp` comes after the earlier `tcgen05.mma` of
 //!   its thread by `Model::Hardware`;
@@ -110,9 +111,17 @@ pub(crate) struct Found {
     fence: Option<Fence>,
     /// The later one stores what is there already.
     unchanged: bool,
+    /// Both are of one instruction.
+    at_once: bool,
 }
 
 impl Found {
+    /// Both accesses are of lanes of one warp, by the same instruction.
+    fn is_of_one_instruction(&self) -> bool {
+        let Clash { old, new, .. } = &self.clash;
+        old.agent == new.agent && old.pc == new.pc
+    }
+
     /// Both accesses are a warp's own.
     fn is_of_warps(&self) -> bool {
         self.asynchronous == (false, false)
@@ -126,6 +135,8 @@ pub(crate) struct Races {
     /// their reads that a proxy fence follows, the others are asynchronous operations or lanes.
     warp_agents: usize,
     warps_per_cta: usize,
+    /// Only the promises of PTX hold.
+    strict: bool,
     /// Knowledge of each agent. Its own entry is the epoch it is in.
     agents: Vec<Clock>,
     /// Asynchronous agents that have ended, longest first.
@@ -150,6 +161,8 @@ pub(crate) struct Races {
     flags: BTreeMap<Flag, (Clock, Clock)>,
     tensor: TensorOrder,
     lanes: Lanes,
+    /// Warp instructions that accessed shared memory, wrapped.
+    instructions: u16,
     /// Writes of other CTAs' warps to the shared memory of each CTA, the last of each.
     remote: Vec<Vec<Remote>>,
 }
@@ -174,6 +187,7 @@ impl Races {
     ) {
         self.warp_agents = ctas * warps_per_cta;
         self.warps_per_cta = warps_per_cta;
+        self.strict = strict;
         self.agents.clear();
         self.agents.resize(2 * self.warp_agents, Clock::default());
         for clocks in [&mut self.fenced, &mut self.seen] {
@@ -200,9 +214,14 @@ impl Races {
         self.waited.clear();
         self.flags.clear();
         self.tensor.start(ctas, self.warp_agents, strict);
-        self.lanes.start(ctas, warps_per_cta, threads);
+        self.lanes.start(ctas, warps_per_cta, threads, strict);
         self.remote.clear();
         self.remote.resize_with(ctas, Vec::new);
+    }
+
+    /// Only the promises of PTX hold.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict
     }
 
     /// Ends an agent's epoch: what it published does not hold its later
@@ -276,6 +295,9 @@ impl Races {
         (offset, bytes): (u64, u64),
     ) -> Result<(), Found> {
         let record = self.record(agent, origin, kind);
+        if let Some(accessed) = self.lanes.accessed.get_mut(agent) {
+            *accessed = record.epoch;
+        }
         self.touch(rank, offset as usize, bytes as usize, record)
     }
 
@@ -331,7 +353,8 @@ impl Races {
             return Ok(());
         };
         let clock = &self.agents[usize::from(record.agent)];
-        let known = Known { clock, lanes: &self.lanes, unfenced };
+        let whole = !self.lanes.are_parted(record.agent.into());
+        let known = Known { clock, lanes: &self.lanes, whole, unfenced };
         shadow
             .access(offset, bytes, record, &known)
             .map_err(|clash| self.found(Place::Shared(rank), clash))
@@ -344,6 +367,13 @@ impl Races {
         // Who knows of the new one knows of older ones by the same lanes.
         all.retain(|old| old.warp != warp || old.lanes & !lanes != 0);
         all.push(new);
+    }
+
+    /// Whether a warp has written, or arrived, in the shared memory of another CTA since its last
+    /// fence.
+    fn has_reached_others(&self, warp: AgentId) -> bool {
+        let fenced = self.fenced[warp].get(warp);
+        self.remote.iter().flatten().any(|remote| remote.warp == warp && remote.epoch > fenced)
     }
 
     /// An access to the shared memory of a CTA whose threads have all exited that none of
@@ -366,6 +396,6 @@ impl Races {
     fn found(&self, place: Place, clash: Clash) -> Found {
         let asynchronous = |record: &Record| usize::from(record.agent) >= self.warp_agents;
         let asynchronous = (asynchronous(&clash.old), asynchronous(&clash.new));
-        Found { place, clash, asynchronous, fence: None, unchanged: false }
+        Found { place, clash, asynchronous, fence: None, unchanged: false, at_once: false }
     }
 }

@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::{AgentId, Races};
 use crate::machine::barrier::COUNT;
+use crate::machine::units::GroupKind;
 
 /// Something other than a CTA barrier or a flag that orders agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,21 +52,34 @@ impl Published {
 pub(super) struct Meeting {
     published: Clock,
     tensor: Clock,
-    waiting: Vec<AgentId>,
+    /// Warps, and their lanes.
+    waiting: Vec<(AgentId, u32)>,
 }
 
+/// The kind of group under which each `tcgen05.ld` is known by its number: no commit group has it.
+const LOADS: u8 = u8::MAX - 1;
+
 impl Races {
-    /// A warp arrives at a CTA barrier; with `waits` it learns when the barrier
+    /// Lanes of a warp arrive at a CTA barrier; with `waits` they learn when the barrier
     /// completes.
-    pub(crate) fn arrive(&mut self, rank: u32, id: usize, warp: AgentId, waits: bool) {
-        self.meet(warp);
-        self.fence(warp, u32::MAX);
+    pub(crate) fn arrive(
+        &mut self,
+        rank: u32,
+        id: usize,
+        (warp, lanes): (AgentId, u32),
+        waits: bool,
+    ) {
+        if self.lanes.all_live(warp, lanes) {
+            self.meet_some(warp, lanes);
+        }
+        self.fence(warp, lanes);
         self.tensor.releases(warp);
+        let part = self.part(warp, lanes);
         let meeting = &mut self.meetings[rank as usize * COUNT + id];
-        meeting.published.join(&self.agents[warp]);
+        part.join(&self.agents[warp], &mut meeting.published);
         self.tensor.publish(warp, true, &mut meeting.tensor);
         if waits {
-            meeting.waiting.push(warp);
+            meeting.waiting.push((warp, lanes));
         }
         self.advance(warp);
     }
@@ -79,7 +93,7 @@ impl Races {
             meeting.tensor.join(&self.tensor.gone[rank as usize]);
         }
         let waiting = std::mem::take(&mut meeting.waiting);
-        for &warp in &waiting {
+        for &(warp, _) in &waiting {
             self.agents[warp].join(&meeting.published);
             self.fenced[warp].copy(&self.agents[warp]);
             self.tensor.passing[warp].join(&meeting.tensor);
@@ -87,15 +101,20 @@ impl Races {
         }
         meeting.published.clear();
         meeting.tensor.clear();
-        for &warp in &waiting {
-            self.meet(warp);
+        for (at, &(warp, _)) in waiting.iter().enumerate() {
+            // Parts of a warp that came one by one meet here.
+            if waiting[..at].iter().all(|&(other, _)| other != warp) {
+                let parts = waiting[at..].iter().filter(|&&(other, _)| other == warp);
+                self.meet_some(warp, parts.fold(0, |all, &(_, lanes)| all | lanes));
+            }
         }
     }
 
     /// Threads of a warp exit.
     pub(crate) fn exit(&mut self, rank: u32, warp: AgentId, lanes: u32) {
-        self.gone[rank as usize].join(&self.agents[warp]);
-        self.ended[rank as usize].join(&self.agents[warp]);
+        let part = self.part(warp, lanes);
+        part.join(&self.agents[warp], &mut self.gone[rank as usize]);
+        part.join(&self.agents[warp], &mut self.ended[rank as usize]);
         self.ended[rank as usize].join(&self.seen[warp]);
         self.tensor.releases(warp);
         let mut gone = std::mem::take(&mut self.tensor.gone[rank as usize]);
@@ -108,6 +127,7 @@ impl Races {
     /// A fence of lanes of a warp.
     pub(crate) fn fence(&mut self, warp: AgentId, lanes: u32) {
         if !self.seen[warp].is_empty() {
+            self.lanes.learn(warp, &self.seen[warp]);
             self.agents[warp].join(&self.seen[warp]);
             self.seen[warp].clear();
         }
@@ -119,8 +139,12 @@ impl Races {
     /// A strong read of a flag.
     pub(crate) fn read_flag(&mut self, warp: AgentId, flag: Flag, acquire: bool) {
         if let Some((published, tensor)) = self.flags.get(&flag) {
-            let learn = if acquire { &mut self.agents[warp] } else { &mut self.seen[warp] };
-            learn.join(published);
+            if acquire {
+                self.lanes.learn(warp, published);
+                self.agents[warp].join(published);
+            } else {
+                self.seen[warp].join(published);
+            }
             self.tensor.passing[warp].join(tensor);
             if acquire {
                 self.tensor.acquires(warp);
@@ -163,6 +187,20 @@ impl Races {
         published.open.join(&self.fenced[warp]);
         let whole = self.lanes.whole(warp, lanes);
         self.tensor.publish(warp, whole, &mut published.tensor);
+    }
+
+    /// The same at the cluster barrier. On hardware what the lanes did in the shared memory of their
+    /// CTA has come about by then; accesses to that of others may be under way.
+    pub(crate) fn arrive_relaxed(&mut self, warp: AgentId, lanes: u32, object: Object) {
+        if self.strict || self.has_reached_others(warp) {
+            return self.release_fenced(warp, lanes, object);
+        }
+        let part = self.part(warp, lanes);
+        let published = self.objects.entry(object).or_default();
+        part.join(&self.agents[warp], &mut published.open);
+        let whole = self.lanes.whole(warp, lanes);
+        self.tensor.publish(warp, whole, &mut published.tensor);
+        self.advance(warp);
     }
 
     /// A phase of an object completed.
@@ -219,6 +257,21 @@ impl Races {
         }
     }
 
+    /// A `tcgen05.ld` of a warp has read. On hardware it may come to be over without its wait.
+    pub(crate) fn publish_load(&mut self, agent: AgentId, warp: AgentId, id: u32) {
+        if !self.strict {
+            self.release(agent, u32::MAX, Object::Group(LOADS, warp, id));
+        }
+    }
+
+    /// A warp has used all registers of its `tcgen05.ld`.
+    pub(crate) fn acquire_load(&mut self, warp: AgentId, id: u32) {
+        if let Some(published) = self.objects.remove(&Object::Group(LOADS, warp, id)) {
+            self.agents[warp].join(&published.open);
+            self.tensor.known[warp].join(&published.tensor);
+        }
+    }
+
     /// A warp has waited for its commit groups of a kind below `end`. `tensor`: they are
     /// of `tcgen05` operations, which are over.
     pub(crate) fn acquire_groups(&mut self, warp: AgentId, kind: u8, end: u32, tensor: bool) {
@@ -231,6 +284,11 @@ impl Races {
                     self.tensor.known[warp].join(&published.tensor);
                 }
             }
+        }
+        if tensor && kind == GroupKind::TensorLoad as u8 {
+            let loads = Object::Group(LOADS, warp, 0)..=Object::Group(LOADS, warp, u32::MAX);
+            let over: Vec<Object> = self.objects.range(loads).map(|(object, _)| *object).collect();
+            over.iter().for_each(|object| drop(self.objects.remove(object)));
         }
     }
 }

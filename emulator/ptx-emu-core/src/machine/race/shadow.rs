@@ -19,10 +19,8 @@ const CHUNK: usize = 16;
 const CHUNKS: usize = LINE / CHUNK;
 /// All bytes of a chunk.
 const WHOLE: u16 = u16::MAX;
-/// `Record::step` of an access that is not spread over lanes.
-const ONE_LANE: u8 = u8::MAX;
-/// The same of one by several lanes to the same bytes.
-const SAME_BYTES: u8 = u8::MAX - 1;
+/// `Record::step` of an access that is not spread over lanes: all of `Record::lanes` access all of it.
+const SAME_BYTES: u8 = u8::MAX;
 
 /// The order that an access gives. Strong ones are atomic with respect to each other (PTX ISA
 /// 8.2.1, 8.7.1): atomics, volatile, relaxed, acquire, release.
@@ -79,6 +77,10 @@ pub(super) struct Record {
     lane: i8,
     /// log2 of the bytes that each lane accesses, lane after lane.
     step: u8,
+    /// Lanes of an access that is not spread over them.
+    lanes: u32,
+    /// Number of the warp instruction that it is a part of, as far as that fits; 0: none.
+    pub(super) instruction: u16,
 }
 
 impl Record {
@@ -90,22 +92,21 @@ impl Record {
         mask: 0,
         kind: Kind::Read,
         lane: 0,
-        step: ONE_LANE,
+        step: SAME_BYTES,
+        lanes: 0,
+        instruction: 0,
     };
 
     /// An access of `agent` in its present epoch, all of it by one lane.
     pub(super) fn new(agent: u16, epoch: u32, kind: Kind, pc: u32, warp: u16, lane: u32) -> Self {
-        Self { epoch, pc, agent, warp, mask: WHOLE, kind, lane: lane as i8, step: ONE_LANE }
+        let lanes = 1u32.checked_shl(lane).unwrap_or(0);
+        let (mask, lane, step) = (WHOLE, lane as i8, SAME_BYTES);
+        Self { epoch, pc, agent, warp, mask, kind, lane, step, lanes, instruction: 0 }
     }
 
-    /// The same by another lane.
-    pub(super) fn by_lane(self, lane: usize) -> Self {
-        Self { lane: lane as i8, ..self }
-    }
-
-    /// The same by several lanes, the first of which is `lane`, to the same bytes.
-    pub(super) fn by_several(self, lane: usize) -> Self {
-        Self { lane: lane as i8, step: SAME_BYTES, ..self }
+    /// The same by several lanes, at least one, to the same bytes.
+    pub(super) fn by_several(self, lanes: u32) -> Self {
+        Self { lane: lanes.trailing_zeros() as i8, lanes, ..self }
     }
 
     /// The same by consecutive lanes from `lane` on, each `bytes`, a power of
@@ -116,7 +117,7 @@ impl Record {
 
     /// Lanes that `bytes` bytes take.
     fn lanes(&self, bytes: usize) -> i8 {
-        if self.step >= SAME_BYTES { 0 } else { (bytes >> self.step) as i8 }
+        if self.step == SAME_BYTES { 0 } else { (bytes >> self.step) as i8 }
     }
 
     /// The part of the access that starts `bytes` on.
@@ -135,9 +136,46 @@ impl Record {
         (self.lane + self.lanes(byte)) as u32
     }
 
-    /// The same if no other lane accessed it.
-    pub(super) fn only_lane_at(&self, byte: usize) -> Option<u32> {
-        (self.step != SAME_BYTES).then(|| self.lane_at(byte))
+    /// Lanes that accessed a byte of the line or chunk.
+    pub(super) fn lanes_at(&self, byte: usize) -> u32 {
+        if self.step == SAME_BYTES { self.lanes } else { 1 << (self.lane_at(byte) % 32) }
+    }
+
+    /// Whether both are parts of one warp instruction.
+    #[inline(always)]
+    pub(super) fn is_part_of(&self, new: &Self) -> bool {
+        new.instruction != 0
+            && (self.instruction, self.pc, self.epoch) == (new.instruction, new.pc, new.epoch)
+    }
+
+    /// Whether each byte of `new` is accessed by lanes that access it here.
+    #[inline(always)]
+    pub(super) fn has_lanes_of(&self, new: &Self) -> bool {
+        self.step == new.step
+            && if self.step == SAME_BYTES {
+                new.lanes & !self.lanes == 0
+            } else {
+                self.lane == new.lane
+            }
+    }
+
+    /// Whether no byte is accessed by several lanes.
+    #[inline(always)]
+    pub(super) fn is_by_one(&self) -> bool {
+        self.step != SAME_BYTES || self.lanes & self.lanes.wrapping_sub(1) == 0
+    }
+
+    /// Takes up the lanes of another access of the same epoch to the same bytes, if that says as
+    /// much as two records.
+    fn takes(&mut self, new: &Self) -> bool {
+        let same = self.step == SAME_BYTES
+            && new.step == SAME_BYTES
+            && (self.agent, self.epoch, self.mask, self.kind)
+                == (new.agent, new.epoch, new.mask, new.kind);
+        if same {
+            self.lanes |= new.lanes;
+        }
+        same
     }
 
     /// Whether the access races with a later one. Forgets what that one stands for.
@@ -148,7 +186,12 @@ impl Record {
             return false;
         }
         let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
-        if self.agent == new.agent || known.knows(self, shared.clone()) {
+        let ordered = if self.agent == new.agent {
+            known.own_before(self, new, shared.clone())
+        } else {
+            known.knows(self, shared.clone())
+        };
+        if ordered {
             known.check_fenced(self, shared);
             if new.kind.covers() & self.kind.bit() != 0 {
                 self.mask &= !new.mask;
@@ -159,13 +202,15 @@ impl Record {
     }
 
     /// Whether `self` says all that `new` would: the same agent in the same
-    /// epoch. Whatever conflicted with it since was compared then.
+    /// epoch. Whatever conflicted with it since was compared then. `whole`: lanes of the agent are
+    /// not told apart.
     #[inline(always)]
-    fn says(&self, new: &Self) -> bool {
+    fn says(&self, new: &Self, whole: bool) -> bool {
         self.epoch == new.epoch
             && self.agent == new.agent
             && self.mask & new.mask == new.mask
             && self.kind.covers() & new.kind.bit() != 0
+            && (whole || self.has_lanes_of(new))
     }
 }
 
@@ -189,7 +234,7 @@ impl History {
     /// `Some` is an access that it races with.
     #[inline(always)]
     fn access(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
-        if self.few.iter().any(|old| old.says(new)) {
+        if self.few.iter().any(|old| old.says(new, known.whole)) {
             return None;
         }
         self.compare(new, known, bytes)
@@ -202,7 +247,7 @@ impl History {
             }
         }
         if !self.more.is_empty() {
-            if self.more.iter().any(|old| old.says(new)) {
+            if self.more.iter().any(|old| old.says(new, known.whole)) {
                 return None;
             }
             for old in &mut self.more {
@@ -211,6 +256,10 @@ impl History {
                 }
             }
             self.more.retain(|old| old.mask != 0);
+        }
+        let merges = !known.whole && new.step == SAME_BYTES;
+        if merges && self.few.iter_mut().any(|old| old.takes(new)) {
+            return None;
         }
         match self.few.iter_mut().find(|slot| slot.mask == 0) {
             Some(slot) => *slot = *new,
@@ -269,8 +318,39 @@ impl Clash {
     /// A clash in the line or chunk at `base`.
     #[cold]
     fn new(base: usize, old: Record, new: Record) -> Self {
-        let byte = (old.mask & new.mask).trailing_zeros() as usize;
-        Self { offset: base + byte, old, new, lanes: (old.lane_at(byte), new.lane_at(byte)) }
+        let shared = old.mask & new.mask;
+        let first = shared.trailing_zeros() as usize;
+        let mut clash = Self {
+            offset: base + first,
+            old,
+            new,
+            lanes: (old.lane_at(first) % 32, new.lane_at(first) % 32),
+        };
+        if old.agent == new.agent {
+            // Lanes of one warp: two of them.
+            for byte in (0..CHUNK).filter(|byte| shared >> byte & 1 != 0) {
+                let (theirs, mine) = (old.lanes_at(byte), new.lanes_at(byte));
+                if theirs | mine != 0 && (theirs | mine).count_ones() > 1 {
+                    let here = mine.trailing_zeros();
+                    let others = theirs & !(1 << here);
+                    let (there, here) = if others == 0 {
+                        (here, (mine & !theirs).trailing_zeros())
+                    } else {
+                        (others.trailing_zeros(), here)
+                    };
+                    clash.offset = base + byte;
+                    clash.lanes = (there % 32, here % 32);
+                    break;
+                }
+            }
+        }
+        clash
+    }
+
+    /// Two lanes of one instruction store different values at `offset`.
+    pub(super) fn of_instruction(offset: usize, record: Record, lanes: (u32, u32)) -> Self {
+        let [old, new] = [lanes.0, lanes.1].map(|lane| record.by_several(1 << lane));
+        Self { offset, old, new, lanes }
     }
 }
 

@@ -165,7 +165,8 @@ impl Races {
         }
         let found = match self.tensors.get_mut(rank as usize) {
             Some(shadow) => {
-                let known = Known { clock: &clock, lanes: &self.lanes, unfenced: None };
+                let known =
+                    Known { clock: &clock, lanes: &self.lanes, whole: true, unfenced: None };
                 shadow.access(start as usize, units as usize, record, &known)
             }
             None => Ok(()),

@@ -233,6 +233,11 @@ impl Units {
             let group = queued.operation.group;
             let looked = self.look(context.env, (agent, None), site, &reads, Kind::Read);
             self.publish_group(agent, site.warp, group);
+            if let (Some(GroupKind::TensorLoad), Some(races)) =
+                (group.map(|group| group.kind), &mut self.races)
+            {
+                races.publish_load(agent, site.warp, self.queue[index].id as u32);
+            }
             self.queue[index].operation.reads = reads;
             looked?;
         }

@@ -42,6 +42,12 @@ pub(super) const fn flight_kind(range: &Range) -> Kind {
     }
 }
 
+/// The fault of a generic address where one of `.shared::cta` belongs.
+pub(in crate::machine) fn generic_shared(address: u64, lane: usize) -> Box<Fault> {
+    let fault = AsyncFault::GenericShared { address };
+    Fault::lane(DiagnosticKind::Async(fault), lane as u32)
+}
+
 impl Context<'_> {
     /// Number of the executing warp in its cluster.
     #[inline]
@@ -89,6 +95,10 @@ impl Context<'_> {
         };
         let addr = match (reach, window::tag(addr)) {
             (Reach::Generic, window::SHARED) => addr & !(0xff << 56),
+            (Reach::Own, window::SHARED) => {
+                self.report(generic_shared(addr, lane))?;
+                addr & window::LOW
+            }
             (_, 0) => addr,
             _ => return Err(out_of_bounds(addr)),
         };
@@ -239,7 +249,7 @@ impl Context<'_> {
                 if let Some(id) = self.env.global.find(addr) {
                     let block = self.env.global.block(id);
                     if let Some(first) = block.first_uninitialised_in(addr, BYTES as u64) {
-                        let why = DiagnosticKind::UninitialisedRead { first };
+                        let why = DiagnosticKind::UninitialisedRead { first, user: None };
                         self.report(self.fault(why, Space::Global, addr, BYTES, kind, lane))?;
                     }
                     block.copy_out(addr, &mut bytes);

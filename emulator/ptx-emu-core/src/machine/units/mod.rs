@@ -47,11 +47,12 @@ pub(crate) use crate::diagnostic::Site;
 pub(crate) use engine::{Nothing, OpId, Operation, Queued, Signal, StepContext, Work};
 pub(crate) use flight::{Home, Range, Role};
 pub(crate) use groups::{GroupKind, GroupWait};
+pub(in crate::machine) use interface::generic_shared;
 pub(crate) use interface::{Reach, Touch};
 pub(crate) use mbarrier::{Arrival, At, BYTES as MBARRIER_BYTES, Question};
 pub(crate) use proxy::{Fenced, Reader};
 pub(crate) use transfer::{Piece, Source, Target, Transfer};
-pub(crate) use undefined::{Role as TouchRole, Undefined};
+pub(crate) use undefined::{Role as TouchRole, Undefined, Unwritten};
 pub(crate) use wgmma_watch::{Touch as RegisterTouch, Touches, Watch};
 
 use super::dependency::Advance;
@@ -60,7 +61,9 @@ use super::launch::Env;
 use super::race::{AgentId, Object, Origin, Races, Remote};
 use crate::Schedule;
 use crate::checks::Kind;
-use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, OperationSite, TensorFault};
+use crate::diagnostic::{
+    AsyncFault, DiagnosticKind, Exec, Fault, LeftUse, OperationSite, TensorFault,
+};
 use crate::machine::recorder::{Recorder, Tracer};
 use crate::schedule::SplitMix;
 use cluster::ClusterState;
@@ -375,7 +378,7 @@ impl Units {
         let before = self.cluster.generation();
         if let Some(races) = &mut self.races {
             if relaxed {
-                races.release_fenced(warp, lanes, Object::Cluster);
+                races.arrive_relaxed(warp, lanes, Object::Cluster);
             } else {
                 races.release(warp, lanes, Object::Cluster);
             }
@@ -391,7 +394,7 @@ impl Units {
         let over = self.cluster.wait(warp, lanes)?;
         if let (true, Some(races)) = (over, &mut self.races) {
             races.acquire(warp, Object::Cluster, false);
-            races.meet(warp);
+            races.meet_some(warp, lanes);
         }
         Ok(over)
     }
@@ -481,19 +484,23 @@ impl Units {
     fn check_left_in_flight(&self, env: &Env<'_>, at: (usize, usize), rank: u32) -> Exec {
         let home = Home::Shared(rank);
         let uses = |ranges: &[Range]| ranges.iter().any(|r| r.home == home && r.bytes != 0);
-        let written = |queued: &&Queued| {
-            let Operation { writes, signals, .. } = &queued.operation;
-            uses(writes) || signals.iter().any(|signal| signal.at().rank == rank)
+        let left = |queued: &Queued| {
+            let Operation { writes, signals, reads, group, .. } = &queued.operation;
+            if uses(writes) || signals.iter().any(|signal| signal.at().rank == rank) {
+                let copy = group.is_some_and(|group| group.kind == GroupKind::Copy);
+                Some(if copy { LeftUse::Copy } else { LeftUse::Written })
+            } else {
+                (!queued.has_read && uses(reads)).then_some(LeftUse::Source)
+            }
         };
-        let read = |queued: &&Queued| !queued.has_read && uses(&queued.operation.reads);
-        let left = match self.queue.iter().find(written) {
-            Some(queued) => Some((queued, false)),
-            None => self.queue.iter().find(read).map(|queued| (queued, true)),
-        };
-        let Some((queued, source)) = left else { return Ok(()) };
-        let operation = self.operation_site(env, queued);
-        let fault = AsyncFault::LeftInFlight { source, operation };
-        self.report(env, at, Fault::warp(DiagnosticKind::Async(fault)))
+        for which in [LeftUse::Written, LeftUse::Source, LeftUse::Copy] {
+            if let Some(queued) = self.queue.iter().find(|queued| left(queued) == Some(which)) {
+                let operation = self.operation_site(env, queued);
+                let fault = AsyncFault::LeftInFlight { left: which, operation };
+                self.report(env, at, Fault::warp(DiagnosticKind::Async(fault)))?;
+            }
+        }
+        Ok(())
     }
 
     /// An operation as diagnostics name it.

@@ -2,8 +2,8 @@
 //!
 //! Each CTA has a pool of registers: those it was launched with that its warps do not
 //! hold. `dec` releases registers to the pool, `inc` waits until the pool has enough. All
-//! warps of a warpgroup must execute the same sequence. Values do not depend on
-//! it, because released registers keep their contents.
+//! warps of a warpgroup must execute it equally often, and by PTX with the same counts. Values
+//! do not depend on it, because released registers keep their contents.
 
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault};
 
@@ -64,17 +64,6 @@ impl Registers {
         if self.launched.is_none() {
             return Ok(None);
         }
-        let step = self.warps[warp].history.len();
-        for other in self.siblings(warp) {
-            if let Some(&(theirs, _)) = self.warps[other].history.get(step)
-                && theirs != count
-            {
-                return Err(misuse(
-                    format!("{theirs}, as warp {} of the warpgroup", other % self.warps_per_cta),
-                    count.to_string(),
-                ));
-            }
-        }
         let free = &mut self.free[rank as usize];
         let state = &mut self.warps[warp];
         if grow {
@@ -95,6 +84,19 @@ impl Registers {
         state.holds = count;
         state.history.push((count, pc));
         Ok(None)
+    }
+
+    /// The next `setmaxnreg` of a warp of a kernel that limits its registers: a fault if another
+    /// warp of the warpgroup gave the same one another count.
+    pub(crate) fn uneven_counts(&self, warp: usize, count: u32) -> Option<Box<Fault>> {
+        self.launched?;
+        let step = self.warps[warp].history.len();
+        self.siblings(warp).find_map(|other| {
+            let &(theirs, _) = self.warps[other].history.get(step)?;
+            let warp = (other % self.warps_per_cta) as u32;
+            let fault = AsyncFault::UnevenRegisters { required: theirs, warp, actual: count };
+            (theirs != count).then(|| Fault::warp(DiagnosticKind::Async(fault)))
+        })
     }
 
     /// Warps of the same warpgroup.

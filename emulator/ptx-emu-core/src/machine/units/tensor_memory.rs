@@ -50,6 +50,14 @@ impl Load {
     }
 }
 
+/// A load whose registers have their values and have not all been used.
+#[derive(Debug)]
+struct Unused {
+    id: OpId,
+    /// Places in the register file that nothing has read.
+    rows: Vec<usize>,
+}
+
 /// The condition of an `alloc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnsWait {
@@ -80,6 +88,8 @@ pub(crate) struct TensorUnit {
     group: Option<u32>,
     /// Loads by warp.
     loads: Vec<Vec<Load>>,
+    /// Loads by warp that may come to be as good as waited for.
+    unused: Vec<Vec<Unused>>,
 }
 
 fn misuse(operand: &'static str, required: impl Into<String>, actual: impl ToString) -> Box<Fault> {
@@ -97,6 +107,8 @@ impl TensorUnit {
         self.group = None;
         self.loads.clear();
         self.loads.resize_with(warps, Vec::new);
+        self.unused.clear();
+        self.unused.resize_with(warps, Vec::new);
     }
 
     /// The tensor memory of a CTA.
@@ -285,6 +297,27 @@ impl TensorUnit {
     /// The loads of a warp have been waited for.
     pub(crate) fn finish_loads(&mut self, warp: usize, regs: &mut Regs) {
         self.loads[warp].drain(..).for_each(|load| load.finish(regs));
+        self.unused[warp].clear();
+        regs.watch.expects_uses(false);
+    }
+
+    /// Registers of a warp are used, or written if `write`: the loads all of whose registers have
+    /// been used now. One of which a register is written before it is used will never be among
+    /// them.
+    fn used(&mut self, warp: usize, row: usize, write: bool) -> Vec<OpId> {
+        let mut over = Vec::new();
+        self.unused[warp].retain_mut(|load| {
+            let Some(at) = load.rows.iter().position(|&other| other == row) else { return true };
+            if write {
+                return false;
+            }
+            load.rows.swap_remove(at);
+            if load.rows.is_empty() {
+                over.push(load.id);
+            }
+            !load.rows.is_empty()
+        });
+        over
     }
 
     /// The load that has a register in flight.
@@ -306,8 +339,30 @@ impl Context<'_> {
                 self.with_units(|units, machine| units.read_now(id, machine))?;
             }
             load.finish(self.regs);
+            if let (Some(id), Some(races)) = (load.id, &self.units.races)
+                && !races.is_strict()
+            {
+                let rows = load.slots.iter().filter_map(|&slot| self.regs.absolute(slot)).collect();
+                self.units.tensor.unused[warp].push(Unused { id, rows });
+                self.regs.watch.expects_uses(true);
+            }
         }
         Ok(())
+    }
+
+    /// The executing instruction reads a register, or writes it. On hardware a load whose registers
+    /// have all been read is over, as behind its `wait::ld`.
+    #[cold]
+    pub(crate) fn used_register(&mut self, row: usize, write: bool) {
+        let warp = self.warp();
+        for id in self.units.tensor.used(warp, row, write) {
+            if let Some(races) = &mut self.units.races {
+                races.acquire_load(warp, id as u32);
+            }
+        }
+        if self.units.tensor.unused[warp].is_empty() {
+            self.regs.watch.expects_uses(false);
+        }
     }
 }
 

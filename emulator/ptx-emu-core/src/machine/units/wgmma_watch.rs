@@ -11,7 +11,7 @@
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault, TensorFault};
 use crate::machine::Context;
 use crate::machine::regs::{Class, Regs, Slot};
-use crate::machine::units::{Site, TouchRole, Undefined};
+use crate::machine::units::{Site, TouchRole, Undefined, Unwritten};
 
 /// A register that an instruction names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,11 @@ impl Row {
 pub(crate) struct Watch {
     rows: Vec<Row>,
     held: usize,
-    pub(super) undefined: Undefined,
+    pub(crate) undefined: Undefined,
+    /// The bytes that the load being made finds unwritten.
+    pub(crate) unwritten: Unwritten,
+    /// Loads of tensor memory are over once their registers are used.
+    uses: bool,
     /// `wgmma.fence`s executed.
     fences: u32,
 }
@@ -73,14 +77,21 @@ impl Watch {
     /// Whether registers are in flight.
     #[inline(always)]
     pub(crate) fn busy(&self) -> bool {
-        self.held != 0 || !self.undefined.is_empty()
+        self.held != 0 || self.uses || !self.undefined.is_empty()
+    }
+
+    /// Whether uses of registers matter.
+    pub(super) fn expects_uses(&mut self, uses: bool) {
+        self.uses = uses;
     }
 
     /// Forgets everything: another warp.
     pub(crate) fn reset(&mut self) {
         self.rows.clear();
         self.held = 0;
-        self.undefined.clear();
+        self.uses = false;
+        self.undefined.reset();
+        self.unwritten = Unwritten::default();
         self.fences = 0;
     }
 
@@ -170,6 +181,16 @@ impl Context<'_> {
                 Some(row) if touch.write => row.written = *fences,
                 None if touch.write => self.regs.watch.row(at).written = self.regs.watch.fences,
                 _ => {}
+            }
+        }
+        // An instruction reads before it writes.
+        for write in [false, true] {
+            let uses = |touch: &&Touch| touch.class == Class::R32 && touch.write == write;
+            for touch in touches.registers.iter().filter(uses) {
+                match self.regs.absolute(touch.slot) {
+                    Some(at) if self.regs.watch.uses => self.used_register(at, write),
+                    _ => {}
+                }
             }
         }
         Ok(())
