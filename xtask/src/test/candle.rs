@@ -28,10 +28,11 @@ pub fn part() -> Result<Part> {
 /// Runs all steps. The example takes the real model if it is here, and a random one otherwise.
 pub fn run(tally: &mut Tally, cargo: &Cargo) -> Result<()> {
     let mut clippy = run::cargo();
-    clippy.args(["clippy", "--release", "--quiet", "--all-targets", "--manifest-path", MANIFEST]);
+    clippy.args(["clippy", "--profile", run::TESTS, "--quiet", "--all-targets"]);
+    clippy.args(["--manifest-path", MANIFEST]);
     tally.step(&format!("{NAME}: clippy"), succeeds(clippy.args(["--", "-Dwarnings"])));
     let mut doc = run::cargo();
-    doc.args(["doc", "--release", "--quiet", "--no-deps", "--manifest-path", MANIFEST]);
+    doc.args(["doc", "--profile", run::TESTS, "--quiet", "--no-deps", "--manifest-path", MANIFEST]);
     let doc = succeeds(doc.env("RUSTDOCFLAGS", "-Dwarnings"));
     tally.step(&format!("{NAME}: documentation"), doc);
     cargo.run_manifest(tally, MANIFEST)?;
@@ -75,7 +76,8 @@ fn embed() -> Command {
 /// An example, without its arguments.
 fn example(name: &str) -> Command {
     let mut example = run::cargo();
-    example.args(["run", "--release", "--quiet", "--manifest-path", MANIFEST, "--example", name]);
+    example.args(["run", "--profile", run::TESTS, "--quiet", "--manifest-path", MANIFEST]);
+    example.args(["--example", name]);
     example
 }
 

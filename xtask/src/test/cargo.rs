@@ -119,7 +119,7 @@ impl Cargo {
 
     /// Runs all tests of a package outside the workspace.
     pub fn run_manifest(&self, tally: &mut Tally, manifest: &str) -> Result<()> {
-        let mut command = self.command("release");
+        let mut command = self.command(run::TESTS);
         command.args(["--no-fail-fast", "--manifest-path", manifest]);
         outcome(tally, command)
     }
