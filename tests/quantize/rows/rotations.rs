@@ -11,7 +11,7 @@ use super::{Case, Inputs, machines};
 
 /// Rows of the recordings.
 const ROWS: usize = 24;
-/// Of them, the first have sums that are exact in any order.
+/// The first of them, whose sums are exact in any order.
 const EXACT: usize = 16;
 /// The signs of both projects' recipes, one bit for each element that is negated.
 const SIGNS: u16 = 0xd7e8;
