@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# candle 0.11.1 adds bf16 in bf16 on a CPU, one number after the other, so that no sum of ones exceeds 256: a
-# softmax over 2048 equal scores sums to 8, and the mean of 2048 ones is 0.125. In f16 sums of ones end at 2048.
+# candle 0.11.1 adds bf16 in bf16 on a CPU, one number after the other, so that no sum of ones exceeds 256: a softmax
+# over 2048 equal scores sums to 8, and the mean of 2048 ones is 0.125. In f16 sums of ones end at 2048.
 #
 # Equal scores are the worst case; shares of 4096 normally distributed ones sum to about 2.5. candle-transformers'
-# mistral takes its softmax in the model's type, and its llama in f32. Below, both have the same weights and attend to 2048
-# copies of one token, whose mean is that token: llama's logits are those of one token alone, and mistral's differ by
-# more than half of the largest. A CUDA kernel of candle-kernels adds in f32, so the CPU is no reference for it.
-# Sums in bf16 or f16 on a CPU need a conversion to f32 before them.
+# mistral takes its softmax in the model's type, and its llama in f32. Below, both have the same weights and attend to
+# 2048 copies of one token, whose mean is that token: llama's logits are those of one token alone, and mistral's differ
+# by more than half of the largest. A CUDA kernel of candle-kernels adds in f32, so the CPU is no reference for it. Sums
+# in bf16 or f16 on a CPU need a conversion to f32 before them.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,9 +3,9 @@
 # gpt_oss) and candle-transformers 0.11.1 (llama) do not know that name, and take defaults without an error.
 #
 # A Llama 3 that was loaded and saved has a base of 10000 instead of 500000 there and no scaling, and gpt-oss has no
-# YaRN: the weights are right, and nearly all rotations wrong. Exports to FP4 by ModelOpt, llm-compressor, TorchAO, Quark and
-# AutoRound with transformers 5 have the new name alone. mlx-lm's qwen3 reads both, so one model that works says
-# nothing about the next. A writer does well to keep the old fields beside the new one.
+# YaRN: the weights are right, and nearly all rotations wrong. Exports to FP4 by ModelOpt, llm-compressor, TorchAO,
+# Quark and AutoRound with transformers 5 have the new name alone. mlx-lm's qwen3 reads both, so one model that works
+# says nothing about the next. A writer does well to keep the old fields beside the new one.
 # Seen: transformers reads 500000 llama3 and 150000 yarn from either file; the others read the same from the old one,
 # and 10000 and 150000 without scaling from the saved one.
 set -euo pipefail
