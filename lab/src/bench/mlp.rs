@@ -134,6 +134,9 @@ impl Kinds {
     }
 }
 
+/// A step of a layer.
+type Launch = fn(&Set) -> Result<()>;
+
 /// A prepared layer with everything of its own.
 struct Set {
     half: HalfType,
@@ -380,7 +383,7 @@ fn time(
     let right = |_: &Set| Ok(None);
     // SAFETY: operands and workspaces are the sets', and `kernels` has the modules.
     let measured = unsafe { SetTimes::measure(gpu, (&sets, cold), protocol, Set::launch, wrong)? };
-    let steps: [(&'static str, fn(&Set) -> Result<()>); 2] =
+    let steps: [(&'static str, Launch); 2] =
         [("gated product", Set::gated), ("product", Set::plain)];
     let mut products = Vec::new();
     for (step, launch) in steps {
