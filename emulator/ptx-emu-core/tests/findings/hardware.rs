@@ -1,21 +1,9 @@
 //! Orders and values that hardware gives and PTX does not promise: each is allowed by
 //! `Model::Hardware` and denied by `Model::Ptx`, and has a twin that both deny.
 
+use super::relied_on::{by, finding, store};
 use crate::async_support::{Case, barriers, schedules, wait};
-use ptx_emu_core::{Kind, LaunchError, Level, Model};
-
-fn by(case: &Case, model: Model) -> Case {
-    Case { model, ..case.clone() }
-}
-
-/// The first finding under some schedule.
-fn finding(case: &Case, model: Model) -> Option<Kind> {
-    schedules().take(20).find_map(|schedule| match by(case, model).launch(schedule) {
-        Ok(_) => None,
-        Err(LaunchError::Diagnostic(found)) => Some(found.kind()),
-        Err(error) => panic!("{error}"),
-    })
-}
+use ptx_emu_core::{Kind, Level, Model};
 
 /// Both models find this.
 #[track_caller]
@@ -23,11 +11,6 @@ fn both_find(case: &Case, kind: Kind) {
     for model in [Model::Hardware, Model::Ptx] {
         assert_eq!(finding(case, model), Some(kind), "{model}");
     }
-}
-
-/// A store of a register to the word of the thread.
-fn store(register: &str) -> String {
-    format!("mad.wide.u32 %d58, %tid, 4, %out; st.global.u32 [%d58], {register};")
 }
 
 #[test]

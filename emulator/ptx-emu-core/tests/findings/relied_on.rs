@@ -10,12 +10,12 @@ use ptx_emu_core::{
 
 const MODELS: [Model; 2] = [Model::Hardware, Model::Ptx];
 
-fn by(case: &Case, model: Model) -> Case {
+pub(super) fn by(case: &Case, model: Model) -> Case {
     Case { model, ..case.clone() }
 }
 
 /// The first finding under some schedule.
-fn finding(case: &Case, model: Model) -> Option<Kind> {
+pub(super) fn finding(case: &Case, model: Model) -> Option<Kind> {
     schedules().take(20).find_map(|schedule| match by(case, model).launch(schedule) {
         Ok(_) => None,
         Err(LaunchError::Diagnostic(found)) => Some(found.kind()),
@@ -24,7 +24,7 @@ fn finding(case: &Case, model: Model) -> Option<Kind> {
 }
 
 /// A store of a register to the word of the thread.
-fn store(register: &str) -> String {
+pub(super) fn store(register: &str) -> String {
     format!("mad.wide.u32 %d58, %tid, 4, %out; st.global.u32 [%d58], {register};")
 }
 
