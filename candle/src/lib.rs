@@ -48,6 +48,8 @@ mod builder;
 mod cuda;
 mod engine;
 mod error;
+#[cfg(feature = "models")]
+mod graph;
 mod linear;
 #[cfg(feature = "models")]
 pub mod models;

@@ -110,7 +110,7 @@ impl Linear {
         let kind = self.layer.engine.kind();
         let plan = Arc::new(Gemm::new(kernels, weights, [1, rows], kind, &options)?);
         if plans.len() >= PLANS {
-            plans.clear();
+            self.layer.engine.retire(std::mem::take(&mut *plans));
         }
         plans.insert((rows, output), plan.clone());
         Ok(plan)

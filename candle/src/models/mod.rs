@@ -32,6 +32,7 @@
 
 mod architecture;
 mod attention;
+mod cache;
 mod config;
 mod decoder;
 mod feed;
@@ -39,7 +40,9 @@ mod fields;
 mod generation;
 mod layers;
 mod meter;
+mod recording;
 mod rope;
+mod step;
 mod store;
 
 pub use architecture::Architecture;
