@@ -61,3 +61,4 @@ pub use builder::PackedBuilder;
 pub use engine::{Activations, Engine};
 pub use linear::Linear;
 pub use moe::MoeLinear;
+pub use weights::{Gate, GateOrder};

@@ -1,6 +1,6 @@
 //! Attention with grouped heads, rotary positions, windows and sinks.
 
-use candle_core::{D, Module, Result, Tensor};
+use candle_core::{D, Result, Tensor};
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
 
@@ -66,8 +66,14 @@ impl Attention {
         self.qkv.products() + 1
     }
 
-    /// The result for rows `[texts, tokens, hidden]`, whose keys and values are appended to the cache.
-    pub fn forward(&self, x: &Tensor, step: &Step, cache: &KeyValues) -> Result<Tensor> {
+    /// The result for rows `x`, `[texts, tokens, hidden]`, plus `residual`. Keys and values are appended to the cache.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        residual: &Tensor,
+        step: &Step,
+        cache: &KeyValues,
+    ) -> Result<Tensor> {
         let (texts, tokens, _) = x.dims3()?;
         let Self { heads, kv_heads, dim, .. } = *self;
         let all = self.qkv.forward(x)?;
@@ -107,6 +113,7 @@ impl Attention {
         };
         let shares = shares.reshape((texts, kv_heads, rows, places))?;
         let mixed = shares.matmul(&values)?.reshape((texts, heads, tokens, dim))?;
-        self.output.forward(&mixed.transpose(1, 2)?.reshape((texts, tokens, heads * dim))?)
+        let mixed = mixed.transpose(1, 2)?.reshape((texts, tokens, heads * dim))?;
+        self.output.forward_add(&mixed, residual)
     }
 }

@@ -10,9 +10,9 @@ use crate::error::shape;
 
 /// The activation between the projections up and down.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Gate {
+pub(super) enum SwiGlu {
     /// `silu(gate) up`.
-    Silu,
+    Plain,
     /// gpt-oss's: `(up + 1) gate sigmoid(slope gate)`, gate at most, and up between minus and plus, the limit.
     Clamped { limit: f64, slope: f64 },
 }
@@ -33,7 +33,7 @@ pub(super) struct Mixture {
     pub chosen: usize,
     pub inner: usize,
     pub weighing: Weighing,
-    pub gate: Gate,
+    pub gate: SwiGlu,
     /// Whether the router and the experts have biases.
     pub bias: bool,
 }
@@ -292,11 +292,16 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
             let weighing = Weighing::All { normalized };
             let experts = ["num_experts", "num_local_experts"];
             let experts = experts.into_iter().find(|name| !fields.value(name).is_null());
-            mixture(experts.unwrap_or("num_experts"), "moe_intermediate_size", weighing, Gate::Silu)
+            mixture(
+                experts.unwrap_or("num_experts"),
+                "moe_intermediate_size",
+                weighing,
+                SwiGlu::Plain,
+            )
         }
         Architecture::Mixtral => {
             let weighing = Weighing::All { normalized: true };
-            mixture("num_local_experts", "intermediate_size", weighing, Gate::Silu)
+            mixture("num_local_experts", "intermediate_size", weighing, SwiGlu::Plain)
         }
         Architecture::GptOss => {
             let limit = fields.optional_number("swiglu_limit")?.unwrap_or(7.);
@@ -304,7 +309,7 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
                 return Err(fields.wrong("swiglu_limit", "above 0"));
             }
             let slope = fields.optional_number("swiglu_alpha")?.unwrap_or(1.702);
-            let gate = Gate::Clamped { limit, slope };
+            let gate = SwiGlu::Clamped { limit, slope };
             mixture("num_local_experts", "intermediate_size", Weighing::Chosen, gate)
         }
     };

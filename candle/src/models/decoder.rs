@@ -297,9 +297,9 @@ impl Decoder {
         let mut x = self.embedding.forward(ids)?;
         for (block, cache) in self.blocks.iter().zip(&cache.layers) {
             let normed = rms_norm(&x, &block.attention_norm, self.config.epsilon)?;
-            x = (x + block.attention.forward(&normed, step, cache)?)?;
+            x = block.attention.forward(&normed, &x, step, cache)?;
             let normed = rms_norm(&x, &block.feed_norm, self.config.epsilon)?;
-            x = (x + block.feed.forward(&normed)?)?;
+            x = block.feed.forward(&normed, &x)?;
         }
         debug_assert_eq!(x.dim(D::Minus1)?, self.config.hidden);
         Ok(x)

@@ -2,15 +2,17 @@
 
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
+use nvfp4::gemm::Activation as Function;
 
 use super::architecture::Architecture;
-use super::config::{Feed, Gate, LayerConfig, Mixture, Weighing};
-use super::layers::{Experts, Joined, Projection};
+use super::config::{Feed, LayerConfig, Mixture, SwiGlu, Weighing};
+use super::layers::{Experts, Gated, Projection};
 use super::store::{Below, Loader, Matrices};
+use crate::{Gate, GateOrder};
 
 /// The weights of the part.
 pub(super) enum Forward {
-    Dense { gate_up: Joined, down: Projection },
+    Dense { gate_up: Gated, down: Projection },
     Mixture(Box<Mixed>),
 }
 
@@ -21,10 +23,10 @@ enum Activation {
 }
 
 impl Activation {
-    fn new(gate: Gate, loader: &Loader) -> Result<Self> {
+    fn new(gate: SwiGlu, loader: &Loader) -> Result<Self> {
         match gate {
-            Gate::Silu => Ok(Self::Silu),
-            Gate::Clamped { limit, slope } => {
+            SwiGlu::Plain => Ok(Self::Silu),
+            SwiGlu::Clamped { limit, slope } => {
                 let (most, least) = (loader.number(limit)?, loader.number(-limit)?);
                 Ok(Self::Clamped { most, least, slope })
             }
@@ -54,7 +56,13 @@ impl Forward {
         let mlp = loader.at("mlp");
         match layer.feed {
             Feed::Dense { inner, bias } => Ok(Self::Dense {
-                gate_up: mlp.joined(&["gate_proj", "up_proj"], hidden, &[inner, inner], bias)?,
+                gate_up: mlp.gated(
+                    ["gate_proj", "up_proj"],
+                    hidden,
+                    inner,
+                    bias,
+                    SwiGlu::Plain.of(GateOrder::Halves),
+                )?,
                 down: mlp.linear("down_proj", [inner, hidden], bias)?,
             }),
             Feed::Mixture(mixture) => {
@@ -71,16 +79,16 @@ impl Forward {
         }
     }
 
-    /// The result for rows `[.., hidden]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// The result for rows `x`, `[.., hidden]`, plus `residual`.
+    pub fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         match self {
             Self::Dense { gate_up, down } => {
-                let halves = gate_up.forward(x)?;
-                down.forward(&Activation::Silu.apply(&halves[0], &halves[1])?)
+                let inner = gate_up.forward(x, |gate, up| Activation::Silu.apply(gate, up))?;
+                down.forward_add(&inner, residual)
             }
             Self::Mixture(mixed) => {
                 let hidden = x.dim(D::Minus1)?;
-                mixed.forward(&x.reshape(((), hidden))?)?.reshape(x.dims())
+                mixed.forward(&x.reshape(((), hidden))?)?.reshape(x.dims())? + residual
             }
         }
     }
@@ -90,7 +98,7 @@ impl Forward {
         match self {
             Self::Dense { gate_up, .. } => gate_up.products() + 1,
             Self::Mixture(mixed) => match mixed.gate_up {
-                GateUp::Joint { .. } => 3,
+                GateUp::Joint(..) => 3,
                 GateUp::Apart(..) => 4,
             },
         }
@@ -99,11 +107,8 @@ impl Forward {
 
 /// The projections of experts before the activation.
 enum GateUp {
-    /// Rows of gate and up alternate, or those of the gate come first.
-    Joint {
-        layer: Experts,
-        alternate: bool,
-    },
+    /// With the activation between them if they are in four bits.
+    Joint(Experts, Gate),
     Apart(Experts, Experts),
 }
 
@@ -129,7 +134,7 @@ impl Mixed {
         let has = |name: &str| own.builder.contains(name);
         // gpt-oss's floats have the inputs first, and gate and up alternate in one tensor.
         let is_gpt_oss = architecture == Architecture::GptOss;
-        let joint = |name: &str, sizes: [usize; 3]| -> Result<Option<Experts>> {
+        let joint = |name: &str, sizes: [usize; 3], gate| -> Result<Option<Experts>> {
             let weight = format!("{name}.weight");
             let Some(tensor) = [name, &weight].into_iter().find(|name| has(name)) else {
                 return Ok(None);
@@ -141,15 +146,17 @@ impl Mixed {
                 bias,
             )?;
             let is_turned = is_gpt_oss && tensor == name;
-            own.experts(own.matrices(tensor, sizes, is_turned)?, bias).map(Some)
+            own.experts(own.matrices(tensor, sizes, is_turned)?, bias, gate).map(Some)
         };
         let (up, down) = ([count, inner, hidden], [count, hidden, inner]);
         let names = match has("0.w1.weight") || has("0.w2.weight") {
             true => ["w1", "w3", "w2"],
             false => ["gate_proj", "up_proj", "down_proj"],
         };
-        let gate_up = match joint("gate_up_proj", [count, 2 * inner, hidden])? {
-            Some(layer) => GateUp::Joint { layer, alternate: is_gpt_oss },
+        let order = if is_gpt_oss { GateOrder::Alternating } else { GateOrder::Halves };
+        let own_order = config.gate.of(order);
+        let gate_up = match joint("gate_up_proj", [count, 2 * inner, hidden], Some(own_order))? {
+            Some(layer) => GateUp::Joint(layer, own_order),
             None => {
                 let [gate, linear] = [names[0], names[1]];
                 let biases =
@@ -161,11 +168,13 @@ impl Mixed {
                     Below::One(one) => {
                         let bias =
                             of_gate.zip(of_up).map(|(gate, up)| interleaved(&gate, &up, inner));
-                        GateUp::Joint { layer: own.experts(one, bias)?, alternate: false }
+                        let gate = config.gate.of(GateOrder::Halves);
+                        GateUp::Joint(own.experts(one, bias, Some(gate))?, gate)
                     }
                     Below::Apart(mut all) => {
-                        let up = all.pop().map(|up| own.experts(up, of_up)).transpose()?;
-                        let gate = all.pop().map(|gate| own.experts(gate, of_gate)).transpose()?;
+                        let up = all.pop().map(|up| own.experts(up, of_up, None)).transpose()?;
+                        let gate =
+                            all.pop().map(|gate| own.experts(gate, of_gate, None)).transpose()?;
                         match (gate, up) {
                             (Some(gate), Some(up)) => GateUp::Apart(gate, up),
                             _ => unreachable!("two matrices that are not joined are two"),
@@ -174,11 +183,11 @@ impl Mixed {
                 }
             }
         };
-        let down = match joint("down_proj", down)? {
+        let down = match joint("down_proj", down, None)? {
             Some(layer) => layer,
             None => {
                 let bias = own.bias_of_each(names[2], [count, hidden], bias)?;
-                own.experts(own.of_each(names[2], down)?, bias)?
+                own.experts(own.of_each(names[2], down)?, bias, None)?
             }
         };
         // Choices are made in floats in every checkpoint.
@@ -191,21 +200,22 @@ impl Mixed {
     /// The result for rows `[tokens, hidden]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (weights, ids) = self.config.choose(&self.router.forward(x)?)?;
-        let (gate, up) = match &self.gate_up {
-            GateUp::Joint { layer, alternate } => {
+        let inner = match &self.gate_up {
+            GateUp::Joint(layer, gate) => {
                 let both = layer.forward(x, &ids)?;
-                let (tokens, chosen, inner) = both.dims3()?;
-                match alternate {
-                    true => {
-                        let pairs = both.reshape((tokens, chosen, inner / 2, 2))?;
-                        (pairs.narrow(3, 0, 1)?.squeeze(3)?, pairs.narrow(3, 1, 1)?.squeeze(3)?)
+                match layer {
+                    Experts::Packed(..) => both,
+                    Experts::Floats { .. } => {
+                        let [gate, up] = gate.halves(&both)?;
+                        self.activation.apply(&gate, &up)?
                     }
-                    false => (both.narrow(2, 0, inner / 2)?, both.narrow(2, inner / 2, inner / 2)?),
                 }
             }
-            GateUp::Apart(gate, up) => (gate.forward(x, &ids)?, up.forward(x, &ids)?),
+            GateUp::Apart(gate, up) => {
+                self.activation.apply(&gate.forward(x, &ids)?, &up.forward(x, &ids)?)?
+            }
         };
-        let y = self.down.forward(&self.activation.apply(&gate, &up)?.contiguous()?, &ids)?;
+        let y = self.down.forward(&inner.contiguous()?, &ids)?;
         y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)
     }
 }
@@ -214,6 +224,19 @@ impl Mixed {
 fn interleaved(gate: &[f32], up: &[f32], inner: usize) -> Vec<f32> {
     let pairs = gate.chunks_exact(inner).zip(up.chunks_exact(inner));
     pairs.flat_map(|(gate, up)| gate.iter().chain(up)).copied().collect()
+}
+
+impl SwiGlu {
+    /// The same as products compute it.
+    fn of(self, order: GateOrder) -> Gate {
+        let activation = match self {
+            Self::Plain => Function::Silu,
+            Self::Clamped { limit, slope } => {
+                Function::ClampedSwiglu { limit: limit as f32, slope: slope as f32 }
+            }
+        };
+        Gate { activation, order }
+    }
 }
 
 impl Mixture {
