@@ -40,6 +40,7 @@ mod fields;
 mod generation;
 mod layers;
 mod meter;
+mod norm;
 mod recording;
 mod rope;
 mod step;
