@@ -1,5 +1,7 @@
 //! The part of a layer after its attention: gated projections, or a mixture of experts.
 
+use std::sync::Arc;
+
 use candle_core::{D, Module, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 use nvfp4::gemm::Activation as Function;
@@ -7,8 +9,9 @@ use nvfp4::gemm::Activation as Function;
 use super::architecture::Architecture;
 use super::config::{Feed, LayerConfig, Mixture, SwiGlu, Weighing};
 use super::layers::{Experts, Gated, Projection};
+use super::meter::Meter;
 use super::store::{Below, Loader, Matrices};
-use crate::{Gate, GateOrder};
+use crate::{Gate, GateOrder, MoeMlp};
 
 /// The weights of the part.
 pub(super) enum Forward {
@@ -88,7 +91,8 @@ impl Forward {
             }
             Self::Mixture(mixed) => {
                 let hidden = x.dim(D::Minus1)?;
-                mixed.forward(&x.reshape(((), hidden))?)?.reshape(x.dims())? + residual
+                let rows = |x: &Tensor| x.reshape(((), hidden));
+                mixed.forward(&rows(x)?, &rows(residual)?)?.reshape(x.dims())
             }
         }
     }
@@ -97,12 +101,22 @@ impl Forward {
     pub fn products(&self) -> usize {
         match self {
             Self::Dense { gate_up, .. } => gate_up.products() + 1,
-            Self::Mixture(mixed) => match mixed.gate_up {
-                GateUp::Joint(..) => 3,
-                GateUp::Apart(..) => 4,
+            Self::Mixture(mixed) => match mixed.projections {
+                Projections::Whole(..) | Projections::Apart { gate_up: GateUp::Joint(..), .. } => 3,
+                Projections::Apart { gate_up: GateUp::Apart(..), .. } => 4,
             },
         }
     }
+}
+
+/// The projections of experts.
+enum Projections {
+    /// All in one operation.
+    Whole(MoeMlp, Arc<Meter>),
+    Apart {
+        gate_up: GateUp,
+        down: Experts,
+    },
 }
 
 /// The projections of experts before the activation.
@@ -112,13 +126,31 @@ enum GateUp {
     Apart(Experts, Experts),
 }
 
+impl GateUp {
+    /// The rows between the projections.
+    fn forward(&self, x: &Tensor, ids: &Tensor, activation: &Activation) -> Result<Tensor> {
+        match self {
+            Self::Joint(layer, gate) => {
+                let both = layer.forward(x, ids)?;
+                match layer {
+                    Experts::Packed(..) => Ok(both),
+                    Experts::Floats { .. } => {
+                        let [gate, up] = gate.halves(&both)?;
+                        activation.apply(&gate, &up)
+                    }
+                }
+            }
+            Self::Apart(gate, up) => activation.apply(&gate.forward(x, ids)?, &up.forward(x, ids)?),
+        }
+    }
+}
+
 /// A mixture's weights.
 pub(super) struct Mixed {
     config: Mixture,
     activation: Activation,
     router: Projection,
-    gate_up: GateUp,
-    down: Experts,
+    projections: Projections,
 }
 
 impl Mixed {
@@ -194,29 +226,27 @@ impl Mixed {
         let builder = module.builder.without_quantizing();
         let router = Loader { builder, ..module.clone() }.linear(router, [hidden, count], bias)?;
         let activation = Activation::new(config.gate, module)?;
-        Ok(Self { config, activation, router, gate_up, down })
+        let projections = match (gate_up, down) {
+            (GateUp::Joint(Experts::Packed(first, meter), _), Experts::Packed(second, _)) => {
+                Projections::Whole(MoeMlp::new(first, second)?, meter)
+            }
+            (gate_up, down) => Projections::Apart { gate_up, down },
+        };
+        Ok(Self { config, activation, router, projections })
     }
 
-    /// The result for rows `[tokens, hidden]`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// The result for rows `[tokens, hidden]`, plus `residual`.
+    fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let (weights, ids) = self.config.choose(&self.router.forward(x)?)?;
-        let inner = match &self.gate_up {
-            GateUp::Joint(layer, gate) => {
-                let both = layer.forward(x, &ids)?;
-                match layer {
-                    Experts::Packed(..) => both,
-                    Experts::Floats { .. } => {
-                        let [gate, up] = gate.halves(&both)?;
-                        self.activation.apply(&gate, &up)?
-                    }
-                }
+        let (gate_up, down) = match &self.projections {
+            Projections::Whole(layer, meter) => {
+                return meter.time(x.device(), || layer.forward_add(x, &ids, &weights, residual));
             }
-            GateUp::Apart(gate, up) => {
-                self.activation.apply(&gate.forward(x, &ids)?, &up.forward(x, &ids)?)?
-            }
+            Projections::Apart { gate_up, down } => (gate_up, down),
         };
-        let y = self.down.forward(&inner.contiguous()?, &ids)?;
-        y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)
+        let inner = gate_up.forward(x, &ids, &self.activation)?;
+        let y = down.forward(&inner.contiguous()?, &ids)?;
+        y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)? + residual
     }
 }
 
