@@ -1,6 +1,8 @@
 //! Layers on the reference and on the emulator, for tensors of every layout, and from every layout of
 //! checkpoints.
 
+mod gated;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
