@@ -1,9 +1,9 @@
 """Writes models of real sizes with random weights, to measure `generate --random`.
 
-    python random_models.py llama-8b|gpt-oss-20b FOLDER
+    python random_models.py llama-8b|gpt-oss-20b|qwen3-30b FOLDER
 
-Needs torch with a GPU and safetensors. Llama is in bf16 (16 GB), gpt-oss has experts in MXFP4 (13 GB). There is no
-tokenizer.
+Needs torch with a GPU and safetensors. Llama is in bf16 (16 GB), gpt-oss has experts in MXFP4 (13 GB), Qwen3-30B-A3B has all
+projections in NVFP4 as ModelOpt writes them (18 GB). There is no tokenizer.
 """
 
 import json
@@ -41,6 +41,16 @@ GPT_OSS = {
     },
 }  # fmt: skip
 
+QWEN3 = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "attention_bias": False, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+    "tie_word_embeddings": False, "eos_token_id": 151645, "torch_dtype": "bfloat16", "rope_theta": 1000000.0,
+    "use_sliding_window": False,
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.*.mlp.gate"]},
+}  # fmt: skip
+
 RANDOM = torch.Generator("cuda").manual_seed(1)
 
 
@@ -52,6 +62,16 @@ def whole(low: int, high: int, *shape: int) -> torch.Tensor:
     return torch.randint(low, high, shape, dtype=torch.uint8, device="cuda", generator=RANDOM)
 
 
+def packed(name: str, rows: int, columns: int) -> dict[str, torch.Tensor]:
+    """A matrix in NVFP4: codes, scales from 1 to 2, and scales of the whole, of which the first makes values about 0.02."""
+    return {
+        f"{name}.weight": whole(0, 256, rows, columns // 2),
+        f"{name}.weight_scale": whole(0x38, 0x41, rows, columns // 16).view(torch.float8_e4m3fn),
+        f"{name}.weight_scale_2": torch.tensor(0.004),
+        f"{name}.input_scale": torch.tensor(0.01),
+    }
+
+
 def layer(config: dict, at: int) -> dict[str, torch.Tensor]:
     hidden, between = config["hidden_size"], config["intermediate_size"]
     heads, kept = config["num_attention_heads"], config["num_key_value_heads"]
@@ -61,7 +81,16 @@ def layer(config: dict, at: int) -> dict[str, torch.Tensor]:
     matrices = {f"self_attn.{name}_proj": (rows, hidden) for name, rows in outputs.items()}
     matrices["self_attn.o_proj"] = (hidden, heads * head)
     biased = config["model_type"] == "gpt_oss"
-    if biased:
+    if config["model_type"] == "qwen3_moe":
+        between = config["moe_intermediate_size"]
+        own |= {f"self_attn.{name}_norm.weight": torch.ones(head, dtype=torch.bfloat16) for name in "qk"}
+        for name, (rows, columns) in matrices.items():
+            own |= packed(name, rows, columns)
+        for expert in range(config["num_experts"]):
+            for name, rows, columns in [("gate", between, hidden), ("up", between, hidden), ("down", hidden, between)]:
+                own |= packed(f"mlp.experts.{expert}.{name}_proj", rows, columns)
+        matrices = {"mlp.gate": (config["num_experts"], hidden)}
+    elif biased:
         experts = config["num_local_experts"]
         own["self_attn.sinks"] = normal(heads)
         matrices["mlp.router"] = (experts, hidden)
@@ -88,7 +117,7 @@ def shards(config: dict) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def main(model: str, out: str) -> None:
-    config, folder = {"llama-8b": LLAMA, "gpt-oss-20b": GPT_OSS}[model], Path(out)
+    config, folder = {"llama-8b": LLAMA, "gpt-oss-20b": GPT_OSS, "qwen3-30b": QWEN3}[model], Path(out)
     folder.mkdir(parents=True)
     index = {}
     count = config["num_hidden_layers"] // 4 + 1
