@@ -150,6 +150,41 @@ fn the_emulator_gives_the_same_tokens() -> Result<()> {
 }
 
 /// A model in another layout, in floats, and in floats that are quantised again, is the same model.
+/// Logits on a GPU, and the same tokens from steps that are recorded and from those that are not.
+#[cfg(feature = "cuda")]
+#[test]
+fn a_gpu_is_near() -> Result<()> {
+    let device = match Device::new_cuda(0) {
+        Ok(device) => device,
+        Err(error) => {
+            skipped::part("cuda:0", error);
+            return Ok(());
+        }
+    };
+    let engine = Engine::for_device(&device, HalfType::Bf16)?;
+    for model in MODELS {
+        let (decoder, expected) = (open(model, &engine), Expected::of(model)?);
+        let logits = decoder.logits(&expected.prompt)?.to_device(&Device::Cpu)?;
+        let off = difference(&logits, &expected.logits)?;
+        println!("{model}: logits differ by {off}");
+        assert!(off < EMULATED_BOUND, "{model} {off}");
+        let prompt = expected.prompt.as_slice();
+        for texts in [&[prompt][..], &[&prompt[..7], prompt, &prompt[5..6]]] {
+            let generation = Generation::new(&decoder, texts, 24, Choice::new())?;
+            let apart = finish(generation.recorded(false)?, texts.len())?;
+            let mut generation = Generation::new(&decoder, texts, 24, Choice::new())?;
+            for _ in 0..6 {
+                generation.step()?;
+            }
+            assert_eq!(generation.unrecorded(), None, "{model}");
+            assert!(generation.replayed() > 2, "{model} {}", generation.replayed());
+            let recorded = follow(&decoder, texts, 24, Choice::new())?;
+            assert_eq!(recorded, apart, "{model}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn every_layout_is_the_same_model() -> Result<()> {
     let scratch = Scratch::new("layouts");
