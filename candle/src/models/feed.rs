@@ -7,6 +7,7 @@ use super::architecture::Architecture;
 use super::config::{Feed, Gate, LayerConfig, Mixture, Weighing};
 use super::layers::{Experts, Joined, Projection};
 use super::store::{Below, Loader, Matrices};
+use super::values::Floats;
 
 /// The weights of the part.
 pub(super) enum Forward {
@@ -141,7 +142,7 @@ impl Mixed {
                 bias,
             )?;
             let is_turned = is_gpt_oss && tensor == name;
-            own.experts(own.matrices(tensor, sizes, is_turned)?, bias).map(Some)
+            own.experts(own.matrices(tensor, sizes, is_turned)?, bias.as_ref()).map(Some)
         };
         let (up, down) = ([count, inner, hidden], [count, hidden, inner]);
         let names = match has("0.w1.weight") || has("0.w2.weight") {
@@ -159,13 +160,16 @@ impl Mixed {
                 let all = vec![own.of_each(gate, up)?, own.of_each(linear, up)?];
                 match Matrices::joined(all)? {
                     Below::One(one) => {
-                        let bias =
-                            of_gate.zip(of_up).map(|(gate, up)| interleaved(&gate, &up, inner));
-                        GateUp::Joint { layer: own.experts(one, bias)?, alternate: false }
+                        let biases = of_gate.zip(of_up);
+                        let bias = biases.map(|(gate, up)| Floats::joined(vec![gate, up], count));
+                        GateUp::Joint { layer: own.experts(one, bias.as_ref())?, alternate: false }
                     }
                     Below::Apart(mut all) => {
-                        let up = all.pop().map(|up| own.experts(up, of_up)).transpose()?;
-                        let gate = all.pop().map(|gate| own.experts(gate, of_gate)).transpose()?;
+                        let up = all.pop().map(|up| own.experts(up, of_up.as_ref())).transpose()?;
+                        let gate = all
+                            .pop()
+                            .map(|gate| own.experts(gate, of_gate.as_ref()))
+                            .transpose()?;
                         match (gate, up) {
                             (Some(gate), Some(up)) => GateUp::Apart(gate, up),
                             _ => unreachable!("two matrices that are not joined are two"),
@@ -178,7 +182,7 @@ impl Mixed {
             Some(layer) => layer,
             None => {
                 let bias = own.bias_of_each(names[2], [count, hidden], bias)?;
-                own.experts(own.of_each(names[2], down)?, bias)?
+                own.experts(own.of_each(names[2], down)?, bias.as_ref())?
             }
         };
         // Choices are made in floats in every checkpoint.
@@ -208,12 +212,6 @@ impl Mixed {
         let y = self.down.forward(&self.activation.apply(&gate, &up)?.contiguous()?, &ids)?;
         y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)
     }
-}
-
-/// The biases of gate and up of each expert after each other.
-fn interleaved(gate: &[f32], up: &[f32], inner: usize) -> Vec<f32> {
-    let pairs = gate.chunks_exact(inner).zip(up.chunks_exact(inner));
-    pairs.flat_map(|(gate, up)| gate.iter().chain(up)).copied().collect()
 }
 
 impl Mixture {

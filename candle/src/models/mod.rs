@@ -41,6 +41,7 @@ mod layers;
 mod meter;
 mod rope;
 mod store;
+mod values;
 
 pub use architecture::Architecture;
 pub use config::Config;
