@@ -120,6 +120,12 @@ impl MoeLinear {
         self.layer.sizes.n
     }
 
+    /// The engine that computes.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.layer.engine
+    }
+
     /// The products `y`.
     ///
     /// # Errors

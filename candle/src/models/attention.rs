@@ -31,7 +31,7 @@ pub(super) struct Step {
     pub begin: usize,
     pub tokens: usize,
     /// Cosines and sines of the tokens' positions.
-    rope: [Tensor; 2],
+    pub rope: [Tensor; 2],
     /// The windows that the model has, each with the sums for scores: 0, and minus infinity for hidden tokens.
     masks: Vec<(Option<usize>, Option<Tensor>)>,
 }
@@ -67,6 +67,11 @@ impl Step {
             }
         }
         Ok(Self { begin, tokens, rope, masks })
+    }
+
+    /// The sums for scores of layers with a window; `None` if nothing is hidden.
+    pub fn mask(&self, window: Option<usize>) -> Option<&Tensor> {
+        self.masks.iter().find(|(known, _)| *known == window)?.1.as_ref()
     }
 }
 
@@ -117,14 +122,18 @@ impl Attention {
                 let norm = |name: &str| own.tensor(name, &[dim]);
                 Some([norm("q_norm.weight")?, norm("k_norm.weight")?])
             }
-            Architecture::Llama | Architecture::Mixtral | Architecture::GptOss => None,
+            Architecture::Llama
+            | Architecture::Mixtral
+            | Architecture::GptOss
+            | Architecture::DeepseekV3 => None,
         };
         let sinks = match config.architecture {
             Architecture::GptOss => Some(own.tensor("sinks", &[heads])?.reshape((1, heads, 1, 1))?),
             Architecture::Llama
             | Architecture::Qwen3
             | Architecture::Qwen3Moe
-            | Architecture::Mixtral => None,
+            | Architecture::Mixtral
+            | Architecture::DeepseekV3 => None,
         };
         Ok(Self {
             heads,
@@ -173,8 +182,7 @@ impl Attention {
         let rows = heads / kv_heads * tokens;
         let scores = query.reshape((texts, kv_heads, rows, dim))?.matmul(&keys.t()?)?;
         let mut scores = scores.reshape((texts, heads, tokens, places))?;
-        let mask = step.masks.iter().find(|(window, _)| *window == self.window);
-        if let Some((_, Some(mask))) = mask {
+        if let Some(mask) = step.mask(self.window) {
             scores = scores.broadcast_add(mask)?;
         }
         let shares = match &self.sinks {

@@ -13,9 +13,10 @@ use candle_nn::ops::rms_norm;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::{Model, refuse_changed};
 
-use super::attention::{Attention, Step};
+use super::attention::Step;
 use super::config::Config;
 use super::feed::Forward;
+use super::latent::Attending;
 use super::layers::Projection;
 use super::meter::Meter;
 use super::store::Loader;
@@ -50,7 +51,7 @@ impl LoadOptions {
 
 struct Block {
     attention_norm: Tensor,
-    attention: Attention,
+    attention: Attending,
     feed_norm: Tensor,
     feed: Forward,
 }
@@ -124,7 +125,7 @@ impl Decoder {
             let (own, layer) = (loader.at(format!("model.layers.{at}")), config.layers[at]);
             Ok(Block {
                 attention_norm: own.tensor("input_layernorm.weight", &[hidden])?,
-                attention: Attention::load(&own, &config, layer.window)?,
+                attention: Attending::load(&own, &config, layer)?,
                 feed_norm: own.tensor("post_attention_layernorm.weight", &[hidden])?,
                 feed: Forward::load(&own, config.architecture, hidden, layer)?,
             })
