@@ -251,6 +251,9 @@ def make(program: Path, data: Path, work: Path, only: str | None) -> None:
         form, recipe, layout = kind.quantise
         run(program, "quantize", str(original), "--format", form, "--recipe", recipe, "--layout", layout, "--out", str(out))
         (out / "generation_config.json").unlink(missing_ok=True)
+        if kind.name == "deepseek-v3":
+            # config.json says the same, and so does another model's file.
+            (out / "hf_quant_config.json").unlink()
         if kind is KINDS[0]:
             characters(out)
         print(kind.name, flush=True)
