@@ -130,6 +130,39 @@ impl Ids {
     }
 }
 
+/// Lends the memory of `storage`, floats that are copied unless they follow each other from a multiple of 16 bytes on.
+pub(crate) fn lend<R>(
+    engine: &Engine,
+    storage: &CudaStorage,
+    layout: &Layout,
+    launch: impl FnOnce(&DeviceBuffer) -> Result<R, Failed>,
+) -> Result<R, Failed> {
+    match float_type(storage.dtype(), "what is added")? {
+        FloatType::F32 => lend_as::<f32, R>(engine, storage, layout, launch),
+        FloatType::F16 => lend_as::<f16, R>(engine, storage, layout, launch),
+        FloatType::Bf16 => lend_as::<bf16, R>(engine, storage, layout, launch),
+    }
+}
+
+fn lend_as<T: CudaDType + Element, R>(
+    engine: &Engine,
+    storage: &CudaStorage,
+    layout: &Layout,
+    launch: impl FnOnce(&DeviceBuffer) -> Result<R, Failed>,
+) -> Result<R, Failed> {
+    let device = device(engine)?;
+    match layout.contiguous_offsets() {
+        Some((start, end)) if ((start * size_of::<T>()) as u64).is_multiple_of(VIEW_ALIGNMENT) => {
+            let view = storage.as_cuda_slice::<T>()?.slice(start..end);
+            read(device, "what is added", &view, launch)
+        }
+        Some(_) | None => {
+            let copied = storage.to_dtype(layout, storage.dtype())?;
+            read(device, "what is added", copied.as_cuda_slice::<T>()?, launch)
+        }
+    }
+}
+
 /// A new result of the type of `like`, which `launch` writes whole.
 pub(crate) fn result(
     engine: &Engine,

@@ -1,5 +1,6 @@
 //! The engine that computes: the reference on the CPU, the emulator, or a GPU.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,13 @@ pub struct Engine {
     device: Device,
     /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
+    /// Those that rely on what layers have allocated, and what they rely on.
+    leases: Lease,
+    retired: Mutex<Vec<Box<dyn Any + Send>>>,
 }
+
+/// While one of an engine's is kept, what its layers have allocated is too.
+pub(crate) type Lease = Arc<()>;
 
 /// The form that 16-bit activations are given before a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +72,16 @@ impl fmt::Debug for Engine {
 impl Engine {
     fn new(place: Computer, half: HalfType, device: Device) -> Arc<Self> {
         let (activations, adding) = (Activations::default(), Adding::default());
-        Arc::new(Self { place, half, activations, adding, device, workspaces: Mutex::default() })
+        Arc::new(Self {
+            place,
+            half,
+            activations,
+            adding,
+            device,
+            workspaces: Mutex::default(),
+            leases: Lease::default(),
+            retired: Mutex::default(),
+        })
     }
 
     /// Returns an engine on the same device for layers with other activations. The reference does not tell them apart.
@@ -76,9 +92,50 @@ impl Engine {
 
     /// An engine alike, with workspaces of its own.
     fn apart(&self) -> Self {
-        let Self { place, half, activations, adding, device, workspaces: _ } = self;
-        let (place, device, workspaces) = (place.clone(), device.clone(), Mutex::default());
-        Self { place, half: *half, activations: *activations, adding: *adding, device, workspaces }
+        let Self { place, half, activations, adding, device, workspaces: _, leases: _, retired: _ } =
+            self;
+        Self {
+            place: place.clone(),
+            half: *half,
+            activations: *activations,
+            adding: *adding,
+            device: device.clone(),
+            workspaces: Mutex::default(),
+            leases: Lease::default(),
+            retired: Mutex::default(),
+        }
+    }
+
+    /// An engine alike, whose launches may be recorded into graphs.
+    ///
+    /// # Safety
+    /// While a graph may be replayed, the owner keeps a [`lease`](Self::lease) of the engine, its layers, and the tensors that
+    /// they were given while it was recorded.
+    #[cfg(feature = "models")]
+    pub(crate) unsafe fn recordable(&self) -> Arc<Self> {
+        let place = match &self.place {
+            Computer::Reference => Computer::Reference,
+            Computer::Kernels(kernels) => {
+                // SAFETY: passed on to the caller.
+                Computer::Kernels(Box::new(unsafe { kernels.recordable() }))
+            }
+        };
+        Arc::new(Self { place, ..self.apart() })
+    }
+
+    /// Keeps what layers have allocated until it is dropped.
+    #[cfg(feature = "models")]
+    pub(crate) fn lease(&self) -> Lease {
+        self.leases.clone()
+    }
+
+    /// Frees what a layer no longer needs, once no graph refers to it.
+    pub(crate) fn retire(&self, old: impl Any + Send) {
+        let mut retired = lock(&self.retired);
+        match Arc::strong_count(&self.leases) {
+            1 => retired.clear(),
+            _ => retired.push(Box::new(old)),
+        }
     }
 
     /// Returns an engine on the same device whose products of activations in e4m3 may be added
@@ -207,11 +264,15 @@ impl Engine {
         // A smaller one is freed, for which the device waits.
         let mut own = match workspaces.remove(&thread) {
             Some(workspace) if workspace.len() >= bytes => workspace,
-            Some(_) | None => Workspace::new(kernels.device(), bytes.next_power_of_two())?,
+            smaller => {
+                self.retire(smaller);
+                Workspace::new(kernels.device(), bytes.next_power_of_two())?
+            }
         };
         let result = launch(Some(&own));
         if result.is_err() && own.reset().is_err() {
-            own = Workspace::new(kernels.device(), bytes.next_power_of_two())?;
+            let other = Workspace::new(kernels.device(), bytes.next_power_of_two())?;
+            self.retire(std::mem::replace(&mut own, other));
         }
         workspaces.insert(thread, own);
         result

@@ -48,6 +48,8 @@ mod builder;
 mod cuda;
 mod engine;
 mod error;
+#[cfg(feature = "models")]
+mod graph;
 mod linear;
 #[cfg(feature = "models")]
 pub mod models;
@@ -59,3 +61,4 @@ pub use builder::PackedBuilder;
 pub use engine::{Activations, Engine};
 pub use linear::Linear;
 pub use moe::MoeLinear;
+pub use weights::{Gate, GateOrder};

@@ -10,8 +10,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
 use nvfp4::gemm::{
-    ActivationBuffers, ChosenRows, Gemm, GemmOptions, GroupBuffers, Grouping, HalfMatrix,
-    ResultBuffers, Vectors,
+    ActivationBuffers, ChosenRows, Gemm, GroupBuffers, Grouping, HalfMatrix, ResultBuffers,
 };
 use nvfp4::moe::{CombineTypes, MoeShape, Routes, Routing};
 use nvfp4::tensor::Blocks;
@@ -21,12 +20,13 @@ use nvfp4::{FloatType, floats};
 use crate::engine::{Activations, Engine, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
-use crate::weights::{Sizes, Weights, bring, reference};
+use crate::weights::{Gate, Sizes, Weights, bring, reference};
 
 /// Plans with their memory that a layer keeps.
 const PLANS: usize = 16;
 
-/// Products with the matrix of each choice: `y[t, j] = x[t] W[ids[t, j]]^T + b[ids[t, j]]`.
+/// Products with the matrix of each choice: `y[t, j] = x[t] W[ids[t, j]]^T + b[ids[t, j]]`, or those of a gate and of up with
+/// the activation between them.
 ///
 /// | tensor | shape | type |
 /// | --- | --- | --- |
@@ -47,6 +47,7 @@ struct Layer {
     engine: Arc<Engine>,
     weights: Weights,
     sizes: Sizes,
+    gate: Option<Gate>,
     plans: Mutex<HashMap<(ThreadId, Rows, FloatType), Planned>>,
 }
 
@@ -97,9 +98,32 @@ impl MoeLinear {
     /// # Errors
     /// For no experts, and for other or different sizes or formats.
     pub fn new(engine: &Arc<Engine>, experts: &[Blocks], bias: Option<&Tensor>) -> Result<Self> {
-        let (weights, sizes) = bring(engine, experts, bias)?;
-        let engine = engine.clone();
-        Ok(Self { layer: Arc::new(Layer { engine, weights, sizes, plans: Mutex::default() }) })
+        Self::with_gate(engine, experts, bias, None)
+    }
+
+    /// A layer of matrices `[2 N, K]` with the rows of a gate and of up, one for each expert, and biases `[experts, 2 N]` in the
+    /// same order.
+    ///
+    /// # Errors
+    /// The same as [`new`](Self::new), and for an odd number of rows.
+    pub fn gated(
+        engine: &Arc<Engine>,
+        experts: &[Blocks],
+        bias: Option<&Tensor>,
+        gate: Gate,
+    ) -> Result<Self> {
+        Self::with_gate(engine, experts, bias, Some(gate))
+    }
+
+    fn with_gate(
+        engine: &Arc<Engine>,
+        experts: &[Blocks],
+        bias: Option<&Tensor>,
+        gate: Option<Gate>,
+    ) -> Result<Self> {
+        let (weights, sizes) = bring(engine, experts, bias, gate)?;
+        let (engine, plans) = (engine.clone(), Mutex::default());
+        Ok(Self { layer: Arc::new(Layer { engine, weights, sizes, gate, plans }) })
     }
 
     /// Experts.
@@ -173,7 +197,7 @@ impl MoeLinear {
             };
             let rows: Vec<f32> = chosen.iter().flat_map(|&choice| row(choice)).copied().collect();
             let bias = bias.as_ref().map(|bias| bias.get(expert)).transpose()?;
-            let product = reference(rows, dense, bias.as_ref())?;
+            let product = reference(rows, dense, bias.as_ref(), self.layer.gate)?;
             for (choice, values) in chosen.into_iter().zip(product.chunks_exact(n)) {
                 result[choice * n..][..n].copy_from_slice(values);
             }
@@ -207,7 +231,8 @@ impl MoeLinear {
         };
         let kind = self.layer.engine.kind();
         let gathered = (!choose).then(|| DeviceBuffer::zeroed(device, "gathered", count * k * 2));
-        let options = GemmOptions::new().output(output).adding(self.layer.engine.adding);
+        let options = Gate::options(self.layer.gate).output(output);
+        let options = options.adding(self.layer.engine.adding);
         let ones: Vec<u8> = (0..count).flat_map(|_| 1f32.to_le_bytes()).collect();
         Ok(Planned {
             gemm: Gemm::grouped(kernels, weights, grouping, kind, &options)?,
@@ -237,7 +262,7 @@ impl MoeLinear {
             None => self.planned(kernels, of_choices, output)?,
         };
         if plans.len() >= PLANS {
-            plans.clear();
+            self.layer.engine.retire(std::mem::take(&mut *plans));
         }
         let Planned { routing, gemm, routes, gathered, rows, ones } =
             plans.entry(key).or_insert(planned);
@@ -253,7 +278,7 @@ impl MoeLinear {
         let mut groups = GroupBuffers::of(counts);
         groups.status = Some(&routes.status);
         groups.own_vectors = true;
-        let vectors = Vectors { bias: bias.as_ref(), ..Vectors::default() };
+        let vectors = bias.vectors();
         let bytes = gemm.workspace_bytes();
         self.layer.engine.with_workspace(kernels, bytes, |workspace| {
             let (x, y) = (ActivationBuffers::Halves(x), ResultBuffers::Floats(rows));

@@ -1,10 +1,12 @@
 //! Weights where they are multiplied.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{D, DType, Device, Result, Tensor};
+use nvfp4::BlockFormat;
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::Kernels;
-use nvfp4::gemm::{DeviceWeights, Repacked};
-use nvfp4::tensor::Blocks;
+use nvfp4::gemm::{Activation, DeviceWeights, GatedWeights, Repacked, UpOptions, Vectors};
+use nvfp4::gemm::{ActivationKind, GemmOptions};
+use nvfp4::tensor::{BlockScaled, Blocks};
 
 use crate::engine::{Computer, Engine};
 use crate::error::{shape, wrap};
@@ -15,10 +17,100 @@ pub(crate) enum Weights {
     /// Values, a tensor `[N, K]` for each matrix, and the biases `[matrices, N]`.
     Reference { dense: Vec<Tensor>, bias: Option<Tensor> },
     /// Weights in the order of the kernels, and the biases in f32.
-    Device { kernels: Box<Kernels>, weights: DeviceWeights, bias: Option<DeviceBuffer> },
+    Device { kernels: Box<Kernels>, weights: DeviceWeights, bias: Biases },
 }
 
-/// Sizes of weights.
+/// Biases `[matrices, N]` in f32; of gated matrices, of the gate, and of up.
+#[derive(Debug, Default)]
+pub(crate) struct Biases {
+    bias: Option<DeviceBuffer>,
+    up_bias: Option<DeviceBuffer>,
+}
+
+impl Biases {
+    /// What a launch is given with them.
+    pub fn vectors(&self) -> Vectors<'_> {
+        let Self { bias, up_bias } = self;
+        Vectors { bias: bias.as_ref(), up_bias: up_bias.as_ref(), ..Vectors::default() }
+    }
+}
+
+/// Matrices `[2 N, K]` whose products with each row make one of N elements: `act(gate) * up`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gate {
+    /// The function of the gate; [`Activation`] says what it does to up.
+    pub activation: Activation,
+    /// The order of the rows of both halves.
+    pub order: GateOrder,
+}
+
+/// The order of the rows of a gate and of up in one matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateOrder {
+    /// All rows of the gate, and then all of up.
+    Halves,
+    /// A row of the gate, and then one of up, as gpt-oss has them.
+    Alternating,
+}
+
+impl Gate {
+    /// The options of a product with gated weights, or of another one.
+    pub(crate) fn options(gate: Option<Self>) -> GemmOptions {
+        match gate {
+            Some(Self { activation, order: _ }) => {
+                GemmOptions::new().activation(activation).up(UpOptions::new())
+            }
+            None => GemmOptions::new(),
+        }
+    }
+
+    /// Both halves of the last dimension, `2 N`.
+    pub(crate) fn halves(self, both: &Tensor) -> Result<[Tensor; 2]> {
+        let n = both.dim(D::Minus1)? / 2;
+        match self.order {
+            GateOrder::Halves => Ok([both.narrow(D::Minus1, 0, n)?, both.narrow(D::Minus1, n, n)?]),
+            GateOrder::Alternating => {
+                let mut dims = both.dims().to_vec();
+                dims.pop();
+                let pairs = both.reshape([dims.as_slice(), &[n, 2]].concat())?;
+                let half = |at: usize| pairs.narrow(D::Minus1, at, 1)?.squeeze(D::Minus1);
+                Ok([half(0)?, half(1)?])
+            }
+        }
+    }
+
+    /// The results of both halves, `[.., 2 N]` in f32, on the CPU.
+    fn apply(self, both: &Tensor) -> Result<Tensor> {
+        let [gate, up] = self.halves(both)?;
+        match self.activation {
+            Activation::Identity => gate * up,
+            Activation::Silu => gate.silu()? * up,
+            Activation::GeluTanh => gate.gelu()? * up,
+            Activation::Gelu => gate.gelu_erf()? * up,
+            Activation::ReluSquared => gate.relu()?.sqr()? * up,
+            Activation::ClampedSwiglu { limit, slope } => {
+                let gate = gate.minimum(limit)?;
+                let share = ((&gate * f64::from(slope))?.neg()?.exp()? + 1.)?.recip()?;
+                (gate * share)? * (up.clamp(-limit, limit)? + 1.)?
+            }
+        }
+    }
+
+    fn repack<F: BlockFormat>(
+        self,
+        device: &nvfp4::device::Device,
+        matrix: &BlockScaled<F>,
+        kind: ActivationKind,
+    ) -> nvfp4::Result<Repacked> {
+        let weights = match self.order {
+            GateOrder::Halves => GatedWeights::stacked(matrix)?,
+            GateOrder::Alternating => GatedWeights::interleaved(matrix)?,
+        };
+        Repacked::gated(device, &weights, kind)
+    }
+}
+
+/// Sizes of weights: N is the number of results, half of the rows of gated matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub matrices: usize,
@@ -26,11 +118,12 @@ pub(crate) struct Sizes {
     pub k: usize,
 }
 
-/// Brings matrices to where an engine multiplies them. `bias` has `[N]` or `[matrices, N]` elements.
+/// Brings matrices to where an engine multiplies them. `bias` has an element for each row of a matrix or of all.
 pub(crate) fn bring(
     engine: &Engine,
     matrices: &[Blocks],
     bias: Option<&Tensor>,
+    gate: Option<Gate>,
 ) -> Result<(Weights, Sizes)> {
     let Some(first) = matrices.first() else {
         return Err(shape("matrices of weights", "at least one", 0));
@@ -44,7 +137,11 @@ pub(crate) fn bring(
             return Err(shape("a matrix of weights", required, (found, matrix.format().name())));
         }
     }
-    let sizes = Sizes { matrices: matrices.len(), n, k };
+    if gate.is_some() && !n.is_multiple_of(2) {
+        return Err(shape("rows of gated weights", "even, for a gate and as many of up", n));
+    }
+    let results = if gate.is_some() { n / 2 } else { n };
+    let sizes = Sizes { matrices: matrices.len(), n: results, k };
     if let Some(bias) = bias
         && bias.elem_count() != sizes.matrices * n
     {
@@ -64,9 +161,11 @@ pub(crate) fn bring(
         }
         Computer::Kernels(kernels) => {
             let (device, kind) = (kernels.device(), engine.kind());
-            let repack = |matrix: &Blocks| match matrix {
-                Blocks::Nvfp4(matrix) => Repacked::for_device(device, matrix, kind),
-                Blocks::Mxfp4(matrix) => Repacked::for_device(device, matrix, kind),
+            let repack = |matrix: &Blocks| match (matrix, gate) {
+                (Blocks::Nvfp4(matrix), None) => Repacked::for_device(device, matrix, kind),
+                (Blocks::Mxfp4(matrix), None) => Repacked::for_device(device, matrix, kind),
+                (Blocks::Nvfp4(matrix), Some(gate)) => gate.repack(device, matrix, kind),
+                (Blocks::Mxfp4(matrix), Some(gate)) => gate.repack(device, matrix, kind),
             };
             let repacked: Vec<Repacked> =
                 matrices.iter().map(repack).collect::<nvfp4::Result<_>>().map_err(wrap)?;
@@ -74,20 +173,33 @@ pub(crate) fn bring(
                 [one] => one.upload(device),
                 many => Repacked::stack(many).and_then(|stack| stack.upload(device)),
             };
-            let bias = bias.map(|bias| -> Result<DeviceBuffer> {
+            let upload = |bias: &Tensor| -> Result<Option<DeviceBuffer>> {
                 let values: Vec<f32> = bias.flatten_all()?.to_vec1()?;
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                DeviceBuffer::upload(device, "bias", &bytes).map_err(wrap)
-            });
-            let (weights, bias) = (repacked.map_err(wrap)?, bias.transpose()?);
+                DeviceBuffer::upload(device, "bias", &bytes).map_err(wrap).map(Some)
+            };
+            let bias = match (bias, gate) {
+                (None, _) => Biases::default(),
+                (Some(bias), None) => Biases { bias: upload(&bias)?, up_bias: None },
+                (Some(bias), Some(gate)) => {
+                    let [bias, up_bias] = gate.halves(&bias)?;
+                    Biases { bias: upload(&bias)?, up_bias: upload(&up_bias)? }
+                }
+            };
+            let weights = repacked.map_err(wrap)?;
             Weights::Device { kernels: kernels.clone(), weights, bias }
         }
     };
     Ok((weights, sizes))
 }
 
-/// `x w^T + bias` in f32 for rows of `K` values.
-pub(crate) fn reference(x: Vec<f32>, dense: &Tensor, bias: Option<&Tensor>) -> Result<Vec<f32>> {
+/// `x w^T + bias` in f32 for rows of `K` values, or the results of both halves of gated weights.
+pub(crate) fn reference(
+    x: Vec<f32>,
+    dense: &Tensor,
+    bias: Option<&Tensor>,
+    gate: Option<Gate>,
+) -> Result<Vec<f32>> {
     let rows = x.len() / dense.dim(1)?;
     let x = Tensor::from_vec(x, (rows, dense.dim(1)?), &Device::Cpu)?;
     let product = x.matmul(&dense.t()?)?;
@@ -95,5 +207,9 @@ pub(crate) fn reference(x: Vec<f32>, dense: &Tensor, bias: Option<&Tensor>) -> R
         Some(bias) => product.broadcast_add(bias)?,
         None => product,
     };
-    product.flatten_all()?.to_vec1()
+    let results = match gate {
+        Some(gate) => gate.apply(&product)?,
+        None => product,
+    };
+    results.flatten_all()?.to_vec1()
 }

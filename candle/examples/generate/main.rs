@@ -134,6 +134,9 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
     let begin = Instant::now();
     let generation = Generation::new(decoder, &inputs, arguments.max_tokens, arguments.choice())?;
     let mut generation = generation.ending_at(ends);
+    if arguments.unrecorded {
+        generation = generation.recorded(false)?;
+    }
     let mut tokens: Vec<Vec<u32>> = vec![Vec::new(); texts.len()];
     let is_shown = texts.len() == 1 && !arguments.json;
     let mut stream = words.as_ref().filter(|_| is_shown).map(Words::stream);
@@ -158,6 +161,11 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
     device.synchronize()?;
     let whole = begin.elapsed();
     let first = first.unwrap_or(whole);
+    let replayed = generation.replayed();
+    if let Some(reason) = generation.unrecorded() {
+        eprintln!("note: steps are not recorded: {reason}");
+    }
+    drop(generation);
     // One more step of the same kind, in which products are waited for.
     let share = {
         let mut cache = decoder
@@ -179,6 +187,7 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
         prompt: texts.iter().map(Vec::len).sum(),
         first,
         steps: tokens.iter().map(Vec::len).max().unwrap_or(0),
+        replayed,
         decode: whole.saturating_sub(first),
         share,
         texts: &tokens,

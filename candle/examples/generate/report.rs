@@ -16,6 +16,8 @@ pub struct Report<'a> {
     pub first: Duration,
     /// Tokens of the longest text, and the time of those after the first.
     pub steps: usize,
+    /// Steps that a GPU repeated from a recording.
+    pub replayed: usize,
     pub decode: Duration,
     /// The share of products in four bits in the time of a step.
     pub share: f64,
@@ -46,6 +48,7 @@ impl Report<'_> {
             "first_token_seconds": self.first.as_secs_f64(),
             "prefill_tokens_per_second": self.prefill_rate(),
             "decode_steps": self.steps,
+            "replayed_steps": self.replayed,
             "decode_tokens_per_second": self.decode_rate(),
             "share_of_products": self.share,
             "tokens": self.texts,
@@ -77,6 +80,10 @@ impl fmt::Display for Report<'_> {
         let decode = match self.decode_rate() {
             Some(rate) => format!("{steps} steps, {rate:.1} tokens a second"),
             None => format!("{steps} steps"),
+        };
+        let decode = match self.replayed {
+            0 => decode,
+            replayed => format!("{decode}, {replayed} of them repeated from a recording"),
         };
         row(f, "decode", decode)?;
         row(f, "products in four bits", format!("{:.0} % of a step", self.share * 100.))

@@ -12,9 +12,9 @@ use crate::error::shape;
 
 /// The activation between the projections up and down.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Gate {
+pub(super) enum SwiGlu {
     /// `silu(gate) up`.
-    Silu,
+    Plain,
     /// gpt-oss's: `(up + 1) gate sigmoid(slope gate)`, gate at most, and up between minus and plus, the limit.
     Clamped { limit: f64, slope: f64 },
 }
@@ -40,7 +40,7 @@ pub(super) struct Mixture {
     /// The inner size of the experts that all tokens take, as one.
     pub shared: Option<usize>,
     pub weighing: Weighing,
-    pub gate: Gate,
+    pub gate: SwiGlu,
     /// Whether the router and the experts have biases.
     pub bias: bool,
 }
@@ -159,6 +159,14 @@ impl Config {
         })
     }
 
+    /// Heads of the cache, and elements of a key and of a value there.
+    pub(super) fn cached(&self) -> [usize; 3] {
+        match self.latent {
+            Some(latent) => [1, latent.rank, latent.turned],
+            None => [self.kv_heads, self.head_dim, self.head_dim],
+        }
+    }
+
     /// The architecture.
     #[must_use]
     pub fn architecture(&self) -> Architecture {
@@ -242,11 +250,16 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
             let weighing = Weighing::All { normalized };
             let experts = ["num_experts", "num_local_experts"];
             let experts = experts.into_iter().find(|name| !fields.value(name).is_null());
-            mixture(experts.unwrap_or("num_experts"), "moe_intermediate_size", weighing, Gate::Silu)
+            mixture(
+                experts.unwrap_or("num_experts"),
+                "moe_intermediate_size",
+                weighing,
+                SwiGlu::Plain,
+            )
         }
         Architecture::Mixtral => {
             let weighing = Weighing::All { normalized: true };
-            mixture("num_local_experts", "intermediate_size", weighing, Gate::Silu)
+            mixture("num_local_experts", "intermediate_size", weighing, SwiGlu::Plain)
         }
         Architecture::GptOss => {
             let limit = fields.optional_number("swiglu_limit")?.unwrap_or(7.);
@@ -254,7 +267,7 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
                 return Err(fields.wrong("swiglu_limit", "above 0"));
             }
             let slope = fields.optional_number("swiglu_alpha")?.unwrap_or(1.702);
-            let gate = Gate::Clamped { limit, slope };
+            let gate = SwiGlu::Clamped { limit, slope };
             mixture("num_local_experts", "intermediate_size", Weighing::Chosen, gate)
         }
         Architecture::DeepseekV3 => {
@@ -263,7 +276,7 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
             }
             let weighing = scores(fields)?;
             let routed =
-                mixture("n_routed_experts", "moe_intermediate_size", weighing, Gate::Silu)?;
+                mixture("n_routed_experts", "moe_intermediate_size", weighing, SwiGlu::Plain)?;
             let Feed::Mixture(routed) = routed else { return Ok(routed) };
             let shared = fields.count("n_shared_experts")? * routed.inner;
             Ok(Feed::Mixture(Mixture { shared: (shared > 0).then_some(shared), ..routed }))

@@ -8,19 +8,21 @@ use std::time::Duration;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_nn::Embedding;
-use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::rms_norm;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::{Model, refuse_changed};
 
-use super::attention::Step;
+use super::cache::KeyValues;
 use super::config::Config;
 use super::feed::Forward;
 use super::latent::Attending;
 use super::layers::Projection;
 use super::meter::Meter;
+use super::step::{Inputs, Step};
 use super::store::Loader;
+use crate::engine::Lease;
 use crate::error::{shape, wrap};
+use crate::graph::refuse_recording;
 use crate::{Engine, PackedBuilder};
 
 /// Tokens of a text that are computed at once: scores take memory for each pair of a token and one before it.
@@ -62,6 +64,8 @@ struct Block {
 pub struct Decoder {
     config: Config,
     engine: Arc<Engine>,
+    /// The same for the layers, whose launches steps may record.
+    computing: Arc<Engine>,
     dtype: DType,
     embedding: Embedding,
     blocks: Vec<Block>,
@@ -103,7 +107,9 @@ impl Decoder {
         };
         let config = Config::from_json(config)?;
         refuse_changed(&model).map_err(wrap)?;
-        let plain = PackedBuilder::new(model, engine);
+        // SAFETY: only a `Recording` records launches, and keeps what it must; other recordings are refused before any launch.
+        let computing = unsafe { engine.recordable() };
+        let plain = PackedBuilder::new(model, &computing);
         let builder = match options.quantize {
             Some(format) => plain.quantizing_to(format),
             None => plain.clone(),
@@ -139,7 +145,7 @@ impl Decoder {
         progress(count, count);
         let (embedding, engine, bytes) =
             (Embedding::new(table, hidden), engine.clone(), bytes.get());
-        Ok(Self { config, engine, dtype, embedding, blocks, norm, head, meter, bytes })
+        Ok(Self { config, engine, computing, dtype, embedding, blocks, norm, head, meter, bytes })
     }
 
     /// The configuration.
@@ -186,7 +192,12 @@ impl Decoder {
             return Err(shape("tokens of a text", required, capacity));
         }
         let tables = self.config.rope.tables(capacity, self.dtype, self.engine.device())?;
-        let layers = self.blocks.iter().map(|_| KvCache::new(2, capacity)).collect();
+        let [heads, key, value] = self.config.cached();
+        let layer = |_: &Block| {
+            let place = (self.dtype, self.engine.device());
+            KeyValues::new([texts, heads, capacity], [key, value], place)
+        };
+        let layers = self.blocks.iter().map(layer).collect::<Result<_>>()?;
         Ok(Cache { layers, tables, pads: vec![0; texts], capacity, used: 0 })
     }
 
@@ -253,36 +264,76 @@ impl Decoder {
     /// The last layer's result `[texts, tokens, hidden]` for further tokens of texts, as many of each.
     fn hidden(&self, texts: &[&[u32]], cache: &mut Cache) -> Result<Tensor> {
         let tokens = texts.first().map_or(0, |text| text.len());
-        if texts.len() != cache.pads.len() || tokens == 0 {
+        let ids = texts.concat();
+        self.check(&ids, [texts.len(), tokens], cache)?;
+        refuse_recording(self.engine.device())?;
+        let ids = Tensor::from_vec(ids, (texts.len(), tokens), self.engine.device())?;
+        let step = Step::new(&self.windows(), &cache.tables, &cache.pads, [cache.used, tokens])?;
+        let x = self.through_layers(&ids, &step, cache)?;
+        cache.used += tokens;
+        Ok(x)
+    }
+
+    /// Checks ids of further tokens of texts.
+    fn check(&self, ids: &[u32], [texts, tokens]: [usize; 2], cache: &Cache) -> Result<()> {
+        if texts != cache.pads.len() || tokens == 0 {
             let required = format!("{}, as the cache has, of at least one token", cache.pads.len());
-            return Err(shape("texts", required, (texts.len(), tokens)));
+            return Err(shape("texts", required, (texts, tokens)));
         }
         if tokens > cache.capacity - cache.used {
             let required = format!("at most {}, as the cache is for", cache.capacity);
             return Err(shape("tokens of a text", required, cache.used + tokens));
         }
-        let ids = texts.concat();
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.config.vocabulary) {
-            return Err(shape(
-                "a token",
-                format!("below {}, vocab_size", self.config.vocabulary),
-                id,
-            ));
+        match ids.iter().find(|&&id| id as usize >= self.config.vocabulary) {
+            Some(id) => {
+                let required = format!("below {}, vocab_size", self.config.vocabulary);
+                Err(shape("a token", required, id))
+            }
+            None => Ok(()),
         }
-        let ids = Tensor::from_vec(ids, (texts.len(), tokens), self.engine.device())?;
-        let windows: Vec<Option<usize>> =
-            self.config.layers.iter().map(|layer| layer.window).collect();
-        let step = Step::new(&windows, &cache.tables, &cache.pads, [cache.used, tokens])?;
-        let mut x = self.embedding.forward(&ids)?;
-        for (block, cache) in self.blocks.iter().zip(&mut cache.layers) {
+    }
+
+    /// The result of all layers for ids `[texts, tokens]`.
+    fn through_layers(&self, ids: &Tensor, step: &Step, cache: &Cache) -> Result<Tensor> {
+        let mut x = self.embedding.forward(ids)?;
+        for (block, cache) in self.blocks.iter().zip(&cache.layers) {
             let normed = rms_norm(&x, &block.attention_norm, self.config.epsilon)?;
-            x = (x + block.attention.forward(&normed, &step, cache)?)?;
+            x = block.attention.forward(&normed, &x, step, cache)?;
             let normed = rms_norm(&x, &block.feed_norm, self.config.epsilon)?;
-            x = (x + block.feed.forward(&normed)?)?;
+            x = block.feed.forward(&normed, &x)?;
         }
-        cache.used += tokens;
         debug_assert_eq!(x.dim(D::Minus1)?, self.config.hidden);
         Ok(x)
+    }
+
+    fn windows(&self) -> Vec<Option<usize>> {
+        self.config.layers.iter().map(|layer| layer.window).collect()
+    }
+
+    /// Inputs of steps of one token of each text of a cache.
+    pub(super) fn inputs(&self, cache: &Cache) -> Result<Inputs> {
+        let sizes = (self.config.heads, self.config.cached());
+        let place = (self.dtype, self.engine.device());
+        Inputs::new(&self.windows(), &cache.pads, cache.capacity, sizes, place)
+    }
+
+    /// Checks one more token of each text, as [`next`](Self::next) does.
+    pub(super) fn check_next(&self, tokens: &[u32], cache: &Cache) -> Result<()> {
+        self.check(tokens, [tokens.len(), 1], cache)?;
+        refuse_recording(self.engine.device())
+    }
+
+    /// Logits `[texts, vocabulary]` in f32 of a step of one token of each text, which looks at all places of the cache below
+    /// `end`. The host neither knows nor counts the tokens.
+    pub(super) fn fixed_step(&self, inputs: &Inputs, cache: &Cache, end: usize) -> Result<Tensor> {
+        let step = inputs.step(&cache.tables, end)?;
+        let hidden = self.through_layers(&inputs.tokens()?, &step, cache)?;
+        self.logits_of(&hidden)?.squeeze(1)
+    }
+
+    /// Keeps what layers have allocated.
+    pub(super) fn lease(&self) -> Lease {
+        self.computing.lease()
     }
 
     /// The time of products in four bits during `work`. The device is waited for before and after each, which makes the whole
@@ -301,7 +352,7 @@ impl Decoder {
 /// Keys and values of the tokens so far.
 #[derive(Debug)]
 pub struct Cache {
-    layers: Vec<KvCache>,
+    layers: Vec<KeyValues>,
     /// Cosines and sines of positions.
     tables: [Tensor; 2],
     /// The place at which each text begins.
@@ -321,5 +372,14 @@ impl Cache {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    pub(super) fn texts(&self) -> usize {
+        self.pads.len()
+    }
+
+    /// Counts a token of each text, which a fixed step has appended.
+    pub(super) fn advance(&mut self) {
+        self.used += 1;
     }
 }

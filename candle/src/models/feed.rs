@@ -2,16 +2,18 @@
 
 use candle_core::{D, DType, Module, Result, Tensor};
 use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
+use nvfp4::gemm::Activation as Function;
 
 use super::architecture::Architecture;
-use super::config::{Feed, Gate, LayerConfig, Mixture, Weighing};
-use super::layers::{Experts, Joined, Projection};
+use super::config::{Feed, LayerConfig, Mixture, SwiGlu, Weighing};
+use super::layers::{Experts, Gated, Projection};
 use super::store::{Below, Loader, Matrices};
 use super::values::Floats;
+use crate::{Gate, GateOrder};
 
 /// The weights of the part.
 pub(super) enum Forward {
-    Dense { gate_up: Joined, down: Projection },
+    Dense { gate_up: Gated, down: Projection },
     Mixture(Box<Mixed>),
 }
 
@@ -22,10 +24,10 @@ enum Activation {
 }
 
 impl Activation {
-    fn new(gate: Gate, loader: &Loader) -> Result<Self> {
+    fn new(gate: SwiGlu, loader: &Loader) -> Result<Self> {
         match gate {
-            Gate::Silu => Ok(Self::Silu),
-            Gate::Clamped { limit, slope } => {
+            SwiGlu::Plain => Ok(Self::Silu),
+            SwiGlu::Clamped { limit, slope } => {
                 let (most, least) = (loader.number(limit)?, loader.number(-limit)?);
                 Ok(Self::Clamped { most, least, slope })
             }
@@ -72,25 +74,26 @@ impl Forward {
 
     /// Loads the projections of the module that `mlp` is at.
     fn dense(mlp: &Loader, [hidden, inner]: [usize; 2], bias: bool) -> Result<Self> {
+        let (paths, gate) = (["gate_proj", "up_proj"], SwiGlu::Plain.of(GateOrder::Halves));
         Ok(Self::Dense {
-            gate_up: mlp.joined(&["gate_proj", "up_proj"], hidden, &[inner, inner], bias)?,
+            gate_up: mlp.gated(paths, hidden, inner, bias, gate)?,
             down: mlp.linear("down_proj", [inner, hidden], bias)?,
         })
     }
 
-    /// The result for rows `[.., hidden]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// The result for rows `x`, `[.., hidden]`, plus `residual`.
+    pub fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         match self {
             Self::Dense { gate_up, down } => {
-                let halves = gate_up.forward(x)?;
-                down.forward(&Activation::Silu.apply(&halves[0], &halves[1])?)
+                let inner = gate_up.forward(x, |gate, up| Activation::Silu.apply(gate, up))?;
+                down.forward_add(&inner, residual)
             }
             Self::Mixture(mixed) => {
                 let hidden = x.dim(D::Minus1)?;
                 let routed = mixed.forward(&x.reshape(((), hidden))?)?.reshape(x.dims())?;
                 match &mixed.shared {
-                    Some(shared) => routed + shared.forward(x)?,
-                    None => Ok(routed),
+                    Some(shared) => routed + shared.forward(x, residual)?,
+                    None => routed + residual,
                 }
             }
         }
@@ -102,7 +105,7 @@ impl Forward {
             Self::Dense { gate_up, .. } => gate_up.products() + 1,
             Self::Mixture(mixed) => {
                 let routed = match mixed.gate_up {
-                    GateUp::Joint { .. } => 3,
+                    GateUp::Joint(..) => 3,
                     GateUp::Apart(..) => 4,
                 };
                 routed + mixed.shared.as_ref().map_or(0, Self::products)
@@ -113,11 +116,8 @@ impl Forward {
 
 /// The projections of experts before the activation.
 enum GateUp {
-    /// Rows of gate and up alternate, or those of the gate come first.
-    Joint {
-        layer: Experts,
-        alternate: bool,
-    },
+    /// With the activation between them if they are in four bits.
+    Joint(Experts, Gate),
     Apart(Experts, Experts),
 }
 
@@ -147,7 +147,7 @@ impl Mixed {
         let has = |name: &str| own.builder.contains(name);
         // gpt-oss's floats have the inputs first, and gate and up alternate in one tensor.
         let is_gpt_oss = architecture == Architecture::GptOss;
-        let joint = |name: &str, sizes: [usize; 3]| -> Result<Option<Experts>> {
+        let joint = |name: &str, sizes: [usize; 3], gate| -> Result<Option<Experts>> {
             let weight = format!("{name}.weight");
             let Some(tensor) = [name, &weight].into_iter().find(|name| has(name)) else {
                 return Ok(None);
@@ -159,15 +159,17 @@ impl Mixed {
                 bias,
             )?;
             let is_turned = is_gpt_oss && tensor == name;
-            own.experts(own.matrices(tensor, sizes, is_turned)?, bias.as_ref()).map(Some)
+            own.experts(own.matrices(tensor, sizes, is_turned)?, bias.as_ref(), gate).map(Some)
         };
         let (up, down) = ([count, inner, hidden], [count, hidden, inner]);
         let names = match has("0.w1.weight") || has("0.w2.weight") {
             true => ["w1", "w3", "w2"],
             false => ["gate_proj", "up_proj", "down_proj"],
         };
-        let gate_up = match joint("gate_up_proj", [count, 2 * inner, hidden])? {
-            Some(layer) => GateUp::Joint { layer, alternate: is_gpt_oss },
+        let order = if is_gpt_oss { GateOrder::Alternating } else { GateOrder::Halves };
+        let own_order = config.gate.of(order);
+        let gate_up = match joint("gate_up_proj", [count, 2 * inner, hidden], Some(own_order))? {
+            Some(layer) => GateUp::Joint(layer, own_order),
             None => {
                 let [gate, linear] = [names[0], names[1]];
                 let biases =
@@ -179,14 +181,14 @@ impl Mixed {
                     Below::One(one) => {
                         let biases = of_gate.zip(of_up);
                         let bias = biases.map(|(gate, up)| Floats::joined(vec![gate, up], count));
-                        GateUp::Joint { layer: own.experts(one, bias.as_ref())?, alternate: false }
+                        let gate = config.gate.of(GateOrder::Halves);
+                        GateUp::Joint(own.experts(one, bias.as_ref(), Some(gate))?, gate)
                     }
                     Below::Apart(mut all) => {
-                        let up = all.pop().map(|up| own.experts(up, of_up.as_ref())).transpose()?;
-                        let gate = all
-                            .pop()
-                            .map(|gate| own.experts(gate, of_gate.as_ref()))
-                            .transpose()?;
+                        let mut layer = |bias: Option<Floats>| {
+                            all.pop().map(|one| own.experts(one, bias.as_ref(), None)).transpose()
+                        };
+                        let (up, gate) = (layer(of_up)?, layer(of_gate)?);
                         match (gate, up) {
                             (Some(gate), Some(up)) => GateUp::Apart(gate, up),
                             _ => unreachable!("two matrices that are not joined are two"),
@@ -195,11 +197,11 @@ impl Mixed {
                 }
             }
         };
-        let down = match joint("down_proj", down)? {
+        let down = match joint("down_proj", down, None)? {
             Some(layer) => layer,
             None => {
                 let bias = own.bias_of_each(names[2], [count, hidden], bias)?;
-                own.experts(own.of_each(names[2], down)?, bias.as_ref())?
+                own.experts(own.of_each(names[2], down)?, bias.as_ref(), None)?
             }
         };
         // Choices are made in floats in every checkpoint.
@@ -229,22 +231,36 @@ impl Mixed {
             None => self.router.forward(x)?,
         };
         let (weights, ids) = self.config.choose(&logits, self.correction.as_ref())?;
-        let (gate, up) = match &self.gate_up {
-            GateUp::Joint { layer, alternate } => {
+        let inner = match &self.gate_up {
+            GateUp::Joint(layer, gate) => {
                 let both = layer.forward(x, &ids)?;
-                let (tokens, chosen, inner) = both.dims3()?;
-                match alternate {
-                    true => {
-                        let pairs = both.reshape((tokens, chosen, inner / 2, 2))?;
-                        (pairs.narrow(3, 0, 1)?.squeeze(3)?, pairs.narrow(3, 1, 1)?.squeeze(3)?)
+                match layer {
+                    Experts::Packed(..) => both,
+                    Experts::Floats { .. } => {
+                        let [gate, up] = gate.halves(&both)?;
+                        self.activation.apply(&gate, &up)?
                     }
-                    false => (both.narrow(2, 0, inner / 2)?, both.narrow(2, inner / 2, inner / 2)?),
                 }
             }
-            GateUp::Apart(gate, up) => (gate.forward(x, &ids)?, up.forward(x, &ids)?),
+            GateUp::Apart(gate, up) => {
+                self.activation.apply(&gate.forward(x, &ids)?, &up.forward(x, &ids)?)?
+            }
         };
-        let y = self.down.forward(&self.activation.apply(&gate, &up)?.contiguous()?, &ids)?;
+        let y = self.down.forward(&inner.contiguous()?, &ids)?;
         y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)
+    }
+}
+
+impl SwiGlu {
+    /// The same as products compute it.
+    fn of(self, order: GateOrder) -> Gate {
+        let activation = match self {
+            Self::Plain => Function::Silu,
+            Self::Clamped { limit, slope } => {
+                Function::ClampedSwiglu { limit: limit as f32, slope: slope as f32 }
+            }
+        };
+        Gate { activation, order }
     }
 }
 
@@ -346,7 +362,7 @@ mod tests {
             [(8, 4, 2, 3, true), (12, 3, 1, 4, false), (16, 8, 7, 8, true), (6, 1, 1, 2, true)]
         {
             let weighing = Weighing::Scores { groups, kept, normalized, factor: 2.5 };
-            let (gate, bias) = (Gate::Silu, false);
+            let (gate, bias) = (SwiGlu::Plain, false);
             let mixture = Mixture { experts, chosen, inner: 1, shared: None, weighing, gate, bias };
             let logits = Tensor::randn(0f32, 1., (TOKENS, experts), &Device::Cpu)?;
             let correction = Tensor::randn(0f32, 0.3, (1, experts), &Device::Cpu)?;

@@ -1,10 +1,12 @@
 //! Texts that go on, token by token.
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{Device, Result};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 
 use super::decoder::{Cache, Decoder};
+use super::recording::{Recording, Results};
 use crate::error::shape;
+use crate::graph::Graph;
 
 /// The choice of the next token from its logits. The default is the likeliest.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -73,10 +75,12 @@ nvfp4::setters!(Choice {
 
 /// Texts that a decoder continues together.
 pub struct Generation<'a> {
+    // Dropped before what it refers to.
+    recording: Option<Recording>,
     decoder: &'a Decoder,
     cache: Cache,
-    /// Logits after the tokens so far.
-    logits: Tensor,
+    /// The results of the tokens so far, which the next tokens are chosen from; those of the recording if absent.
+    results: Option<Results>,
     choosing: Choosing,
     /// Tokens that end a text.
     end: Vec<u32>,
@@ -111,7 +115,7 @@ impl<'a> Generation<'a> {
         let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
         let capacity = longest.saturating_add(limit);
         let mut cache = decoder.cache(texts.len(), capacity)?;
-        let logits = decoder.start(texts, &mut cache)?;
+        let results = Some(Results::of(decoder.start(texts, &mut cache)?)?);
         let choosing = match sampling {
             Sampling::ArgMax => Choosing::Likeliest,
             sampling => {
@@ -121,7 +125,28 @@ impl<'a> Generation<'a> {
         };
         let ended = vec![false; texts.len()];
         let end = decoder.config().end().to_vec();
-        Ok(Self { decoder, cache, logits, choosing, end, ended, left: limit })
+        let recording = match Graph::is_possible_on(decoder.engine().device()) {
+            true => Some(Recording::new(decoder, &cache)?),
+            false => None,
+        };
+        Ok(Self { recording, decoder, cache, results, choosing, end, ended, left: limit })
+    }
+
+    /// The same with further steps recorded or not. A GPU repeats a recording of the launches of a step, of which
+    /// candle has some 20 a layer, until 256 more tokens are in the cache; otherwise the host queues each. By default it does.
+    /// On the CPU steps have the same shapes as on a GPU then, for comparison.
+    ///
+    /// # Errors
+    /// Where memory is missing.
+    pub fn recorded(mut self, is_recorded: bool) -> Result<Self> {
+        if let (None, Some(recording)) = (&self.results, &self.recording) {
+            self.results = Some(recording.results().clone());
+        }
+        self.recording = match is_recorded {
+            true => Some(Recording::new(self.decoder, &self.cache)?),
+            false => None,
+        };
+        Ok(self)
     }
 
     /// The same with further tokens that end a text, besides those of the configuration.
@@ -140,14 +165,19 @@ impl<'a> Generation<'a> {
         if self.left == 0 || self.ended.iter().all(|ended| *ended) {
             return Ok(None);
         }
-        let sums: Vec<f32> = self.logits.sum(D::Minus1)?.to_vec1()?;
+        let results = match (&self.results, &self.recording) {
+            (Some(results), _) => results,
+            (None, Some(recording)) => recording.results(),
+            (None, None) => unreachable!("a step without a recording leaves its results"),
+        };
+        let sums: Vec<f32> = results.sums.to_vec1()?;
         if let Some(text) = sums.iter().position(|sum| !sum.is_finite()) {
             return Err(shape(format!("logits of text {text}"), "finite", sums[text]));
         }
         let chosen: Vec<u32> = match &mut self.choosing {
-            Choosing::Likeliest => self.logits.argmax(D::Minus1)?.to_vec1()?,
+            Choosing::Likeliest => results.likeliest.to_vec1()?,
             Choosing::Random(all) => {
-                let logits = self.logits.to_device(&Device::Cpu)?;
+                let logits = results.logits.to_device(&Device::Cpu)?;
                 let each = all.iter_mut().enumerate();
                 each.map(|(text, own)| own.sample(&logits.get(text)?)).collect::<Result<_>>()?
             }
@@ -160,9 +190,27 @@ impl<'a> Generation<'a> {
         let tokens: Vec<Option<u32>> = tokens.collect();
         self.left -= 1;
         if self.left > 0 && !self.ended.iter().all(|ended| *ended) {
-            self.logits = self.decoder.next(&chosen, &mut self.cache)?;
+            self.results = match &mut self.recording {
+                Some(recording) => {
+                    recording.next(self.decoder, &chosen, &mut self.cache)?;
+                    None
+                }
+                None => Some(Results::of(self.decoder.next(&chosen, &mut self.cache)?)?),
+            };
         }
         Ok(Some(tokens))
+    }
+
+    /// Steps that a GPU repeated from a recording.
+    #[must_use]
+    pub fn replayed(&self) -> usize {
+        self.recording.as_ref().map_or(0, Recording::replayed)
+    }
+
+    /// The reason why steps could not be recorded; the host queues their launches then.
+    #[must_use]
+    pub fn unrecorded(&self) -> Option<&str> {
+        self.recording.as_ref()?.refused()
     }
 
     /// Tokens of the longest text so far.

@@ -5,14 +5,15 @@
 //! the part that makes values, so that no key or value of a head is ever made. Both parts are products of each head, of floats.
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::kv_cache::KvCache;
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::{rope, rope_i};
 
-use super::attention::{Attention, Step};
+use super::attention::Attention;
+use super::cache::KeyValues;
 use super::config::{Config, LayerConfig};
 use super::deepseek::LatentConfig;
 use super::layers::{Joined, Projection};
+use super::step::Step;
 use super::store::Loader;
 
 /// The number that norms of queries and of latent vectors add, whatever the configuration says for others.
@@ -41,11 +42,17 @@ impl Attending {
         }
     }
 
-    /// The result for rows `[texts, tokens, hidden]`, of which the cache keeps what later ones need.
-    pub fn forward(&self, x: &Tensor, step: &Step, cache: &mut KvCache) -> Result<Tensor> {
+    /// The result for rows `x`, `[texts, tokens, hidden]`, plus `residual`. What later ones need is appended to the cache.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        residual: &Tensor,
+        step: &Step,
+        cache: &KeyValues,
+    ) -> Result<Tensor> {
         match self {
-            Self::Grouped(attention) => attention.forward(x, step, cache),
-            Self::Latent(attention) => attention.forward(x, step, cache),
+            Self::Grouped(attention) => attention.forward(x, residual, step, cache),
+            Self::Latent(attention) => attention.forward(x, residual, step, cache),
         }
     }
 }
@@ -108,13 +115,19 @@ impl Latent {
         self.inputs.products() + usize::from(self.queries.is_some()) + OF_HEADS + 1
     }
 
-    fn forward(&self, x: &Tensor, step: &Step, cache: &mut KvCache) -> Result<Tensor> {
+    fn forward(
+        &self,
+        x: &Tensor,
+        residual: &Tensor,
+        step: &Step,
+        cache: &KeyValues,
+    ) -> Result<Tensor> {
         let (texts, tokens, _) = x.dims3()?;
         let heads = self.heads;
         let LatentConfig { rank, plain, turned, value, alternating, query_rank: _ } = self.sizes;
         let turn = |x: Tensor| {
-            let [cos, sin] = &step.rope;
-            if alternating { rope_i(&x, cos, sin) } else { rope(&x, cos, sin) }
+            let [cosines, sines] = step.rope();
+            if alternating { rope_i(&x, cosines, sines) } else { rope(&x, cosines, sines) }
         };
         let all = self.inputs.forward(x)?;
         let query = match &self.queries {
@@ -132,8 +145,8 @@ impl Latent {
 
         let latent = rms_norm(&all[1].narrow(2, 0, rank)?.contiguous()?, &self.norm, EPSILON)?;
         let key = turn(all[1].narrow(2, rank, turned)?.contiguous()?.unsqueeze(1)?)?;
-        let (latents, keys) = cache.append(&latent.unsqueeze(1)?, &key)?;
-        let places = step.begin + step.tokens;
+        let [latents, keys] = cache.append(step, None, [&latent.unsqueeze(1)?, &key])?;
+        let places = latents.dim(2)?;
         let rows = heads * tokens;
         let by_latent = query.reshape((texts, 1, rows, rank))?.matmul(&latents.t()?)?;
         let by_key = turned_query.reshape((texts, 1, rows, turned))?.matmul(&keys.t()?)?;
@@ -145,10 +158,7 @@ impl Latent {
         let mixed = shares.matmul(&latents)?.reshape((texts, heads, tokens, rank))?;
         let mixed = mixed.transpose(0, 1)?.contiguous()?.reshape((heads, texts * tokens, rank))?;
         let mixed = mixed.matmul(&self.of_values)?.reshape((heads, texts, tokens, value))?;
-        self.output.forward(&mixed.permute((1, 2, 0, 3))?.reshape((
-            texts,
-            tokens,
-            heads * value,
-        ))?)
+        let mixed = mixed.permute((1, 2, 0, 3))?.reshape((texts, tokens, heads * value))?;
+        self.output.forward_add(&mixed, residual)
     }
 }

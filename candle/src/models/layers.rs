@@ -13,6 +13,16 @@ pub(super) enum Projection {
     Floats(candle_nn::Linear),
 }
 
+impl Projection {
+    /// `x W^T + b + added`.
+    pub fn forward_add(&self, x: &Tensor, added: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Packed(linear, meter) => meter.time(x.device(), || linear.forward_add(x, added)),
+            Self::Floats(linear) => linear.forward(x)? + added,
+        }
+    }
+}
+
 impl Module for Projection {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
@@ -49,6 +59,39 @@ impl Joined {
     /// The number of products.
     pub fn products(&self) -> usize {
         self.layers.len()
+    }
+}
+
+/// Projections to a gate and to up.
+pub(super) enum Gated {
+    /// One product, with the activation in it.
+    Whole(Linear, Arc<Meter>),
+    /// Products without the activation.
+    Apart(Joined),
+}
+
+impl Gated {
+    /// `act(gate) * up`.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        activation: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Whole(linear, meter) => meter.time(x.device(), || linear.forward(x)),
+            Self::Apart(joined) => {
+                let halves = joined.forward(x)?;
+                activation(&halves[0], &halves[1])
+            }
+        }
+    }
+
+    /// The number of products.
+    pub fn products(&self) -> usize {
+        match self {
+            Self::Whole(..) => 1,
+            Self::Apart(joined) => joined.products(),
+        }
     }
 }
 

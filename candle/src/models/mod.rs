@@ -33,6 +33,7 @@
 
 mod architecture;
 mod attention;
+mod cache;
 mod config;
 mod decoder;
 mod deepseek;
@@ -43,7 +44,9 @@ mod known;
 mod latent;
 mod layers;
 mod meter;
+mod recording;
 mod rope;
+mod step;
 mod store;
 mod values;
 

@@ -9,12 +9,12 @@ use nvfp4::ScaleLayout;
 use nvfp4::tensor::{Blocks, Dims};
 use nvfp4_checkpoint::{FloatTensor, Order, decoded_floats, floats};
 
-use super::layers::{Experts, Joined, Projection};
+use super::layers::{Experts, Gated, Joined, Projection};
 use super::meter::Meter;
 use super::values::Floats;
 use crate::builder::quantized;
 use crate::error::{shape, wrap};
-use crate::{Linear, MoeLinear, PackedBuilder};
+use crate::{Gate, Linear, MoeLinear, PackedBuilder};
 
 /// Matrices of one size as the file has them.
 pub(super) enum Stored {
@@ -216,18 +216,66 @@ impl Loader {
         outputs: &[usize],
         bias: bool,
     ) -> Result<Joined> {
+        let (below, biases) = self.below(paths, inputs, outputs, bias)?;
+        self.layers(below, biases, outputs)
+    }
+
+    /// The modules of a gate and of up: one product with the activation in it if that is in four bits.
+    pub fn gated(
+        &self,
+        paths: [&str; 2],
+        inputs: usize,
+        inner: usize,
+        bias: bool,
+        gate: Gate,
+    ) -> Result<Gated> {
+        let outputs = [inner; 2];
+        let (below, biases) = self.below(&paths, inputs, &outputs, bias)?;
+        let below = match below {
+            Below::One(one) => {
+                let (name, sizes) = (one.name.clone(), one.sizes);
+                match self.settled(one)? {
+                    Stored::Packed(blocks) => {
+                        self.count(&blocks);
+                        let bias = joined_bias(biases);
+                        let bias = self.bias_of_packed(bias.as_ref(), &[2 * inner])?;
+                        let engine = self.builder.engine();
+                        let layer = Linear::gated(engine, &blocks[0], bias.as_ref(), gate)?;
+                        return Ok(Gated::Whole(layer, self.meter.clone()));
+                    }
+                    stored @ Stored::Floats(_) => Below::One(Matrices { name, sizes, stored }),
+                }
+            }
+            apart @ Below::Apart(_) => apart,
+        };
+        self.layers(below, biases, &outputs).map(Gated::Apart)
+    }
+
+    /// The matrices of modules with the same inputs, joined if possible, and their biases.
+    fn below(
+        &self,
+        paths: &[&str],
+        inputs: usize,
+        outputs: &[usize],
+        bias: bool,
+    ) -> Result<(Below, Vec<Option<Floats>>)> {
         let (mut all, mut biases) = (Vec::new(), Vec::new());
         for (path, &rows) in paths.iter().zip(outputs) {
             let own = self.at(path);
             biases.push(own.bias(&["bias"], &[rows], bias)?);
             all.push(own.matrices("weight", [1, rows, inputs], false)?);
         }
-        let layers = match Matrices::joined(all)? {
-            Below::One(one) => {
-                let bias: Option<Vec<Floats>> = biases.into_iter().collect();
-                let bias = bias.map(|all| Floats::joined(all, 1));
-                vec![self.layer(one, bias.as_ref())?]
-            }
+        Ok((Matrices::joined(all)?, biases))
+    }
+
+    fn layers(
+        &self,
+        below: Below,
+        biases: Vec<Option<Floats>>,
+        outputs: &[usize],
+    ) -> Result<Joined> {
+        let layers = match below {
+            Below::One(one) => vec![self.layer(one, joined_bias(biases).as_ref())?],
             Below::Apart(all) => {
                 let each = all.into_iter().zip(biases);
                 each.map(|(one, bias)| self.layer(one, bias.as_ref())).collect::<Result<_>>()?
@@ -236,14 +284,24 @@ impl Loader {
         Ok(Joined::new(layers, outputs))
     }
 
-    /// The layer of experts' matrices with biases `[experts, N]`.
-    pub fn experts(&self, matrices: Matrices, bias: Option<&Floats>) -> Result<Experts> {
+    /// The layer of experts' matrices with biases `[experts, N]`. In four bits it applies the activation of matrices with a gate
+    /// and up.
+    pub fn experts(
+        &self,
+        matrices: Matrices,
+        bias: Option<&Floats>,
+        gate: Option<Gate>,
+    ) -> Result<Experts> {
         let [experts, rows, columns] = matrices.sizes;
         match self.settled(matrices)? {
             Stored::Packed(blocks) => {
                 self.count(&blocks);
                 let bias = self.bias_of_packed(bias, &[experts, rows])?;
-                let layer = MoeLinear::new(self.builder.engine(), &blocks, bias.as_ref())?;
+                let engine = self.builder.engine();
+                let layer = match gate {
+                    Some(gate) => MoeLinear::gated(engine, &blocks, bias.as_ref(), gate)?,
+                    None => MoeLinear::new(engine, &blocks, bias.as_ref())?,
+                };
                 Ok(Experts::Packed(layer, self.meter.clone()))
             }
             Stored::Floats(floats) => {
@@ -299,6 +357,12 @@ impl Loader {
         };
         Ok(Matrices { name, sizes, stored })
     }
+}
+
+/// The biases of joined modules.
+fn joined_bias(biases: Vec<Option<Floats>>) -> Option<Floats> {
+    let all: Option<Vec<Floats>> = biases.into_iter().collect();
+    all.map(|all| Floats::joined(all, 1))
 }
 
 /// Matrices whose rows were to be joined.

@@ -73,8 +73,13 @@ fn follow(
     count: usize,
     choice: Choice,
 ) -> Result<Vec<Vec<u32>>> {
-    let mut generation = Generation::new(decoder, texts, count, choice)?;
-    let mut all = vec![Vec::new(); texts.len()];
+    let generation = Generation::new(decoder, texts, count, choice)?;
+    finish(generation, texts.len())
+}
+
+/// The tokens of texts that go on to their ends.
+fn finish(mut generation: Generation<'_>, texts: usize) -> Result<Vec<Vec<u32>>> {
+    let mut all = vec![Vec::new(); texts];
     while let Some(tokens) = generation.step()? {
         all.iter_mut().zip(tokens).for_each(|(text, token)| text.extend(token));
     }
@@ -319,6 +324,36 @@ fn a_batch_is_its_texts_one_at_a_time() -> Result<()> {
 }
 
 /// A long text is computed in chunks, and goes on token by token as if it were computed at once.
+/// Steps as a GPU records them, of shapes and places that the host does not know, on the CPU.
+#[test]
+fn steps_to_be_recorded_are_the_same_steps() -> Result<()> {
+    let random = Choice::new().temperature(0.8).top_k(20).top_p(0.9).seed(7);
+    for model in MODELS {
+        let (decoder, expected) = (open(model, &Engine::reference()), Expected::of(model)?);
+        let prompt = expected.prompt.as_slice();
+        // The third text crosses the places at which shapes change.
+        let long: Vec<u32> = prompt.iter().copied().cycle().take(250).collect();
+        let batches: [&[&[u32]]; 3] =
+            [&[prompt], &[&prompt[..7], prompt, &prompt[5..6]], &[&long, &prompt[..9]]];
+        for texts in batches {
+            for choice in [Choice::new(), random] {
+                let plain = follow(&decoder, texts, 12, choice)?;
+                let generation = Generation::new(&decoder, texts, 12, choice)?.recorded(true)?;
+                assert_eq!(finish(generation, texts.len())?, plain, "{model} {choice:?}");
+                let mut generation =
+                    Generation::new(&decoder, texts, 12, choice)?.recorded(true)?;
+                let first: Vec<_> = (0..5).map(|_| generation.step()).collect::<Result<_>>()?;
+                let rest = finish(generation.recorded(false)?, texts.len())?;
+                for (at, (text, rest)) in plain.iter().zip(rest).enumerate() {
+                    let own = first.iter().flatten().filter_map(|step| step[at]);
+                    assert_eq!(own.chain(rest).collect::<Vec<_>>(), *text, "{model} {choice:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn texts_go_on_as_if_at_once() -> Result<()> {
     for model in MODELS {

@@ -1,0 +1,227 @@
+//! What the layers of a step share: places in the cache, positions, and what is hidden.
+
+use candle_core::{DType, Device, Result, Tensor};
+
+/// A step's tokens: the same for all layers.
+pub(super) struct Step {
+    place: Place,
+    /// The place behind the last one that is looked at.
+    end: usize,
+    /// Cosines and sines of the tokens' positions.
+    rope: [Tensor; 2],
+    /// The windows that the model has, each with the sums for scores: 0, and minus infinity for hidden tokens.
+    masks: Vec<(Option<usize>, Option<Tensor>)>,
+}
+
+/// The place of a step's first token in the cache.
+pub(super) enum Place {
+    /// A number that the host knows.
+    Host(usize),
+    /// The number for each element of a layer's keys, `[texts, heads, 1, elements of a head]`, and of its values, in the memory of
+    /// the device.
+    Device([Tensor; 2]),
+}
+
+impl Step {
+    /// The step of `tokens` tokens from the place `begin` on, of texts that begin at the places `pads`. `tables` are cosines
+    /// and sines of all positions.
+    pub fn new(
+        windows: &[Option<usize>],
+        tables: &[Tensor; 2],
+        pads: &[usize],
+        [begin, tokens]: [usize; 2],
+    ) -> Result<Self> {
+        let device = tables[0].device();
+        let is_even = pads.iter().all(|&pad| pad == 0);
+        let of_table = |table: &Tensor| -> Result<Tensor> {
+            if is_even {
+                return table.narrow(0, begin, tokens)?.contiguous();
+            }
+            let places = |&pad: &usize| {
+                (begin..begin + tokens).map(move |place| place.saturating_sub(pad) as u32)
+            };
+            let positions: Vec<u32> = pads.iter().flat_map(places).collect();
+            let positions = Tensor::from_vec(positions, pads.len() * tokens, device)?;
+            table.index_select(&positions, 0)?.reshape((pads.len(), tokens, ()))
+        };
+        let rope = [of_table(&tables[0])?, of_table(&tables[1])?];
+        let masks = of_each(windows, |window| {
+            mask(window, pads, [begin, tokens], tables[0].dtype(), device)
+        })?;
+        Ok(Self { place: Place::Host(begin), end: begin + tokens, rope, masks })
+    }
+
+    /// The place of the first token.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The first place that the step looks at through a window, and the number of places.
+    pub fn looks_at(&self, window: Option<usize>) -> [usize; 2] {
+        let from = match self.place {
+            Place::Host(begin) => first_seen(window, begin),
+            Place::Device(_) => 0,
+        };
+        [from, self.end - from]
+    }
+
+    /// Cosines and sines.
+    pub fn rope(&self) -> [&Tensor; 2] {
+        self.rope.each_ref()
+    }
+
+    /// The sums for scores of the places that are looked at through a window, if any is hidden.
+    pub fn mask(&self, window: Option<usize>) -> Option<&Tensor> {
+        self.masks.iter().find(|(own, _)| *own == window)?.1.as_ref()
+    }
+}
+
+/// A value for each of the windows, once.
+fn of_each<T>(
+    windows: &[Option<usize>],
+    value: impl Fn(Option<usize>) -> Result<T>,
+) -> Result<Vec<(Option<usize>, T)>> {
+    let mut all: Vec<(Option<usize>, T)> = Vec::new();
+    for &window in windows {
+        if all.iter().all(|(known, _)| *known != window) {
+            all.push((window, value(window)?));
+        }
+    }
+    Ok(all)
+}
+
+/// The first place that a token of the step sees through a window.
+fn first_seen(window: Option<usize>, begin: usize) -> usize {
+    window.map_or(0, |window| (begin + 1).saturating_sub(window))
+}
+
+/// The mask `[texts, 1, tokens, places]` from the first place that is seen on; `None` if nothing is hidden.
+fn mask(
+    window: Option<usize>,
+    pads: &[usize],
+    [begin, tokens]: [usize; 2],
+    dtype: DType,
+    device: &Device,
+) -> Result<Option<Tensor>> {
+    let from = first_seen(window, begin);
+    let even = pads.iter().all(|&pad| pad <= from);
+    if even && tokens == 1 {
+        return Ok(None);
+    }
+    let (pads, end) = (if even { &pads[..1] } else { pads }, begin + tokens);
+    let mut values = Vec::with_capacity(pads.len() * tokens * (end - from));
+    for &pad in pads {
+        for query in begin..end {
+            // A place before a text sees itself, so that its scores, which nobody uses, are numbers.
+            values.extend((from..end).map(|key| {
+                let seen =
+                    key <= query && key >= pad && window.is_none_or(|window| query - key < window);
+                if seen || key == query { 0f32 } else { f32::NEG_INFINITY }
+            }));
+        }
+    }
+    let mask = Tensor::from_vec(values, (pads.len(), 1, tokens, end - from), &Device::Cpu)?;
+    mask.to_dtype(dtype)?.to_device(device).map(Some)
+}
+
+/// The inputs of steps of one token of each text. From step to step only their values change, so that the operations of a step
+/// can be recorded.
+pub(super) struct Inputs {
+    /// Tokens, their positions, and their place in the cache: `[2 * texts + 1]`.
+    numbers: Tensor,
+    pads: Vec<usize>,
+    /// The place at which each text begins, if not all begin at the first: `[texts, 1]`.
+    begins: Option<Tensor>,
+    /// The places of the cache, `[places]`, and for each window the first place that no longer sees through it.
+    places: Tensor,
+    beyond: Vec<(Option<usize>, Option<Tensor>)>,
+    /// The sums for scores of a place that is seen, and of a hidden one: `[1]`.
+    sums: [Tensor; 2],
+    /// Heads of queries; heads of the cache, and elements of a key and of a value.
+    sizes: (usize, [usize; 3]),
+}
+
+impl Inputs {
+    /// Inputs for texts that begin at the places `pads` of a cache with `capacity` places.
+    pub fn new(
+        windows: &[Option<usize>],
+        pads: &[usize],
+        capacity: usize,
+        sizes: (usize, [usize; 3]),
+        (dtype, device): (DType, &Device),
+    ) -> Result<Self> {
+        let column = |values: Vec<u32>| {
+            let count = values.len();
+            Tensor::from_vec(values, count, device)
+        };
+        let every = |ahead: usize| column((ahead..ahead + capacity).map(|at| at as u32).collect());
+        let sum = |sum: f32| Tensor::full(sum, 1, &Device::Cpu)?.to_dtype(dtype)?.to_device(device);
+        let begins = match pads.iter().all(|&pad| pad == 0) {
+            true => None,
+            false => Some(column(pads.iter().map(|&pad| pad as u32).collect())?.unsqueeze(1)?),
+        };
+        Ok(Self {
+            numbers: column(vec![0; 2 * pads.len() + 1])?,
+            pads: pads.to_vec(),
+            begins,
+            places: every(0)?,
+            beyond: of_each(windows, |window| window.map(every).transpose())?,
+            sums: [sum(0.)?, sum(f32::NEG_INFINITY)?],
+            sizes,
+        })
+    }
+
+    /// Sets the tokens, which go to the place `place`.
+    pub fn set(&self, tokens: &[u32], place: usize) -> Result<()> {
+        let positions = self.pads.iter().map(|&pad| place.saturating_sub(pad) as u32);
+        let numbers: Vec<u32> =
+            tokens.iter().copied().chain(positions).chain([place as u32]).collect();
+        let count = numbers.len();
+        let numbers = Tensor::from_vec(numbers, count, self.numbers.device())?;
+        self.numbers.slice_set(&numbers, 0, 0)
+    }
+
+    /// The tokens, `[texts, 1]`.
+    pub fn tokens(&self) -> Result<Tensor> {
+        self.numbers.narrow(0, 0, self.pads.len())?.unsqueeze(1)
+    }
+
+    /// The step of the tokens, which looks at all places below `end`.
+    pub fn step(&self, tables: &[Tensor; 2], end: usize) -> Result<Step> {
+        let texts = self.pads.len();
+        let (heads, [kv_heads, key, value]) = self.sizes;
+        let positions = self.numbers.narrow(0, texts, texts)?;
+        let place = self.numbers.narrow(0, 2 * texts, 1)?;
+        let of_table = |table: &Tensor| table.index_select(&positions, 0)?.reshape((texts, 1, ()));
+        let rope = [of_table(&tables[0])?, of_table(&tables[1])?];
+        let places = self.places.narrow(0, 0, end)?;
+        let until_now = places.broadcast_le(&place)?.unsqueeze(0)?;
+        let of_texts = match &self.begins {
+            Some(begins) => until_now.broadcast_mul(&places.unsqueeze(0)?.broadcast_ge(begins)?)?,
+            None => until_now,
+        };
+        let mask = |beyond: &Option<Tensor>| -> Result<Option<Tensor>> {
+            let seen = match beyond {
+                Some(beyond) => {
+                    let within = beyond.narrow(0, 0, end)?.broadcast_gt(&place)?.unsqueeze(0)?;
+                    of_texts.broadcast_mul(&within)?
+                }
+                None => of_texts.clone(),
+            };
+            let [seen_sum, hidden] = self.sums.each_ref().map(|sum| sum.broadcast_as(seen.shape()));
+            let sums = seen.where_cond(&seen_sum?, &hidden?)?.unsqueeze(1)?.unsqueeze(1)?;
+            // One for each head, so that no layer spreads it again.
+            sums.broadcast_as((texts, heads, 1, end))?.contiguous().map(Some)
+        };
+        let masks = self.beyond.iter().map(|(window, beyond)| Ok((*window, mask(beyond)?)));
+        let index = |dim: usize| place.broadcast_as((texts, kv_heads, 1, dim))?.contiguous();
+        let of_keys = index(key)?;
+        let of_values = if value == key { of_keys.clone() } else { index(value)? };
+        Ok(Step {
+            place: Place::Device([of_keys, of_values]),
+            end,
+            rope,
+            masks: masks.collect::<Result<_>>()?,
+        })
+    }
+}
