@@ -42,7 +42,7 @@ impl Attending {
         }
     }
 
-    /// The result for rows `x`, `[texts, tokens, hidden]`, plus `residual`. What later ones need is appended to the cache.
+    /// The result for rows `x`, `[texts, tokens, hidden]`, plus `residual`. The cache is given what later ones need.
     pub fn forward(
         &self,
         x: &Tensor,
