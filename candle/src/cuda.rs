@@ -179,6 +179,22 @@ pub(crate) fn result(
     result.map_err(|Failed(error)| error)
 }
 
+/// A new result of the engine's 16-bit type, as `like` is, which `launch` writes whole.
+#[cfg(feature = "models")]
+pub(crate) fn new_halves(
+    engine: &Engine,
+    like: &CudaStorage,
+    elements: usize,
+    launch: impl FnOnce(&DeviceBuffer) -> Result<(), Failed>,
+) -> Result<CudaStorage> {
+    let required = dtype(engine.half());
+    if like.dtype() != required {
+        let actual = like.dtype().as_str();
+        return Err(shape("type of the activations", required.as_str(), actual));
+    }
+    result(engine, like, elements, |y, _| launch(y))
+}
+
 fn new<T: CudaDType + DeviceRepr + Element>(
     engine: &Engine,
     like: &CudaStorage,

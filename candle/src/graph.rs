@@ -1,20 +1,10 @@
 //! Recordings of a GPU's launches, to be repeated without the host.
 
 #[cfg(feature = "cuda")]
-use std::sync::Arc;
-
-use candle_core::{Device, Result};
-
-#[cfg(feature = "cuda")]
-use candle_core::CudaDevice;
-#[cfg(feature = "cuda")]
 use candle_core::cuda_backend::WrapErr;
 #[cfg(feature = "cuda")]
-use candle_core::cuda_backend::cudarc::cublas::{CudaBlas, sys as blas};
-#[cfg(feature = "cuda")]
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, sys};
+use candle_core::{Device, Result};
 
 use crate::error::shape;
 
@@ -24,9 +14,6 @@ use crate::error::shape;
 pub(crate) struct Graph {
     #[cfg(feature = "cuda")]
     graph: CudaGraph,
-    /// Memory that recorded products of cuBLAS use, dropped behind the graph.
-    #[cfg(feature = "cuda")]
-    _workspace: CudaSlice<u8>,
     #[cfg(not(feature = "cuda"))]
     never: std::convert::Infallible,
 }
@@ -68,7 +55,6 @@ impl Graph {
                     return Err(shape("candle's operations", required, "followed by events"));
                 }
                 let _kept = gpu.enable_cuda_graph_htod_cache();
-                let lent = LentWorkspace::new(gpu)?;
                 // Calls of other threads, allocations of other models for example, go on.
                 let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
                 stream.begin_capture(mode).w()?;
@@ -78,7 +64,7 @@ impl Graph {
                 let ended = stream.end_capture(flags);
                 result?;
                 match ended.w()? {
-                    Some(graph) => Ok(Self { graph, _workspace: lent.take_back()? }),
+                    Some(graph) => Ok(Self { graph }),
                     None => Err(shape("a recording", "with launches", "empty")),
                 }
             }
@@ -94,59 +80,6 @@ impl Graph {
         }
         #[cfg(not(feature = "cuda"))]
         match self.never {}
-    }
-}
-
-/// Memory lent to cuBLAS. Without it each recorded product allocates and frees its own 32 MiB in every replay, which takes
-/// 0.1 ms.
-#[cfg(feature = "cuda")]
-struct LentWorkspace {
-    memory: Option<CudaSlice<u8>>,
-    blas: Arc<CudaBlas>,
-    stream: Arc<CudaStream>,
-}
-
-#[cfg(feature = "cuda")]
-impl LentWorkspace {
-    /// What cuBLAS recommends for Hopper, the most of all GPUs.
-    const BYTES: usize = 32 << 20;
-
-    fn new(gpu: &CudaDevice) -> Result<Self> {
-        let (blas, stream) = (gpu.cublas_handle(), gpu.cuda_stream());
-        // SAFETY: a workspace may have any contents.
-        let mut memory = unsafe { gpu.alloc::<u8>(Self::BYTES)? };
-        let address = {
-            let (address, _used) = memory.device_ptr_mut(&stream);
-            address as *mut std::ffi::c_void
-        };
-        // SAFETY: the memory is there until `take_back` or dropping takes it from the handle; recorded products refer to it,
-        // and the graph keeps it.
-        let status = unsafe { blas::cublasSetWorkspace_v2(*blas.handle(), address, Self::BYTES) };
-        status.result().w()?;
-        Ok(Self { memory: Some(memory), blas, stream })
-    }
-
-    /// The memory, which cuBLAS no longer uses for calls to come.
-    fn take_back(mut self) -> Result<CudaSlice<u8>> {
-        self.reset()?;
-        self.memory.take().ok_or_else(|| shape("the workspace", "lent", "taken back"))
-    }
-
-    /// Setting the stream sets the handle's own workspace.
-    fn reset(&self) -> Result<()> {
-        let stream = self.stream.cu_stream() as blas::cudaStream_t;
-        // SAFETY: it is the stream that the handle has.
-        unsafe { blas::cublasSetStream_v2(*self.blas.handle(), stream) }.result().w()
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl Drop for LentWorkspace {
-    fn drop(&mut self) {
-        if self.memory.is_some() && self.reset().is_err() {
-            // The handle still refers to it.
-            std::mem::forget(self.memory.take());
-        }
     }
 }
 

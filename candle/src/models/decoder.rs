@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_nn::Embedding;
-use candle_nn::ops::rms_norm;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::{Model, refuse_changed};
 
@@ -18,6 +17,7 @@ use super::feed::Forward;
 use super::latent::Attending;
 use super::layers::Projection;
 use super::meter::Meter;
+use super::norm::Norm;
 use super::step::{Inputs, Step};
 use super::store::Loader;
 use crate::engine::Lease;
@@ -52,9 +52,9 @@ impl LoadOptions {
 }
 
 struct Block {
-    attention_norm: Tensor,
+    attention_norm: Norm,
     attention: Attending,
-    feed_norm: Tensor,
+    feed_norm: Norm,
     feed: Forward,
 }
 
@@ -69,7 +69,7 @@ pub struct Decoder {
     dtype: DType,
     embedding: Embedding,
     blocks: Vec<Block>,
-    norm: Tensor,
+    norm: Norm,
     head: Projection,
     meter: Arc<Meter>,
     bytes: u64,
@@ -126,13 +126,16 @@ impl Decoder {
         let as_it_is = Loader { builder: plain, dtype, meter: meter.clone(), bytes: bytes.clone() };
         let (hidden, count) = (config.hidden, config.layers.len());
         let table = as_it_is.tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?;
+        let norm = |at: &Loader, name: &str| -> Result<Norm> {
+            Ok(Norm::new(&computing, at.tensor(name, &[hidden])?, config.epsilon))
+        };
         let block = |at: usize| -> Result<Block> {
             progress(at, count);
             let (own, layer) = (loader.at(format!("model.layers.{at}")), config.layers[at]);
             Ok(Block {
-                attention_norm: own.tensor("input_layernorm.weight", &[hidden])?,
+                attention_norm: norm(&own, "input_layernorm.weight")?,
                 attention: Attending::load(&own, &config, layer)?,
-                feed_norm: own.tensor("post_attention_layernorm.weight", &[hidden])?,
+                feed_norm: norm(&own, "post_attention_layernorm.weight")?,
                 feed: Forward::load(&own, config.architecture, hidden, layer)?,
             })
         };
@@ -141,7 +144,7 @@ impl Decoder {
             true => Projection::Floats(candle_nn::Linear::new(table.clone(), None)),
             false => as_it_is.linear("lm_head", [hidden, config.vocabulary], false)?,
         };
-        let norm = as_it_is.tensor("model.norm.weight", &[hidden])?;
+        let norm = norm(&as_it_is, "model.norm.weight")?;
         progress(count, count);
         let (embedding, engine, bytes) =
             (Embedding::new(table, hidden), engine.clone(), bytes.get());
@@ -257,7 +260,7 @@ impl Decoder {
     }
 
     fn logits_of(&self, hidden: &Tensor) -> Result<Tensor> {
-        let hidden = rms_norm(&hidden.contiguous()?, &self.norm, self.config.epsilon)?;
+        let hidden = self.norm.forward(hidden)?;
         self.head.forward(&hidden)?.to_dtype(DType::F32)
     }
 
@@ -297,9 +300,9 @@ impl Decoder {
     fn through_layers(&self, ids: &Tensor, step: &Step, cache: &Cache) -> Result<Tensor> {
         let mut x = self.embedding.forward(ids)?;
         for (block, cache) in self.blocks.iter().zip(&cache.layers) {
-            let normed = rms_norm(&x, &block.attention_norm, self.config.epsilon)?;
+            let normed = block.attention_norm.forward(&x)?;
             x = block.attention.forward(&normed, &x, step, cache)?;
-            let normed = rms_norm(&x, &block.feed_norm, self.config.epsilon)?;
+            let normed = block.feed_norm.forward(&x)?;
             x = block.feed.forward(&normed, &x)?;
         }
         debug_assert_eq!(x.dim(D::Minus1)?, self.config.hidden);

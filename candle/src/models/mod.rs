@@ -44,6 +44,7 @@ mod known;
 mod latent;
 mod layers;
 mod meter;
+mod norm;
 mod recording;
 mod rope;
 mod step;
