@@ -109,15 +109,26 @@ impl<'a> Halves<'a> {
 }
 
 /// Ids as u32, one after the other.
-pub(crate) struct Ids(CudaStorage);
+pub(crate) struct Ids<'a>(IdsSource<'a>);
 
-impl Ids {
-    pub fn of(storage: &CudaStorage, layout: &Layout) -> Result<Self> {
-        match storage.dtype() {
-            DType::U8 | DType::U32 | DType::I32 | DType::I64 => {
-                storage.to_dtype(layout, DType::U32).map(Self)
+enum IdsSource<'a> {
+    /// Elements from a place on, so many.
+    Given(&'a CudaStorage, usize, usize),
+    Copied(CudaStorage),
+}
+
+impl<'a> Ids<'a> {
+    pub fn of(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
+        match (storage.dtype(), layout.contiguous_offsets()) {
+            (DType::U32, Some((start, end)))
+                if (start as u64 * 4).is_multiple_of(VIEW_ALIGNMENT) =>
+            {
+                Ok(Self(IdsSource::Given(storage, start, end)))
             }
-            other => Err(shape("type of the ids", "u8, u32, i32 or i64", other.as_str())),
+            (DType::U8 | DType::U32 | DType::I32 | DType::I64, _) => {
+                Ok(Self(IdsSource::Copied(storage.to_dtype(layout, DType::U32)?)))
+            }
+            (other, _) => Err(shape("type of the ids", "u8, u32, i32 or i64", other.as_str())),
         }
     }
 
@@ -126,7 +137,16 @@ impl Ids {
         engine: &Engine,
         launch: impl FnOnce(&DeviceBuffer) -> Result<R, Failed>,
     ) -> Result<R, Failed> {
-        read(device(engine)?, "ids", self.0.as_cuda_slice::<u32>()?, launch)
+        let device = device(engine)?;
+        match &self.0 {
+            IdsSource::Given(storage, start, end) => {
+                let view = storage.as_cuda_slice::<u32>()?.slice(*start..*end);
+                read(device, "ids", &view, launch)
+            }
+            IdsSource::Copied(storage) => {
+                read(device, "ids", storage.as_cuda_slice::<u32>()?, launch)
+            }
+        }
     }
 }
 
@@ -137,7 +157,7 @@ pub(crate) fn lend<R>(
     layout: &Layout,
     launch: impl FnOnce(&DeviceBuffer) -> Result<R, Failed>,
 ) -> Result<R, Failed> {
-    match float_type(storage.dtype(), "what is added")? {
+    match float_type(storage.dtype(), "a tensor")? {
         FloatType::F32 => lend_as::<f32, R>(engine, storage, layout, launch),
         FloatType::F16 => lend_as::<f16, R>(engine, storage, layout, launch),
         FloatType::Bf16 => lend_as::<bf16, R>(engine, storage, layout, launch),
@@ -154,11 +174,11 @@ fn lend_as<T: CudaDType + Element, R>(
     match layout.contiguous_offsets() {
         Some((start, end)) if ((start * size_of::<T>()) as u64).is_multiple_of(VIEW_ALIGNMENT) => {
             let view = storage.as_cuda_slice::<T>()?.slice(start..end);
-            read(device, "what is added", &view, launch)
+            read(device, "a tensor", &view, launch)
         }
         Some(_) | None => {
             let copied = storage.to_dtype(layout, storage.dtype())?;
-            read(device, "what is added", copied.as_cuda_slice::<T>()?, launch)
+            read(device, "a tensor", copied.as_cuda_slice::<T>()?, launch)
         }
     }
 }

@@ -14,6 +14,7 @@ use nvfp4::{FloatType, HalfType};
 use crate::error::shape;
 #[cfg(feature = "cuda")]
 use crate::error::wrap;
+use crate::mixture::Planned;
 
 /// An engine that layers compute on. Layers of a model share one.
 ///
@@ -34,6 +35,8 @@ pub struct Engine {
     device: Device,
     /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
+    /// Plans of mixtures, which layers of the same sizes share.
+    pub(crate) mixtures: Mutex<Vec<Planned>>,
     /// Those that rely on what layers have allocated, and what they rely on.
     leases: Lease,
     retired: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -79,6 +82,7 @@ impl Engine {
             adding,
             device,
             workspaces: Mutex::default(),
+            mixtures: Mutex::default(),
             leases: Lease::default(),
             retired: Mutex::default(),
         })
@@ -92,8 +96,17 @@ impl Engine {
 
     /// An engine alike, with workspaces of its own.
     fn apart(&self) -> Self {
-        let Self { place, half, activations, adding, device, workspaces: _, leases: _, retired: _ } =
-            self;
+        let Self {
+            place,
+            half,
+            activations,
+            adding,
+            device,
+            workspaces: _,
+            mixtures: _,
+            leases: _,
+            retired: _,
+        } = self;
         Self {
             place: place.clone(),
             half: *half,
@@ -101,6 +114,7 @@ impl Engine {
             adding: *adding,
             device: device.clone(),
             workspaces: Mutex::default(),
+            mixtures: Mutex::default(),
             leases: Lease::default(),
             retired: Mutex::default(),
         }

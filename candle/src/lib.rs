@@ -50,6 +50,7 @@ mod error;
 #[cfg(feature = "models")]
 mod graph;
 mod linear;
+mod mixture;
 #[cfg(feature = "models")]
 pub mod models;
 mod moe;
@@ -59,5 +60,6 @@ mod weights;
 pub use builder::PackedBuilder;
 pub use engine::{Activations, Engine};
 pub use linear::Linear;
+pub use mixture::MoeMlp;
 pub use moe::MoeLinear;
 pub use weights::{Gate, GateOrder};

@@ -35,7 +35,7 @@ const PLANS: usize = 16;
 /// | `y` | `[T, top-k, N]` | that of `x` |
 ///
 /// This is what the experts' layers of an engine need, `QuantMethod::gather_forward` of mistral.rs for one;
-/// [`nvfp4::moe::MoeLayer`] is a whole mixture in fewer launches. It is a [`CustomOp2`] of `x` and `ids`.
+/// [`MoeMlp`](crate::MoeMlp) is a whole mixture in fewer launches. It is a [`CustomOp2`] of `x` and `ids`.
 /// An id that is no expert's is an error of the reference, and NaN of the kernels. Clones share the weights.
 #[derive(Clone, Debug)]
 pub struct MoeLinear {
@@ -148,6 +148,16 @@ impl MoeLinear {
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.layer.engine
+    }
+
+    /// The gate, if the layer is gated.
+    #[must_use]
+    pub fn gate(&self) -> Option<Gate> {
+        self.layer.gate
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.layer.weights
     }
 
     /// The products `y`.

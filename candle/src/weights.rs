@@ -28,10 +28,16 @@ pub(crate) struct Biases {
 }
 
 impl Biases {
+    /// Those of the gate, or of matrices that are not gated, and of up.
+    pub fn halves(&self) -> [Option<&DeviceBuffer>; 2] {
+        let Self { bias, up_bias } = self;
+        [bias.as_ref(), up_bias.as_ref()]
+    }
+
     /// What a launch is given with them.
     pub fn vectors(&self) -> Vectors<'_> {
-        let Self { bias, up_bias } = self;
-        Vectors { bias: bias.as_ref(), up_bias: up_bias.as_ref(), ..Vectors::default() }
+        let [bias, up_bias] = self.halves();
+        Vectors { bias, up_bias, ..Vectors::default() }
     }
 }
 

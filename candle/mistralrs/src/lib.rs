@@ -44,6 +44,8 @@ mod error;
 #[path = "../../src/linear.rs"]
 mod linear;
 mod method;
+#[path = "../../src/mixture.rs"]
+mod mixture;
 #[path = "../../src/moe.rs"]
 mod moe;
 #[path = "../../src/strided.rs"]
@@ -55,5 +57,6 @@ pub use builder::PackedBuilder;
 pub use engine::{Activations, Engine};
 pub use linear::Linear;
 pub use method::{PackedExperts, PackedLinear};
+pub use mixture::MoeMlp;
 pub use moe::MoeLinear;
 pub use weights::{Gate, GateOrder};

@@ -1,15 +1,18 @@
 //! The part of a layer after its attention: gated projections, or a mixture of experts.
 
+use std::sync::Arc;
+
 use candle_core::{D, DType, Module, Result, Tensor};
-use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
+use candle_nn::ops::{sigmoid, silu};
 use nvfp4::gemm::Activation as Function;
 
 use super::architecture::Architecture;
 use super::config::{Feed, LayerConfig, Mixture, SwiGlu, Weighing};
 use super::layers::{Experts, Gated, Projection};
+use super::meter::Meter;
 use super::store::{Below, Loader, Matrices};
 use super::values::Floats;
-use crate::{Gate, GateOrder};
+use crate::{Gate, GateOrder, MoeMlp};
 
 /// The weights of the part.
 pub(super) enum Forward {
@@ -90,11 +93,12 @@ impl Forward {
             }
             Self::Mixture(mixed) => {
                 let hidden = x.dim(D::Minus1)?;
-                let routed = mixed.forward(&x.reshape(((), hidden))?)?.reshape(x.dims())?;
-                match &mixed.shared {
-                    Some(shared) => routed + shared.forward(x, residual)?,
-                    None => routed + residual,
-                }
+                let rows = |x: &Tensor| x.reshape(((), hidden));
+                let added = match &mixed.shared {
+                    Some(shared) => &shared.forward(x, residual)?,
+                    None => residual,
+                };
+                mixed.forward(&rows(x)?, &rows(added)?)?.reshape(x.dims())
             }
         }
     }
@@ -104,14 +108,25 @@ impl Forward {
         match self {
             Self::Dense { gate_up, .. } => gate_up.products() + 1,
             Self::Mixture(mixed) => {
-                let routed = match mixed.gate_up {
-                    GateUp::Joint(..) => 3,
-                    GateUp::Apart(..) => 4,
+                let routed = match mixed.projections {
+                    Projections::Whole(..)
+                    | Projections::Apart { gate_up: GateUp::Joint(..), .. } => 3,
+                    Projections::Apart { gate_up: GateUp::Apart(..), .. } => 4,
                 };
                 routed + mixed.shared.as_ref().map_or(0, Self::products)
             }
         }
     }
+}
+
+/// The projections of experts.
+enum Projections {
+    /// All in one operation.
+    Whole(MoeMlp, Arc<Meter>),
+    Apart {
+        gate_up: GateUp,
+        down: Experts,
+    },
 }
 
 /// The projections of experts before the activation.
@@ -121,6 +136,25 @@ enum GateUp {
     Apart(Experts, Experts),
 }
 
+impl GateUp {
+    /// The rows between the projections.
+    fn forward(&self, x: &Tensor, ids: &Tensor, activation: &Activation) -> Result<Tensor> {
+        match self {
+            Self::Joint(layer, gate) => {
+                let both = layer.forward(x, ids)?;
+                match layer {
+                    Experts::Packed(..) => Ok(both),
+                    Experts::Floats { .. } => {
+                        let [gate, up] = gate.halves(&both)?;
+                        activation.apply(&gate, &up)
+                    }
+                }
+            }
+            Self::Apart(gate, up) => activation.apply(&gate.forward(x, ids)?, &up.forward(x, ids)?),
+        }
+    }
+}
+
 /// A mixture's weights.
 pub(super) struct Mixed {
     config: Mixture,
@@ -128,8 +162,7 @@ pub(super) struct Mixed {
     router: Projection,
     /// Numbers `[1, experts]` that are added to scores when experts are chosen.
     correction: Option<Tensor>,
-    gate_up: GateUp,
-    down: Experts,
+    projections: Projections,
     /// The experts that all tokens take.
     shared: Option<Forward>,
 }
@@ -221,33 +254,31 @@ impl Mixed {
         let dense = |inner| Forward::dense(&module.at("shared_experts"), [hidden, inner], false);
         let shared = config.shared.map(dense).transpose()?;
         let activation = Activation::new(config.gate, module)?;
-        Ok(Self { config, activation, router, correction, gate_up, down, shared })
+        let projections = match (gate_up, down) {
+            (GateUp::Joint(Experts::Packed(first, meter), _), Experts::Packed(second, _)) => {
+                Projections::Whole(MoeMlp::new(first, second)?, meter)
+            }
+            (gate_up, down) => Projections::Apart { gate_up, down },
+        };
+        Ok(Self { config, activation, router, correction, projections, shared })
     }
 
-    /// The result for rows `[tokens, hidden]`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// The result for rows `[tokens, hidden]`, plus `residual`.
+    fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let logits = match &self.correction {
             Some(correction) => self.router.forward(&x.to_dtype(correction.dtype())?)?,
             None => self.router.forward(x)?,
         };
         let (weights, ids) = self.config.choose(&logits, self.correction.as_ref())?;
-        let inner = match &self.gate_up {
-            GateUp::Joint(layer, gate) => {
-                let both = layer.forward(x, &ids)?;
-                match layer {
-                    Experts::Packed(..) => both,
-                    Experts::Floats { .. } => {
-                        let [gate, up] = gate.halves(&both)?;
-                        self.activation.apply(&gate, &up)?
-                    }
-                }
+        let (gate_up, down) = match &self.projections {
+            Projections::Whole(layer, meter) => {
+                return meter.time(x.device(), || layer.forward_add(x, &ids, &weights, residual));
             }
-            GateUp::Apart(gate, up) => {
-                self.activation.apply(&gate.forward(x, &ids)?, &up.forward(x, &ids)?)?
-            }
+            Projections::Apart { gate_up, down } => (gate_up, down),
         };
-        let y = self.down.forward(&inner.contiguous()?, &ids)?;
-        y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)
+        let inner = gate_up.forward(x, &ids, &self.activation)?;
+        let y = down.forward(&inner.contiguous()?, &ids)?;
+        y.broadcast_mul(&weights.unsqueeze(2)?.to_dtype(y.dtype())?)?.sum(1)? + residual
     }
 }
 
@@ -261,123 +292,5 @@ impl SwiGlu {
             }
         };
         Gate { activation, order }
-    }
-}
-
-impl Mixture {
-    /// Weights and ids `[tokens, chosen]` from the router's results, on the device.
-    fn choose(&self, logits: &Tensor, correction: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let logits = logits.to_dtype(DType::F32)?.contiguous()?;
-        let largest = |of: &Tensor| -> Result<Tensor> {
-            of.arg_sort_last_dim(false)?.narrow(1, 0, self.chosen)?.contiguous()
-        };
-        match self.weighing {
-            Weighing::Chosen => {
-                let ids = largest(&logits)?;
-                Ok((softmax_last_dim(&logits.gather(&ids, 1)?)?, ids))
-            }
-            Weighing::All { normalized } => {
-                let ids = largest(&logits)?;
-                let weights = softmax_last_dim(&logits)?.gather(&ids, 1)?;
-                match normalized {
-                    true => Ok((weights.broadcast_div(&weights.sum_keepdim(1)?)?, ids)),
-                    false => Ok((weights, ids)),
-                }
-            }
-            Weighing::Scores { groups, kept, normalized, factor } => {
-                let scores = sigmoid(&logits)?;
-                let corrected = match correction {
-                    Some(correction) => scores.broadcast_add(correction)?,
-                    None => scores.clone(),
-                };
-                let ids = largest(&in_groups(&corrected, groups, kept)?)?;
-                let weights = scores.gather(&ids, 1)?;
-                let weights = match normalized {
-                    true => weights.broadcast_div(&(weights.sum_keepdim(1)? + LEAST)?)?,
-                    false => weights,
-                };
-                Ok(((weights * factor)?, ids))
-            }
-        }
-    }
-}
-
-/// A sum of scores is not divided by less.
-const LEAST: f64 = 1e-20;
-
-/// More than scores differ by.
-const HIDDEN: f64 = 1e30;
-
-/// Scores `[tokens, experts]`, lower by [`HIDDEN`] or more outside of the `kept` groups whose two largest have the largest sums.
-fn in_groups(scores: &Tensor, groups: usize, kept: usize) -> Result<Tensor> {
-    if kept == groups {
-        return Ok(scores.clone());
-    }
-    let (tokens, experts) = scores.dims2()?;
-    let by_group = scores.reshape((tokens, groups, experts / groups))?;
-    let (sorted, _) = by_group.sort_last_dim(false)?;
-    let sums = sorted.narrow(2, 0, 2)?.sum(2)?.contiguous()?;
-    // The order of the order is each group's place. Arithmetic hides the last: comparisons would bring a number to the device.
-    let order = sums.arg_sort_last_dim(false)?.to_dtype(DType::F32)?;
-    let places = order.arg_sort_last_dim(true)?.to_dtype(DType::F32)?;
-    let hidden = ((places - (kept as f64 - 1.))?.relu()? * -HIDDEN)?;
-    by_group.broadcast_add(&hidden.unsqueeze(2)?)?.reshape((tokens, experts))
-}
-
-#[cfg(test)]
-mod tests {
-    use candle_core::Device;
-
-    use super::*;
-
-    /// The weights and ids that a plain loop gives a token.
-    fn expected(logits: &[f32], correction: &[f32], mixture: Mixture) -> Vec<(u32, f32)> {
-        let Weighing::Scores { groups, kept, normalized, factor } = mixture.weighing else {
-            panic!("by scores")
-        };
-        let scores: Vec<f32> = logits.iter().map(|x| 1. / (1. + (-x).exp())).collect();
-        let corrected: Vec<f32> = scores.iter().zip(correction).map(|(x, y)| x + y).collect();
-        let size = logits.len() / groups;
-        let descending = |list: &[f32]| {
-            let mut order: Vec<usize> = (0..list.len()).collect();
-            order.sort_by(|&x, &y| list[y].total_cmp(&list[x]));
-            order
-        };
-        let sums: Vec<f32> = corrected
-            .chunks(size)
-            .map(|group| descending(group)[..2].iter().map(|&at| group[at]).sum())
-            .collect();
-        let best = &descending(&sums)[..kept];
-        let open = |at: &usize| best.contains(&(at / size));
-        let ids: Vec<usize> =
-            descending(&corrected).into_iter().filter(open).take(mixture.chosen).collect();
-        let sum: f32 = if normalized { ids.iter().map(|&at| scores[at]).sum() } else { 1. };
-        ids.iter().map(|&at| (at as u32, scores[at] / sum * factor as f32)).collect()
-    }
-
-    #[test]
-    fn experts_are_chosen_in_groups() -> Result<()> {
-        const TOKENS: usize = 50;
-        for (experts, groups, kept, chosen, normalized) in
-            [(8, 4, 2, 3, true), (12, 3, 1, 4, false), (16, 8, 7, 8, true), (6, 1, 1, 2, true)]
-        {
-            let weighing = Weighing::Scores { groups, kept, normalized, factor: 2.5 };
-            let (gate, bias) = (SwiGlu::Plain, false);
-            let mixture = Mixture { experts, chosen, inner: 1, shared: None, weighing, gate, bias };
-            let logits = Tensor::randn(0f32, 1., (TOKENS, experts), &Device::Cpu)?;
-            let correction = Tensor::randn(0f32, 0.3, (1, experts), &Device::Cpu)?;
-            let (weights, ids) = mixture.choose(&logits, Some(&correction))?;
-            let correction: Vec<f32> = correction.flatten_all()?.to_vec1()?;
-            let (weights, ids) = (weights.to_vec2::<f32>()?, ids.to_vec2::<u32>()?);
-            for (token, logits) in logits.to_vec2::<f32>()?.iter().enumerate() {
-                let right = expected(logits, &correction, mixture);
-                let found = ids[token].iter().zip(&weights[token]);
-                for ((id, weight), (right_id, right)) in found.zip(right) {
-                    assert_eq!(*id, right_id, "{experts} {groups} token {token}");
-                    assert!((weight - right).abs() < 1e-5, "{weight} {right}");
-                }
-            }
-        }
-        Ok(())
     }
 }

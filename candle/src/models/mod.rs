@@ -47,6 +47,7 @@ mod meter;
 mod norm;
 mod recording;
 mod rope;
+mod routing;
 mod step;
 mod store;
 mod values;
