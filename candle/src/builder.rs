@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 use nvfp4::parallel::{Cut, Shard};
-use nvfp4::quantize::{Format, QuantizeOptions, quantize_matrix, recipe_by_name};
+use nvfp4::quantize::source::Source as Elements;
+use nvfp4::quantize::{Format, QuantizeOptions, quantize_bytes, quantize_matrix, recipe_by_name};
 use nvfp4::tensor::Dims;
 use nvfp4_checkpoint::{Blocks, Layout, Model, Order, Parts, load};
 
@@ -307,21 +308,27 @@ impl PackedBuilder {
         let Some(format) = self.quantizes else {
             return Err(shape(format!("`{name}`"), "quantised, or quantising asked for", "floats"));
         };
-        let (rows, columns, values) = file.matrix(name).map_err(wrap)?;
-        self.check(name, [1, rows, columns], [1, outputs, inputs])?;
-        quantized(name, &values, [rows, columns], format)
+        let (dtype, tensor) = file.float_bytes(name).map_err(wrap)?;
+        if tensor.shape != [outputs, inputs] {
+            let required = format!("{:?}", [outputs, inputs]);
+            return Err(shape(format!("shape of `{name}`"), required, tensor.shape));
+        }
+        quantized(name, Elements::Bytes(dtype, &tensor.data), [outputs, inputs], format)
     }
 }
 
 /// A matrix of floats in blocks, by TorchAO's recipe.
 pub(crate) fn quantized(
     name: &str,
-    values: &[f32],
+    elements: Elements<'_>,
     [rows, columns]: [usize; 2],
     format: Format,
 ) -> Result<Blocks> {
     let options = QuantizeOptions::new(recipe_by_name(format, "torchao").map_err(wrap)?);
     let dims = Dims::new(1, rows, columns).map_err(wrap)?;
-    let matrix = quantize_matrix(name, values, dims, &options).map_err(wrap)?;
-    matrix.into_blocks(name, dims).map_err(wrap)
+    let matrix = match elements {
+        Elements::Values(values) => quantize_matrix(name, values, dims, &options),
+        Elements::Bytes(dtype, bytes) => quantize_bytes(name, dtype, bytes, dims, &options),
+    };
+    matrix.and_then(|matrix| matrix.into_blocks(name, dims)).map_err(wrap)
 }

@@ -31,11 +31,10 @@
 //! ```
 //!
 //! # In mistral.rs
-//! Nothing of it is used here: its newest crate, `mistralrs-quant` 0.8.1, is for candle 0.10.2, whose tensors are other
-//! types than those of candle 0.11. Once both have one candle, an adapter is short. Its layers are `QuantMethod`s:
-//! `forward_raw(a)` is [`Linear`]'s `forward`, and
-//! `gather_forward_raw(a, indices)` is [`MoeLinear::gather_forward`]: `a` is `[tokens, 1, K]` for the
-//! projections up and `[tokens, top-k, K]` for those down, `indices` is `[tokens, top-k]`.
+//! Its newest crate, `mistralrs-quant` 0.8.1, is for candle 0.10, whose tensors are other types than those of candle 0.11.
+//! The crate `candle/mistralrs` of the repository compiles these sources with candle 0.10 and makes [`Linear`] and [`MoeLinear`]
+//! its `QuantMethod`s: `forward(a)`, and `gather_forward(a, indices)` as [`MoeLinear::gather_forward`], where `a` is
+//! `[tokens, 1, K]` for the projections up and `[tokens, top-k, K]` for those down, and `indices` is `[tokens, top-k]`.
 //!
 //! # On a GPU
 //! Work is queued on the stream of candle's device. `Device::new_cuda` uses each thread's own default

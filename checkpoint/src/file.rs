@@ -20,6 +20,7 @@ use super::encode::float_type;
 use super::error::{CheckpointError, similar};
 use super::ggml::{self, Place, Stated};
 use crate::error::Result;
+use nvfp4::FloatType;
 use nvfp4::error::{Error, filled};
 use nvfp4::quantize::source::Source;
 
@@ -318,24 +319,39 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError`] for a missing tensor, another type, or a value that is not finite.
     pub fn floats(&self, name: &str) -> Result<FloatTensor> {
+        let (dtype, RawTensor { shape, data, .. }) = self.float_bytes(name)?;
+        let source = Source::Bytes(dtype, &data);
+        let mut values = filled(name, source.len(), 0f32)?;
+        source.par_load(&mut values);
+        Ok(FloatTensor { shape, values })
+    }
+
+    /// A float tensor as it is stored, of which all elements are finite.
+    ///
+    /// # Errors
+    /// The same as [`floats`](Self::floats).
+    pub fn float_bytes(&self, name: &str) -> Result<(FloatType, RawTensor<'_>)> {
         let tensor = self.raw(name)?;
         let Some(dtype) = float_type(tensor.dtype) else {
             return Err(self.wrong_type(name, "F32, F16 or BF16", tensor.dtype));
         };
         let source = Source::Bytes(dtype, &tensor.data);
-        let mut values = filled(name, source.len(), 0f32)?;
-        source.par_load(&mut values);
         if !source.par_maximum().is_finite() {
-            let index = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
+            let value = |index: usize| {
+                let mut value = [0f32];
+                source.part(index..index + 1).load(&mut value);
+                value[0]
+            };
+            let index = (0..source.len()).find(|&at| !value(at).is_finite()).unwrap_or(0);
             return Err(CheckpointError::NonFinite {
                 path: self.path.clone(),
                 tensor: name.into(),
                 index,
-                byte: self.offset(name) + (index * (tensor.dtype.bitsize() / 8)) as u64,
-                value: values[index],
+                byte: self.offset(name) + index as u64 * u64::from(dtype.bytes()),
+                value: value(index),
             });
         }
-        Ok(FloatTensor { shape: tensor.shape, values })
+        Ok((dtype, tensor))
     }
 
     /// A float matrix: a tensor of [`floats`](Self::floats) with two dimensions, none zero.

@@ -165,7 +165,7 @@ pub use report::{Finding, Severity, VerifyReport, WeightCheck};
 pub use save::{Observer, Saved};
 pub use shared::{Misread, Unshared};
 pub use staging::{Replaced, Staging, write_whole};
-pub use values::{floats, refuse_changed};
+pub use values::{decoded_floats, floats, refuse_changed};
 pub use verify::{LEAST_SQNR_DB, VerifyOptions, verify, verify_with};
 pub use weight::{Blocks, Convention, GlobalScale, Order, Weight, WeightSpec};
 pub use write::{NewTensor, TensorSpec, TensorWriter, write};

@@ -13,13 +13,20 @@ use crate::error::Result;
 /// # Errors
 /// [`CheckpointError`] for a missing tensor, another type, scales that do not fit, or a value that is not finite.
 pub fn floats(model: &Model, name: &str) -> Result<FloatTensor> {
-    match Encoded::of(model, name)? {
-        Some(encoded) => {
-            let values = encoded.decode(model)?;
-            Ok(FloatTensor { shape: encoded.shape, values })
-        }
+    match decoded_floats(model, name)? {
+        Some(decoded) => Ok(decoded),
         None => model.file(name)?.floats(name),
     }
+}
+
+/// [`floats`] of a tensor that is stored in FP8 or in packed integers; `None` for others.
+///
+/// # Errors
+/// The same as there, but for a missing tensor.
+pub fn decoded_floats(model: &Model, name: &str) -> Result<Option<FloatTensor>> {
+    let Some(encoded) = Encoded::of(model, name)? else { return Ok(None) };
+    let values = encoded.decode(model)?;
+    Ok(Some(FloatTensor { shape: encoded.shape, values }))
 }
 
 /// Refuses a checkpoint in which further tensors or the configuration change what weights mean: products of them

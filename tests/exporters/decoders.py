@@ -1,6 +1,6 @@
 """Whole models for `nvfp4_candle::models`: logits and greedy tokens as transformers computes them in f32.
 
-    python decoders.py make --nvfp4 PROGRAM --data tests/data
+    python decoders.py make --nvfp4 PROGRAM --data tests/data [--only NAME]
     python decoders.py check --nvfp4 PROGRAM --data tests/data --out RESULTS
 
 `make` writes `DATA/models`: tiny models with random weights by transformers, quantised by `nvfp4`, and of each the
@@ -108,6 +108,32 @@ KINDS = [
         },
         ("mxfp4", "torchao", "gpt-oss"),
     ),
+    Kind(
+        "deepseek-v3",
+        transformers.DeepseekV3Config,
+        dict(
+            num_key_value_heads=4, head_dim=16, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+            first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2,
+            moe_intermediate_size=64, norm_topk_prob=True, routed_scaling_factor=2.5,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=10000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                mscale_all_dim=0.8, original_max_position_embeddings=32,
+            ),
+        ),
+        ("nvfp4", "modelopt", "modelopt"),
+    ),
+    Kind(
+        "deepseek-v3-plain",
+        transformers.DeepseekV3Config,
+        dict(
+            num_key_value_heads=4, head_dim=16, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16,
+            v_head_dim=32, rope_interleave=False, attention_bias=True, first_k_dense_replace=0, n_routed_experts=4,
+            num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=1, moe_intermediate_size=64,
+            norm_topk_prob=False, routed_scaling_factor=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=50000.0),
+        ),
+        ("nvfp4", "compressed-tensors", "compressed-tensors"),
+    ),
 ]
 
 TEMPLATE = """{%- for message in messages %}{{ '[' + message.role.strip() + '] ' + message.content + ' ' }}{% endfor %}
@@ -132,6 +158,9 @@ def build(kind: Kind, folder: Path) -> None:
                 turned = kind.name == "gpt-oss" and parameter.dim() == 3
                 factor = 3 if "lm_head" in name or "gate.weight" in name or "router" in name else 1.5
                 parameter.copy_(factor * noise / parameter.shape[-2 if turned else -1] ** 0.5)
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     model.to(torch.bfloat16).save_pretrained(folder)
 
 
@@ -211,24 +240,28 @@ def of_exporters(program: Path, data: Path, work: Path) -> dict[str, torch.Tenso
     return found
 
 
-def make(program: Path, data: Path, work: Path) -> None:
-    """Writes all files."""
+def make(program: Path, data: Path, work: Path, only: str | None) -> None:
+    """Writes all files, or those of one model."""
     target = data / "models"
     target.mkdir(exist_ok=True)
-    for kind in KINDS:
+    for kind in [kind for kind in KINDS if only in (None, kind.name)]:
         original, out = work / kind.name, target / kind.name
         build(kind, original)
         shutil.rmtree(out, ignore_errors=True)
         form, recipe, layout = kind.quantise
         run(program, "quantize", str(original), "--format", form, "--recipe", recipe, "--layout", layout, "--out", str(out))
         (out / "generation_config.json").unlink(missing_ok=True)
+        if kind.name == "deepseek-v3":
+            # config.json says the same, and so does another model's file.
+            (out / "hf_quant_config.json").unlink()
         if kind is KINDS[0]:
             characters(out)
         print(kind.name, flush=True)
         expected = record(dequantised(program, out, work))
         safetensors.torch.save_file(expected, out / "expected.safetensors")
         (out / "expected.safetensors").rename(target / f"{kind.name}.safetensors")
-    safetensors.torch.save_file(of_exporters(program, data, work), target / "exporters.safetensors")
+    if only is None:
+        safetensors.torch.save_file(of_exporters(program, data, work), target / "exporters.safetensors")
 
 
 def check(program: Path, data: Path, work: Path) -> list[dict]:
@@ -261,13 +294,14 @@ def main() -> None:
     arguments.add_argument("--nvfp4", type=Path, required=True)
     arguments.add_argument("--data", type=Path, required=True)
     arguments.add_argument("--out", type=Path)
+    arguments.add_argument("--only")
     chosen = arguments.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         program, data, work = chosen.nvfp4.resolve(), chosen.data, Path(folder)
         if chosen.command == "make":
-            make(program, data, work)
+            make(program, data, work, chosen.only)
         else:
             chosen.out.write_text(json.dumps(check(program, data, work)))
 

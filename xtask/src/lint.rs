@@ -8,7 +8,8 @@ use fp4_formats::Arch;
 use std::process::{Command, ExitCode};
 
 /// Packages outside the workspace, which `cargo fmt` does not reach from it.
-const OUTSIDE: [&str; 4] = ["cuda_std", "kernels-gpu", "candle", "emulator/ptx-emu-python"];
+const OUTSIDE: [&str; 5] =
+    ["cuda_std", "kernels-gpu", "candle", "candle/mistralrs", "emulator/ptx-emu-python"];
 
 /// Features of the library that dependents are expected to choose, besides those of the workspace.
 const LIBRARY_FEATURES: [&str; 5] = ["", "embed", "emulator", "capture", "cudarc"];

@@ -39,14 +39,18 @@ impl Attention {
                 let norm = |name: &str| own.tensor(name, &[dim]);
                 Some([norm("q_norm.weight")?, norm("k_norm.weight")?])
             }
-            Architecture::Llama | Architecture::Mixtral | Architecture::GptOss => None,
+            Architecture::Llama
+            | Architecture::Mixtral
+            | Architecture::GptOss
+            | Architecture::DeepseekV3 => None,
         };
         let sinks = match config.architecture {
             Architecture::GptOss => Some(own.tensor("sinks", &[heads])?.reshape((1, heads, 1, 1))?),
             Architecture::Llama
             | Architecture::Qwen3
             | Architecture::Qwen3Moe
-            | Architecture::Mixtral => None,
+            | Architecture::Mixtral
+            | Architecture::DeepseekV3 => None,
         };
         Ok(Self {
             heads,

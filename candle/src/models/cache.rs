@@ -4,7 +4,8 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::step::{Place, Step};
 
-/// Keys and values of a layer: `[texts, heads, places, elements of a head]`.
+/// Keys and values of a layer: `[texts, heads, places, elements of a head]`. Latent attention has one head, with latent vectors as
+/// keys and turned keys as values.
 #[derive(Debug)]
 pub(super) struct KeyValues {
     keys: Tensor,
@@ -14,12 +15,12 @@ pub(super) struct KeyValues {
 impl KeyValues {
     /// Room for `places` tokens of `texts` texts. Places that have no token yet hold zeros, which a share of zero leaves zero.
     pub fn new(
-        [texts, heads, places, dim]: [usize; 4],
-        dtype: DType,
-        device: &Device,
+        [texts, heads, places]: [usize; 3],
+        [key, value]: [usize; 2],
+        (dtype, device): (DType, &Device),
     ) -> Result<Self> {
-        let empty = || Tensor::zeros((texts, heads, places, dim), dtype, device);
-        Ok(Self { keys: empty()?, values: empty()? })
+        let empty = |dim: usize| Tensor::zeros((texts, heads, places, dim), dtype, device);
+        Ok(Self { keys: empty(key)?, values: empty(value)? })
     }
 
     /// Stores the step's keys and values, and returns those of the places that the step looks at through a window.
@@ -29,12 +30,16 @@ impl KeyValues {
         window: Option<usize>,
         [keys, values]: [&Tensor; 2],
     ) -> Result<[Tensor; 2]> {
-        let put = |all: &Tensor, own: &Tensor| match step.place() {
-            Place::Host(begin) => all.slice_set(own, 2, *begin),
-            Place::Device(index) => all.scatter_set(index, own, 2),
-        };
-        put(&self.keys, keys)?;
-        put(&self.values, values)?;
+        match step.place() {
+            Place::Host(begin) => {
+                self.keys.slice_set(keys, 2, *begin)?;
+                self.values.slice_set(values, 2, *begin)?;
+            }
+            Place::Device([of_keys, of_values]) => {
+                self.keys.scatter_set(of_keys, keys, 2)?;
+                self.values.scatter_set(of_values, values, 2)?;
+            }
+        }
         let [from, places] = step.looks_at(window);
         Ok([self.keys.narrow(2, from, places)?, self.values.narrow(2, from, places)?])
     }

@@ -4,7 +4,9 @@ use candle_core::Result;
 use serde_json::Value;
 
 use super::architecture::Architecture;
+use super::deepseek::{LatentConfig, latent, scores};
 use super::fields::Fields;
+use super::known::{REFUSED, WITHOUT_EFFECT, computes};
 use super::rope::Rope;
 use crate::error::shape;
 
@@ -18,12 +20,15 @@ pub(super) enum SwiGlu {
 }
 
 /// The weights of the chosen experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Weighing {
     /// A softmax over all experts, of which the largest are taken, and scaled to the sum 1 or not.
     All { normalized: bool },
     /// A softmax over those taken.
     Chosen,
+    /// A sigmoid of each. The largest are taken after a number of each expert is added, in those of `groups` groups whose
+    /// two largest have the largest sums; then they are scaled to the sum 1 or not, and multiplied by `factor`.
+    Scores { groups: usize, kept: usize, normalized: bool, factor: f64 },
 }
 
 /// A mixture of experts.
@@ -32,6 +37,8 @@ pub(super) struct Mixture {
     pub experts: usize,
     pub chosen: usize,
     pub inner: usize,
+    /// The inner size of the experts that all tokens take, as one.
+    pub shared: Option<usize>,
     pub weighing: Weighing,
     pub gate: SwiGlu,
     /// Whether the router and the experts have biases.
@@ -66,82 +73,12 @@ pub struct Config {
     pub(super) epsilon: f32,
     pub(super) tied: bool,
     pub(super) attention_bias: bool,
+    pub(super) latent: Option<LatentConfig>,
     pub(super) rope: Rope,
     pub(super) layers: Vec<LayerConfig>,
     end: Vec<u32>,
     unread: Vec<String>,
 }
-
-/// Fields with which the mathematics of other families differ, and a value besides null and false that changes nothing.
-const REFUSED: [(&str, Option<f64>); 22] = [
-    ("attention_multiplier", None),
-    ("attn_logit_softcapping", None),
-    ("final_logit_softcapping", None),
-    ("embedding_multiplier", Some(1.)),
-    ("residual_multiplier", Some(1.)),
-    ("logits_scaling", Some(1.)),
-    ("logit_scale", Some(1.)),
-    ("partial_rotary_factor", Some(1.)),
-    ("rotary_pct", Some(1.)),
-    ("clip_qkv", None),
-    ("qk_layernorm", None),
-    ("use_qk_norm", None),
-    ("no_rope_layers", None),
-    ("no_rope_layer_interval", None),
-    ("attention_chunk_size", None),
-    ("attn_temperature_tuning", None),
-    ("n_shared_experts", Some(0.)),
-    ("shared_expert_intermediate_size", Some(0.)),
-    ("kv_lora_rank", None),
-    ("num_nextn_predict_layers", Some(0.)),
-    ("routed_scaling_factor", Some(1.)),
-    ("query_pre_attn_scalar", None),
-];
-
-/// Fields that change nothing here: they are of training, of other programs, or said by the tensors themselves.
-const WITHOUT_EFFECT: [&str; 41] = [
-    "_name_or_path",
-    "_attn_implementation_autoset",
-    "add_cross_attention",
-    "architectures",
-    "attention_dropout",
-    "attn_implementation",
-    "auto_map",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "dtype",
-    "expert_capacity",
-    "experts_per_token",
-    "id2label",
-    "initial_context_length",
-    "initializer_range",
-    "is_decoder",
-    "is_encoder_decoder",
-    "label2id",
-    "max_window_layers",
-    "mlp_only_layers",
-    "num_experts",
-    "num_local_experts",
-    "output_attentions",
-    "output_hidden_states",
-    "output_router_logits",
-    "pad_token_id",
-    "pretraining_tp",
-    "problem_type",
-    "quantization",
-    "quantization_config",
-    "resid_pdrop",
-    "return_dict",
-    "rope_theta",
-    "rope_scaling",
-    "router_aux_loss_coef",
-    "router_jitter_noise",
-    "sliding_window",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-    "use_sliding_window",
-];
 
 impl Config {
     /// Reads a configuration.
@@ -152,14 +89,16 @@ impl Config {
     pub fn from_json(config: &Value) -> Result<Self> {
         let fields = Fields::new(config)?;
         let kind = fields.text("model_type")?;
-        let found = Architecture::ALL.into_iter().find(|known| Some(known.model_type()) == kind);
-        let Some(architecture) = found else {
+        let Some(architecture) = kind.and_then(Architecture::named) else {
             let names = Architecture::ALL.map(Architecture::model_type).join(", ");
             return Err(fields.wrong("model_type", format!("one of {names}")));
         };
         for (field, neutral) in REFUSED {
             let value = fields.value(field);
             let is_neutral = value.is_null() || *value == false || value.as_f64() == neutral;
+            if computes(architecture, field) {
+                continue;
+            }
             if !(is_neutral || value.as_array().is_some_and(Vec::is_empty)) {
                 let required = neutral.map_or("absent".to_owned(), |x| format!("absent or {x}"));
                 return Err(fields.wrong(field, format!("{required}, as others are not computed")));
@@ -175,15 +114,14 @@ impl Config {
                 fields.wrong("num_key_value_heads", format!("a divisor of {heads}, the heads"))
             );
         }
-        let head_dim = match fields.optional_size("head_dim")? {
-            Some(size) => size,
-            None if hidden.is_multiple_of(heads) => hidden / heads,
-            None => {
-                return Err(fields.wrong("num_attention_heads", format!("a divisor of {hidden}")));
-            }
+        let latent = latent(&fields, architecture, [heads, kv_heads])?;
+        let head_dim = match latent {
+            Some(latent) => latent.turned,
+            None => head_dim(&fields, hidden, heads)?,
         };
         if !head_dim.is_multiple_of(2) {
-            return Err(fields.wrong("head_dim", "even"));
+            let field = if latent.is_some() { "qk_rope_head_dim" } else { "head_dim" };
+            return Err(fields.wrong(field, "even"));
         }
         let positions = fields.size("max_position_embeddings")?;
         let epsilon = fields.number("rms_norm_eps")? as f32;
@@ -194,7 +132,8 @@ impl Config {
             Architecture::Llama
             | Architecture::Qwen3
             | Architecture::Qwen3Moe
-            | Architecture::GptOss => fields.flag("attention_bias", is_gpt_oss)?,
+            | Architecture::GptOss
+            | Architecture::DeepseekV3 => fields.flag("attention_bias", is_gpt_oss)?,
         };
         let rope = Rope::of(&fields, head_dim, positions, architecture)?;
         let layers = layers(&fields, architecture)?;
@@ -212,11 +151,20 @@ impl Config {
             epsilon,
             tied,
             attention_bias,
+            latent,
             rope,
             layers,
             end,
             unread,
         })
+    }
+
+    /// Heads of the cache, and elements of a key and of a value there.
+    pub(super) fn cached(&self) -> [usize; 3] {
+        match self.latent {
+            Some(latent) => [1, latent.rank, latent.turned],
+            None => [self.kv_heads, self.head_dim, self.head_dim],
+        }
     }
 
     /// The architecture.
@@ -257,6 +205,15 @@ impl Config {
     }
 }
 
+/// The elements of a head.
+fn head_dim(fields: &Fields<'_>, hidden: usize, heads: usize) -> Result<usize> {
+    match fields.optional_size("head_dim")? {
+        Some(size) => Ok(size),
+        None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
+        None => Err(fields.wrong("num_attention_heads", format!("a divisor of {hidden}"))),
+    }
+}
+
 /// The layers of an architecture.
 fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerConfig>> {
     let count = fields.size("num_hidden_layers")?;
@@ -274,7 +231,8 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
         }
         let bias = architecture == Architecture::GptOss;
         let inner = fields.size(inner)?;
-        Ok(Feed::Mixture(Mixture { experts, chosen, inner, weighing, gate, bias }))
+        let shared = None;
+        Ok(Feed::Mixture(Mixture { experts, chosen, inner, shared, weighing, gate, bias }))
     };
     let feed = |at: usize| match architecture {
         Architecture::Llama | Architecture::Qwen3 => dense(),
@@ -312,6 +270,17 @@ fn layers(fields: &Fields<'_>, architecture: Architecture) -> Result<Vec<LayerCo
             let gate = SwiGlu::Clamped { limit, slope };
             mixture("num_local_experts", "intermediate_size", Weighing::Chosen, gate)
         }
+        Architecture::DeepseekV3 => {
+            if at < fields.count("first_k_dense_replace")? {
+                return dense();
+            }
+            let weighing = scores(fields)?;
+            let routed =
+                mixture("n_routed_experts", "moe_intermediate_size", weighing, SwiGlu::Plain)?;
+            let Feed::Mixture(routed) = routed else { return Ok(routed) };
+            let shared = fields.count("n_shared_experts")? * routed.inner;
+            Ok(Feed::Mixture(Mixture { shared: (shared > 0).then_some(shared), ..routed }))
+        }
     };
     let layer = |(at, window)| Ok(LayerConfig { window, feed: feed(at)? });
     windows.into_iter().enumerate().map(layer).collect()
@@ -326,7 +295,7 @@ fn windows(
     let qwen = matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe);
     let uses = !qwen || fields.flag("use_sliding_window", false)?;
     let window = match architecture {
-        Architecture::Llama => None,
+        Architecture::Llama | Architecture::DeepseekV3 => None,
         Architecture::Qwen3
         | Architecture::Qwen3Moe
         | Architecture::Mixtral
@@ -370,7 +339,10 @@ fn windows(
     }
     let from = match architecture {
         Architecture::Qwen3 => fields.optional_size("max_window_layers")?.unwrap_or(28),
-        Architecture::Llama | Architecture::Qwen3Moe | Architecture::Mixtral => 0,
+        Architecture::Llama
+        | Architecture::Qwen3Moe
+        | Architecture::Mixtral
+        | Architecture::DeepseekV3 => 0,
         Architecture::GptOss => {
             return Ok((0..count).map(|at| window.filter(|_| at % 2 == 0)).collect());
         }

@@ -11,10 +11,10 @@ use candle_nn::Embedding;
 use nvfp4::quantize::Format;
 use nvfp4_checkpoint::{Model, refuse_changed};
 
-use super::attention::Attention;
 use super::cache::KeyValues;
 use super::config::Config;
 use super::feed::Forward;
+use super::latent::Attending;
 use super::layers::Projection;
 use super::meter::Meter;
 use super::norm::Norm;
@@ -53,7 +53,7 @@ impl LoadOptions {
 
 struct Block {
     attention_norm: Norm,
-    attention: Attention,
+    attention: Attending,
     feed_norm: Norm,
     feed: Forward,
 }
@@ -134,7 +134,7 @@ impl Decoder {
             let (own, layer) = (loader.at(format!("model.layers.{at}")), config.layers[at]);
             Ok(Block {
                 attention_norm: norm(&own, "input_layernorm.weight")?,
-                attention: Attention::load(&own, &config, layer.window)?,
+                attention: Attending::load(&own, &config, layer)?,
                 feed_norm: norm(&own, "post_attention_layernorm.weight")?,
                 feed: Forward::load(&own, config.architecture, hidden, layer)?,
             })
@@ -195,9 +195,10 @@ impl Decoder {
             return Err(shape("tokens of a text", required, capacity));
         }
         let tables = self.config.rope.tables(capacity, self.dtype, self.engine.device())?;
-        let Config { kv_heads, head_dim: dim, .. } = self.config;
+        let [heads, key, value] = self.config.cached();
         let layer = |_: &Block| {
-            KeyValues::new([texts, kv_heads, capacity, dim], self.dtype, self.engine.device())
+            let place = (self.dtype, self.engine.device());
+            KeyValues::new([texts, heads, capacity], [key, value], place)
         };
         let layers = self.blocks.iter().map(layer).collect::<Result<_>>()?;
         Ok(Cache { layers, tables, pads: vec![0; texts], capacity, used: 0 })
@@ -314,9 +315,9 @@ impl Decoder {
 
     /// Inputs of steps of one token of each text of a cache.
     pub(super) fn inputs(&self, cache: &Cache) -> Result<Inputs> {
-        let Config { heads, kv_heads, head_dim: dim, .. } = self.config;
+        let sizes = (self.config.heads, self.config.cached());
         let place = (self.dtype, self.engine.device());
-        Inputs::new(&self.windows(), &cache.pads, cache.capacity, [heads, kv_heads, dim], place)
+        Inputs::new(&self.windows(), &cache.pads, cache.capacity, sizes, place)
     }
 
     /// Checks one more token of each text, as [`next`](Self::next) does.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use candle_core::{D, Module, Result, Tensor};
-use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
+use candle_core::{D, DType, Module, Result, Tensor};
+use candle_nn::ops::{sigmoid, silu};
 use nvfp4::gemm::Activation as Function;
 
 use super::architecture::Architecture;
@@ -11,6 +11,7 @@ use super::config::{Feed, LayerConfig, Mixture, SwiGlu, Weighing};
 use super::layers::{Experts, Gated, Projection};
 use super::meter::Meter;
 use super::store::{Below, Loader, Matrices};
+use super::values::Floats;
 use crate::{Gate, GateOrder, MoeMlp};
 
 /// The weights of the part.
@@ -58,28 +59,29 @@ impl Forward {
     ) -> Result<Self> {
         let mlp = loader.at("mlp");
         match layer.feed {
-            Feed::Dense { inner, bias } => Ok(Self::Dense {
-                gate_up: mlp.gated(
-                    ["gate_proj", "up_proj"],
-                    hidden,
-                    inner,
-                    bias,
-                    SwiGlu::Plain.of(GateOrder::Halves),
-                )?,
-                down: mlp.linear("down_proj", [inner, hidden], bias)?,
-            }),
+            Feed::Dense { inner, bias } => Self::dense(&mlp, [hidden, inner], bias),
             Feed::Mixture(mixture) => {
                 let (module, router) = match architecture {
                     Architecture::Mixtral => (loader.at("block_sparse_moe"), "gate"),
                     Architecture::GptOss => (mlp, "router"),
-                    Architecture::Llama | Architecture::Qwen3 | Architecture::Qwen3Moe => {
-                        (mlp, "gate")
-                    }
+                    Architecture::Llama
+                    | Architecture::Qwen3
+                    | Architecture::Qwen3Moe
+                    | Architecture::DeepseekV3 => (mlp, "gate"),
                 };
                 let mixed = Mixed::load(&module, router, architecture, hidden, mixture)?;
                 Ok(Self::Mixture(Box::new(mixed)))
             }
         }
+    }
+
+    /// Loads the projections of the module that `mlp` is at.
+    fn dense(mlp: &Loader, [hidden, inner]: [usize; 2], bias: bool) -> Result<Self> {
+        let (paths, gate) = (["gate_proj", "up_proj"], SwiGlu::Plain.of(GateOrder::Halves));
+        Ok(Self::Dense {
+            gate_up: mlp.gated(paths, hidden, inner, bias, gate)?,
+            down: mlp.linear("down_proj", [inner, hidden], bias)?,
+        })
     }
 
     /// The result for rows `x`, `[.., hidden]`, plus `residual`.
@@ -92,7 +94,11 @@ impl Forward {
             Self::Mixture(mixed) => {
                 let hidden = x.dim(D::Minus1)?;
                 let rows = |x: &Tensor| x.reshape(((), hidden));
-                mixed.forward(&rows(x)?, &rows(residual)?)?.reshape(x.dims())
+                let added = match &mixed.shared {
+                    Some(shared) => &shared.forward(x, residual)?,
+                    None => residual,
+                };
+                mixed.forward(&rows(x)?, &rows(added)?)?.reshape(x.dims())
             }
         }
     }
@@ -101,10 +107,14 @@ impl Forward {
     pub fn products(&self) -> usize {
         match self {
             Self::Dense { gate_up, .. } => gate_up.products() + 1,
-            Self::Mixture(mixed) => match mixed.projections {
-                Projections::Whole(..) | Projections::Apart { gate_up: GateUp::Joint(..), .. } => 3,
-                Projections::Apart { gate_up: GateUp::Apart(..), .. } => 4,
-            },
+            Self::Mixture(mixed) => {
+                let routed = match mixed.projections {
+                    Projections::Whole(..)
+                    | Projections::Apart { gate_up: GateUp::Joint(..), .. } => 3,
+                    Projections::Apart { gate_up: GateUp::Apart(..), .. } => 4,
+                };
+                routed + mixed.shared.as_ref().map_or(0, Self::products)
+            }
         }
     }
 }
@@ -150,7 +160,11 @@ pub(super) struct Mixed {
     config: Mixture,
     activation: Activation,
     router: Projection,
+    /// Numbers `[1, experts]` that are added to scores when experts are chosen.
+    correction: Option<Tensor>,
     projections: Projections,
+    /// The experts that all tokens take.
+    shared: Option<Forward>,
 }
 
 impl Mixed {
@@ -178,7 +192,7 @@ impl Mixed {
                 bias,
             )?;
             let is_turned = is_gpt_oss && tensor == name;
-            own.experts(own.matrices(tensor, sizes, is_turned)?, bias, gate).map(Some)
+            own.experts(own.matrices(tensor, sizes, is_turned)?, bias.as_ref(), gate).map(Some)
         };
         let (up, down) = ([count, inner, hidden], [count, hidden, inner]);
         let names = match has("0.w1.weight") || has("0.w2.weight") {
@@ -198,15 +212,16 @@ impl Mixed {
                 let all = vec![own.of_each(gate, up)?, own.of_each(linear, up)?];
                 match Matrices::joined(all)? {
                     Below::One(one) => {
-                        let bias =
-                            of_gate.zip(of_up).map(|(gate, up)| interleaved(&gate, &up, inner));
+                        let biases = of_gate.zip(of_up);
+                        let bias = biases.map(|(gate, up)| Floats::joined(vec![gate, up], count));
                         let gate = config.gate.of(GateOrder::Halves);
-                        GateUp::Joint(own.experts(one, bias, Some(gate))?, gate)
+                        GateUp::Joint(own.experts(one, bias.as_ref(), Some(gate))?, gate)
                     }
                     Below::Apart(mut all) => {
-                        let up = all.pop().map(|up| own.experts(up, of_up, None)).transpose()?;
-                        let gate =
-                            all.pop().map(|gate| own.experts(gate, of_gate, None)).transpose()?;
+                        let mut layer = |bias: Option<Floats>| {
+                            all.pop().map(|one| own.experts(one, bias.as_ref(), None)).transpose()
+                        };
+                        let (up, gate) = (layer(of_up)?, layer(of_gate)?);
                         match (gate, up) {
                             (Some(gate), Some(up)) => GateUp::Apart(gate, up),
                             _ => unreachable!("two matrices that are not joined are two"),
@@ -219,12 +234,25 @@ impl Mixed {
             Some(layer) => layer,
             None => {
                 let bias = own.bias_of_each(names[2], [count, hidden], bias)?;
-                own.experts(own.of_each(names[2], down)?, bias, None)?
+                own.experts(own.of_each(names[2], down)?, bias.as_ref(), None)?
             }
         };
         // Choices are made in floats in every checkpoint.
         let builder = module.builder.without_quantizing();
-        let router = Loader { builder, ..module.clone() }.linear(router, [hidden, count], bias)?;
+        let (dtype, by_scores) = match config.weighing {
+            // Scores are near each other, so that they are those of f32.
+            Weighing::Scores { .. } => (DType::F32, true),
+            Weighing::All { .. } | Weighing::Chosen => (module.dtype, false),
+        };
+        let of_router = Loader { builder, dtype, ..module.clone() };
+        let correction = || -> Result<Tensor> {
+            let correction = of_router.at(router).tensor("e_score_correction_bias", &[count])?;
+            correction.reshape((1, count))
+        };
+        let correction = by_scores.then(correction).transpose()?;
+        let router = of_router.linear(router, [hidden, count], bias)?;
+        let dense = |inner| Forward::dense(&module.at("shared_experts"), [hidden, inner], false);
+        let shared = config.shared.map(dense).transpose()?;
         let activation = Activation::new(config.gate, module)?;
         let projections = match (gate_up, down) {
             (GateUp::Joint(Experts::Packed(first, meter), _), Experts::Packed(second, _)) => {
@@ -232,12 +260,16 @@ impl Mixed {
             }
             (gate_up, down) => Projections::Apart { gate_up, down },
         };
-        Ok(Self { config, activation, router, projections })
+        Ok(Self { config, activation, router, correction, projections, shared })
     }
 
     /// The result for rows `[tokens, hidden]`, plus `residual`.
     fn forward(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let (weights, ids) = self.config.choose(&self.router.forward(x)?)?;
+        let logits = match &self.correction {
+            Some(correction) => self.router.forward(&x.to_dtype(correction.dtype())?)?,
+            None => self.router.forward(x)?,
+        };
+        let (weights, ids) = self.config.choose(&logits, self.correction.as_ref())?;
         let (gate_up, down) = match &self.projections {
             Projections::Whole(layer, meter) => {
                 return meter.time(x.device(), || layer.forward_add(x, &ids, &weights, residual));
@@ -250,12 +282,6 @@ impl Mixed {
     }
 }
 
-/// The biases of gate and up of each expert after each other.
-fn interleaved(gate: &[f32], up: &[f32], inner: usize) -> Vec<f32> {
-    let pairs = gate.chunks_exact(inner).zip(up.chunks_exact(inner));
-    pairs.flat_map(|(gate, up)| gate.iter().chain(up)).copied().collect()
-}
-
 impl SwiGlu {
     /// The same as products compute it.
     fn of(self, order: GateOrder) -> Gate {
@@ -266,24 +292,5 @@ impl SwiGlu {
             }
         };
         Gate { activation, order }
-    }
-}
-
-impl Mixture {
-    /// Weights and ids `[tokens, chosen]` from the router's results, on the device.
-    fn choose(&self, logits: &Tensor) -> Result<(Tensor, Tensor)> {
-        let logits = logits.to_dtype(candle_core::DType::F32)?.contiguous()?;
-        let ids = logits.arg_sort_last_dim(false)?.narrow(1, 0, self.chosen)?.contiguous()?;
-        let weights = match self.weighing {
-            Weighing::Chosen => softmax_last_dim(&logits.gather(&ids, 1)?)?,
-            Weighing::All { normalized } => {
-                let weights = softmax_last_dim(&logits)?.gather(&ids, 1)?;
-                match normalized {
-                    true => weights.broadcast_div(&weights.sum_keepdim(1)?)?,
-                    false => weights,
-                }
-            }
-        };
-        Ok((weights, ids))
     }
 }

@@ -77,6 +77,15 @@ impl<'a> Fields<'a> {
         self.optional_size(name)?.ok_or_else(|| self.wrong(name, "an integer from 1 on"))
     }
 
+    /// A number of things, which may be none.
+    pub fn count(&self, name: &str) -> Result<usize> {
+        match self.value(name).as_u64() {
+            Some(0) => Ok(0),
+            Some(_) => self.size(name),
+            None => Err(self.wrong(name, "an integer from 0 on")),
+        }
+    }
+
     pub fn optional_number(&self, name: &str) -> Result<Option<f64>> {
         match self.value(name) {
             Value::Null => Ok(None),

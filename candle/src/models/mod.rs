@@ -6,6 +6,7 @@
 //! | `qwen3`, `qwen3_moe` | norms of each head's queries and keys, windows; experts |
 //! | `mixtral` | experts, a window |
 //! | `gpt_oss` | sinks, windows of every other layer, biases, YaRN, experts with a clamped SwiGLU |
+//! | `deepseek_v3`, `kimi_k2` | latent attention, YaRN, experts by scores in groups, shared experts |
 //!
 //! Weights are read from every layout of [`nvfp4_checkpoint`], layer by layer as the file says: those in four bits are
 //! [`Linear`](crate::Linear) and [`MoeLinear`](crate::MoeLinear), all others floats. Projections of the same inputs
@@ -35,16 +36,21 @@ mod attention;
 mod cache;
 mod config;
 mod decoder;
+mod deepseek;
 mod feed;
 mod fields;
 mod generation;
+mod known;
+mod latent;
 mod layers;
 mod meter;
 mod norm;
 mod recording;
 mod rope;
+mod routing;
 mod step;
 mod store;
+mod values;
 
 pub use architecture::Architecture;
 pub use config::Config;

@@ -34,6 +34,8 @@ struct Yarn {
     truncate: bool,
     /// The factor of cosines and sines.
     attention: f64,
+    /// The factor of scores in latent attention.
+    scores: f64,
 }
 
 impl Rope {
@@ -124,6 +126,14 @@ impl Rope {
         }
     }
 
+    /// The factor of scores in latent attention.
+    pub fn of_scores(&self) -> f64 {
+        match &self.scaling {
+            Scaling::Yarn(yarn) => yarn.scores,
+            Scaling::Default | Scaling::Linear { .. } | Scaling::Llama3 { .. } => 1.,
+        }
+    }
+
     /// Cosines and sines `[positions, dim / 2]`.
     pub fn tables(&self, positions: usize, dtype: DType, device: &Device) -> Result<[Tensor; 2]> {
         let factor = match &self.scaling {
@@ -168,13 +178,15 @@ impl Yarn {
                 }
                 (None, _, _) => worth(factor, 1.),
             };
+        let of_scores = optional("mscale_all_dim")?.filter(|all| *all != 0.);
+        let scores = of_scores.map_or(1., |all| worth(factor, all).powi(2));
         let fast = optional("beta_fast")?.unwrap_or(32.);
         let slow = optional("beta_slow")?.unwrap_or(1.);
         if !(0. < slow && slow <= fast) {
             return Err(fields.wrong("beta_fast", format!("at least {slow}, beta_slow, above 0")));
         }
         let truncate = fields.flag("truncate", true)?;
-        Ok(Self { factor, original, fast, slow, truncate, attention })
+        Ok(Self { factor, original, fast, slow, truncate, attention, scores })
     }
 
     /// The pairs of elements between which frequencies pass from kept to stretched.

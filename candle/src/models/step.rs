@@ -17,8 +17,9 @@ pub(super) struct Step {
 pub(super) enum Place {
     /// A number that the host knows.
     Host(usize),
-    /// The number for each element of a layer's keys, `[texts, heads, 1, elements of a head]`, in the memory of the device.
-    Device(Tensor),
+    /// The number for each element of a layer's keys, `[texts, heads, 1, elements of a head]`, and of its values, in the memory of
+    /// the device.
+    Device([Tensor; 2]),
 }
 
 impl Step {
@@ -136,8 +137,8 @@ pub(super) struct Inputs {
     beyond: Vec<(Option<usize>, Option<Tensor>)>,
     /// The sums for scores of a place that is seen, and of a hidden one: `[1]`.
     sums: [Tensor; 2],
-    /// Heads of queries and of keys, and elements of a head.
-    sizes: [usize; 3],
+    /// Heads of queries; heads of the cache, and elements of a key and of a value.
+    sizes: (usize, [usize; 3]),
 }
 
 impl Inputs {
@@ -146,7 +147,7 @@ impl Inputs {
         windows: &[Option<usize>],
         pads: &[usize],
         capacity: usize,
-        sizes: [usize; 3],
+        sizes: (usize, [usize; 3]),
         (dtype, device): (DType, &Device),
     ) -> Result<Self> {
         let column = |values: Vec<u32>| {
@@ -188,7 +189,7 @@ impl Inputs {
     /// The step of the tokens, which looks at all places below `end`.
     pub fn step(&self, tables: &[Tensor; 2], end: usize) -> Result<Step> {
         let texts = self.pads.len();
-        let [heads, kv_heads, dim] = self.sizes;
+        let (heads, [kv_heads, key, value]) = self.sizes;
         let positions = self.numbers.narrow(0, texts, texts)?;
         let place = self.numbers.narrow(0, 2 * texts, 1)?;
         let of_table = |table: &Tensor| table.index_select(&positions, 0)?.reshape((texts, 1, ()));
@@ -213,8 +214,11 @@ impl Inputs {
             sums.broadcast_as((texts, heads, 1, end))?.contiguous().map(Some)
         };
         let masks = self.beyond.iter().map(|(window, beyond)| Ok((*window, mask(beyond)?)));
+        let index = |dim: usize| place.broadcast_as((texts, kv_heads, 1, dim))?.contiguous();
+        let of_keys = index(key)?;
+        let of_values = if value == key { of_keys.clone() } else { index(value)? };
         Ok(Step {
-            place: Place::Device(place.broadcast_as((texts, kv_heads, 1, dim))?.contiguous()?),
+            place: Place::Device([of_keys, of_values]),
             end,
             rope,
             masks: masks.collect::<Result<_>>()?,

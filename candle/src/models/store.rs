@@ -7,10 +7,11 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::ScaleLayout;
 use nvfp4::tensor::{Blocks, Dims};
-use nvfp4_checkpoint::{FloatTensor, Order, floats};
+use nvfp4_checkpoint::{FloatTensor, Order, decoded_floats, floats};
 
 use super::layers::{Experts, Gated, Joined, Projection};
 use super::meter::Meter;
+use super::values::Floats;
 use crate::builder::quantized;
 use crate::error::{shape, wrap};
 use crate::{Gate, Linear, MoeLinear, PackedBuilder};
@@ -18,8 +19,8 @@ use crate::{Gate, Linear, MoeLinear, PackedBuilder};
 /// Matrices of one size as the file has them.
 pub(super) enum Stored {
     Packed(Vec<Blocks>),
-    /// Values of all, one after the other.
-    Floats(Vec<f32>),
+    /// Elements of all, one after the other.
+    Floats(Floats),
 }
 
 /// Matrices `[N, K]` with their sizes: how many, N, K.
@@ -49,11 +50,17 @@ impl Loader {
     }
 
     /// A tensor of floats where it is computed with.
-    fn place(&self, values: Vec<f32>, dims: &[usize]) -> Result<Tensor> {
-        let tensor = Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(self.dtype)?;
-        self.bytes
-            .set(self.bytes.get() + (tensor.elem_count() * self.dtype.size_in_bytes()) as u64);
-        tensor.to_device(self.device())
+    fn place(&self, floats: &Floats, dims: &[usize]) -> Result<Tensor> {
+        let bytes = (floats.len() * self.dtype.size_in_bytes()) as u64;
+        self.bytes.set(self.bytes.get() + bytes);
+        floats.open(self.builder.model())?.tensor(dims, self.dtype, self.device())
+    }
+
+    /// The bias of a layer in four bits.
+    fn bias_of_packed(&self, bias: Option<&Floats>, dims: &[usize]) -> Result<Option<Tensor>> {
+        let place =
+            |bias: &Floats| bias.open(self.builder.model())?.tensor(dims, DType::F32, &Device::Cpu);
+        bias.map(place).transpose()
     }
 
     /// A number, which any tensor of the model can be combined with.
@@ -63,45 +70,53 @@ impl Loader {
 
     /// A tensor in floats, whatever it is stored in.
     pub fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
-        self.place(self.values(name, dims, false)?, dims)
+        self.place(&self.floats(name, dims, false)?, dims)
     }
 
-    fn values(&self, name: &str, dims: &[usize], is_turned: bool) -> Result<Vec<f32>> {
-        let full = self.builder.name(name);
-        let mut required = dims.to_vec();
-        let (shape_of, values, turned) = match self.builder.stored(name)? {
+    fn floats(&self, name: &str, dims: &[usize], is_turned: bool) -> Result<Floats> {
+        let (full, model) = (self.builder.name(name), self.builder.model());
+        let (found, values, turned) = match self.builder.stored(name)? {
             Some(weight) => {
                 let values = weight.dequantize().map_err(wrap)?;
-                (weight.spec.shape, values, weight.spec.order == Order::AlongOutput)
+                (weight.spec.shape, Some(values), weight.spec.order == Order::AlongOutput)
             }
             None => {
-                let FloatTensor { shape, values } =
-                    floats(self.builder.model(), &full).map_err(wrap)?;
-                (shape, values, is_turned)
+                let decoded = match decoded_floats(model, &full).map_err(wrap)? {
+                    None if is_turned => Some(floats(model, &full).map_err(wrap)?),
+                    decoded => decoded,
+                };
+                match decoded {
+                    Some(FloatTensor { shape, values }) => (shape, Some(values), is_turned),
+                    None => (model.raw(&full).map_err(wrap)?.shape, None, is_turned),
+                }
             }
         };
+        let mut required = dims.to_vec();
         if let (true, [.., rows, columns]) = (turned, required.as_mut_slice()) {
             std::mem::swap(rows, columns);
         }
-        if shape_of != required {
-            return Err(shape(format!("shape of `{full}`"), format!("{required:?}"), shape_of));
+        if found != required {
+            return Err(shape(format!("shape of `{full}`"), format!("{required:?}"), found));
         }
-        match *dims {
-            [.., rows, columns] if turned => {
+        Ok(match (values, dims) {
+            (None, _) => Floats::stored(full, dims.iter().product()),
+            (Some(values), &[.., rows, columns]) if turned => {
                 let each = values.chunks_exact(rows * columns);
                 let element = |each: &[f32], at: usize| each[at % columns * rows + at / columns];
-                Ok(each.flat_map(|each| (0..rows * columns).map(|at| element(each, at))).collect())
+                let turned =
+                    each.flat_map(|each| (0..rows * columns).map(|at| element(each, at))).collect();
+                Floats::decoded(turned)
             }
-            _ => Ok(values),
-        }
+            (Some(values), _) => Floats::decoded(values),
+        })
     }
 
     /// The bias of a module, which is there if and only if the configuration says so.
-    fn bias(&self, names: &[&str], dims: &[usize], has: bool) -> Result<Option<Vec<f32>>> {
+    fn bias(&self, names: &[&str], dims: &[usize], has: bool) -> Result<Option<Floats>> {
         let found = names.iter().find(|name| self.builder.contains(name));
         match (found, has) {
-            (Some(name), true) => self.values(name, dims, false).map(Some),
-            (None, true) => self.values(names[0], dims, false).map(Some),
+            (Some(name), true) => self.floats(name, dims, false).map(Some),
+            (None, true) => self.floats(names[0], dims, false).map(Some),
             (None, false) => Ok(None),
             (Some(name), false) => {
                 let name = self.builder.name(name);
@@ -126,28 +141,36 @@ impl Loader {
                     let field = format!("shape of `{full}` (matrices, N, K)");
                     return Err(shape(field, format!("{sizes:?}"), found));
                 }
-                let each = (0..sizes[0]).map(|at| weight.entry(at));
-                Stored::Packed(each.collect::<nvfp4::Result<_>>().map_err(wrap)?)
+                Stored::Packed(match sizes[0] {
+                    1 => vec![weight.blocks],
+                    count => {
+                        let each = (0..count).map(|at| weight.entry(at));
+                        each.collect::<nvfp4::Result<_>>().map_err(wrap)?
+                    }
+                })
             }
-            None => Stored::Floats(self.values(name, dims, is_turned)?),
+            None => Stored::Floats(self.floats(name, dims, is_turned)?),
         };
         Ok(Matrices { name: full, sizes, stored })
     }
 
     /// Floats become blocks if the builder says so and K is a whole number of them.
     fn settled(&self, matrices: Matrices) -> Result<Stored> {
-        let Matrices { name, sizes: [_, rows, columns], stored } = matrices;
-        let (values, format) = match (stored, self.builder.quantizes()) {
-            (Stored::Floats(values), Some(format))
+        let Matrices { name, sizes: [count, rows, columns], stored } = matrices;
+        let (floats, format) = match (stored, self.builder.quantizes()) {
+            (Stored::Floats(floats), Some(format))
                 if columns.is_multiple_of(format.block() as usize) =>
             {
-                (values, format)
+                (floats, format)
             }
             (stored, _) => return Ok(stored),
         };
-        let each = values.chunks_exact(rows * columns);
-        let each = each.map(|values| quantized(&name, values, [rows, columns], format));
-        Ok(Stored::Packed(each.collect::<Result<_>>()?))
+        let (open, each) = (floats.open(self.builder.model())?, rows * columns);
+        let of = |at: usize| {
+            let elements = open.elements(at * each..(at + 1) * each)?;
+            quantized(&name, elements.source(), [rows, columns], format)
+        };
+        Ok(Stored::Packed((0..count).map(of).collect::<Result<_>>()?))
     }
 
     fn count(&self, blocks: &[Blocks]) {
@@ -156,19 +179,18 @@ impl Loader {
     }
 
     /// A layer of one matrix with its bias `[N]`.
-    fn layer(&self, matrices: Matrices, bias: Option<Vec<f32>>) -> Result<Projection> {
+    fn layer(&self, matrices: Matrices, bias: Option<&Floats>) -> Result<Projection> {
         let [_, rows, columns] = matrices.sizes;
         match self.settled(matrices)? {
             Stored::Packed(blocks) => {
                 self.count(&blocks);
-                let bias =
-                    bias.map(|bias| Tensor::from_vec(bias, rows, &Device::Cpu)).transpose()?;
+                let bias = self.bias_of_packed(bias, &[rows])?;
                 let linear = Linear::new(self.builder.engine(), &blocks[0], bias.as_ref())?;
                 Ok(Projection::Packed(linear, self.meter.clone()))
             }
-            Stored::Floats(values) => {
+            Stored::Floats(floats) => {
                 let bias = bias.map(|bias| self.place(bias, &[rows])).transpose()?;
-                let weight = self.place(values, &[rows, columns])?;
+                let weight = self.place(&floats, &[rows, columns])?;
                 Ok(Projection::Floats(candle_nn::Linear::new(weight, bias)))
             }
         }
@@ -183,7 +205,7 @@ impl Loader {
     ) -> Result<Projection> {
         let own = self.at(path);
         let bias = own.bias(&["bias"], &[outputs], bias)?;
-        own.layer(own.matrices("weight", [1, outputs, inputs], false)?, bias)
+        own.layer(own.matrices("weight", [1, outputs, inputs], false)?, bias.as_ref())
     }
 
     /// Modules with the same inputs, joined into one if their formats and scales allow it.
@@ -216,8 +238,8 @@ impl Loader {
                     Stored::Packed(blocks) => {
                         self.count(&blocks);
                         let bias = joined_bias(biases);
-                        let bias = bias.map(|bias| Tensor::from_vec(bias, 2 * inner, &Device::Cpu));
-                        let (engine, bias) = (self.builder.engine(), bias.transpose()?);
+                        let bias = self.bias_of_packed(bias.as_ref(), &[2 * inner])?;
+                        let engine = self.builder.engine();
                         let layer = Linear::gated(engine, &blocks[0], bias.as_ref(), gate)?;
                         return Ok(Gated::Whole(layer, self.meter.clone()));
                     }
@@ -236,7 +258,7 @@ impl Loader {
         inputs: usize,
         outputs: &[usize],
         bias: bool,
-    ) -> Result<(Below, Vec<Option<Vec<f32>>>)> {
+    ) -> Result<(Below, Vec<Option<Floats>>)> {
         let (mut all, mut biases) = (Vec::new(), Vec::new());
         for (path, &rows) in paths.iter().zip(outputs) {
             let own = self.at(path);
@@ -249,14 +271,14 @@ impl Loader {
     fn layers(
         &self,
         below: Below,
-        biases: Vec<Option<Vec<f32>>>,
+        biases: Vec<Option<Floats>>,
         outputs: &[usize],
     ) -> Result<Joined> {
         let layers = match below {
-            Below::One(one) => vec![self.layer(one, joined_bias(biases))?],
+            Below::One(one) => vec![self.layer(one, joined_bias(biases).as_ref())?],
             Below::Apart(all) => {
                 let each = all.into_iter().zip(biases);
-                each.map(|(one, bias)| self.layer(one, bias)).collect::<Result<_>>()?
+                each.map(|(one, bias)| self.layer(one, bias.as_ref())).collect::<Result<_>>()?
             }
         };
         Ok(Joined::new(layers, outputs))
@@ -267,24 +289,25 @@ impl Loader {
     pub fn experts(
         &self,
         matrices: Matrices,
-        bias: Option<Vec<f32>>,
+        bias: Option<&Floats>,
         gate: Option<Gate>,
     ) -> Result<Experts> {
         let [experts, rows, columns] = matrices.sizes;
         match self.settled(matrices)? {
             Stored::Packed(blocks) => {
                 self.count(&blocks);
-                let bias = bias.map(|bias| Tensor::from_vec(bias, (experts, rows), &Device::Cpu));
-                let (engine, bias) = (self.builder.engine(), bias.transpose()?);
+                let bias = self.bias_of_packed(bias, &[experts, rows])?;
+                let engine = self.builder.engine();
                 let layer = match gate {
                     Some(gate) => MoeLinear::gated(engine, &blocks, bias.as_ref(), gate)?,
                     None => MoeLinear::new(engine, &blocks, bias.as_ref())?,
                 };
                 Ok(Experts::Packed(layer, self.meter.clone()))
             }
-            Stored::Floats(values) => {
+            Stored::Floats(floats) => {
                 let bias = bias.map(|bias| self.place(bias, &[experts, rows])).transpose()?;
-                Ok(Experts::Floats { weight: self.place(values, &[experts, rows, columns])?, bias })
+                let weight = self.place(&floats, &[experts, rows, columns])?;
+                Ok(Experts::Floats { weight, bias })
             }
         }
     }
@@ -295,7 +318,7 @@ impl Loader {
         names: &[&str],
         sizes: [usize; 2],
         has: bool,
-    ) -> Result<Option<Vec<f32>>> {
+    ) -> Result<Option<Floats>> {
         self.bias(names, &sizes, has)
     }
 
@@ -305,10 +328,10 @@ impl Loader {
         name: &str,
         [experts, rows]: [usize; 2],
         has: bool,
-    ) -> Result<Option<Vec<f32>>> {
+    ) -> Result<Option<Floats>> {
         let of = |at: usize| self.at(at).at(name).bias(&["bias"], &[rows], has);
         let each = (0..experts).map(of).collect::<Result<Option<Vec<_>>>>()?;
-        Ok(each.map(|each| each.concat()))
+        Ok(each.map(|each| Floats::joined(each, 1)))
     }
 
     /// The matrices of the module `NAME` of each expert.
@@ -316,16 +339,16 @@ impl Loader {
         let of = |at: usize| self.at(at).at(name).matrices("weight", [1, rows, columns], false);
         let each = (0..experts).map(of).collect::<Result<Vec<_>>>()?;
         let (name, sizes) = (self.builder.name(name), [experts, rows, columns]);
-        let (mut packed, mut values) = (Vec::new(), Vec::new());
+        let (mut packed, mut others) = (Vec::new(), Vec::new());
         for one in each {
             match one.stored {
                 Stored::Packed(blocks) => packed.extend(blocks),
-                Stored::Floats(floats) => values.push(floats),
+                Stored::Floats(floats) => others.push(floats),
             }
         }
-        let stored = match (packed.is_empty(), values.is_empty()) {
+        let stored = match (packed.is_empty(), others.is_empty()) {
             (false, true) => Stored::Packed(packed),
-            (true, _) => Stored::Floats(values.concat()),
+            (true, _) => Stored::Floats(Floats::joined(others, 1)),
             // Some experts in four bits and others not: a layer has one form.
             (false, false) => {
                 let actual = format!("{} of {experts} experts in four bits", packed.len());
@@ -337,9 +360,9 @@ impl Loader {
 }
 
 /// The biases of joined modules.
-fn joined_bias(biases: Vec<Option<Vec<f32>>>) -> Option<Vec<f32>> {
-    let all: Option<Vec<Vec<f32>>> = biases.into_iter().collect();
-    all.map(|all| all.concat())
+fn joined_bias(biases: Vec<Option<Floats>>) -> Option<Floats> {
+    let all: Option<Vec<Floats>> = biases.into_iter().collect();
+    all.map(|all| Floats::joined(all, 1))
 }
 
 /// Matrices whose rows were to be joined.
@@ -356,26 +379,20 @@ impl Matrices {
         let [count, _, columns] = first.sizes;
         let rows = all.iter().map(|matrices| matrices.sizes[1]).sum();
         let name = first.name.clone();
-        let mut packed: Vec<&Vec<Blocks>> = Vec::new();
-        let mut values: Vec<&[f32]> = Vec::new();
-        for matrices in &all {
-            match &matrices.stored {
-                Stored::Packed(blocks) => packed.push(blocks),
-                Stored::Floats(floats) => values.push(floats),
-            }
-        }
-        let stored = if values.len() == all.len() {
-            let mut joint = Vec::with_capacity(count * rows * columns);
-            for at in 0..count {
-                for part in &values {
-                    let each = part.len() / count;
-                    joint.extend_from_slice(&part[at * each..][..each]);
-                }
-            }
-            Stored::Floats(joint)
-        } else if packed.len() == all.len() {
+        let of_floats = |one: &Self| matches!(one.stored, Stored::Floats(_));
+        let stored = if all.iter().all(of_floats) {
+            let floats = all.into_iter().filter_map(|one| match one.stored {
+                Stored::Floats(floats) => Some(floats),
+                Stored::Packed(_) => None,
+            });
+            Stored::Floats(Floats::joined(floats.collect(), count))
+        } else if !all.iter().any(of_floats) {
             let each = (0..count).map(|at| {
-                let parts: Vec<&Blocks> = packed.iter().map(|blocks| &blocks[at]).collect();
+                let parts = all.iter().filter_map(|one| match &one.stored {
+                    Stored::Packed(blocks) => blocks.get(at),
+                    Stored::Floats(_) => None,
+                });
+                let parts: Vec<&Blocks> = parts.collect();
                 below_each_other(&name, &parts, [rows, columns])
             });
             match each.collect::<Result<Option<Vec<_>>>>()? {
@@ -403,7 +420,8 @@ fn below_each_other(
     if parts.iter().any(|part| part.format() != format || scale(part) != multiplier) {
         return Ok(None);
     }
-    let all = |of: fn(&Blocks) -> &[u8]| parts.iter().flat_map(|part| of(part)).copied().collect();
+    let all =
+        |of: fn(&Blocks) -> &[u8]| parts.iter().map(|part| of(part)).collect::<Vec<_>>().concat();
     let (codes, scales) = (all(Blocks::codes), all(Blocks::scales));
     let dims = Dims::new(1, rows, columns).map_err(wrap)?;
     let linear = ScaleLayout::Linear;

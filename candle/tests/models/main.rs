@@ -19,7 +19,8 @@ use nvfp4_checkpoint::{
 };
 use serde_json::{Value, json};
 
-const MODELS: [&str; 5] = ["llama", "qwen3", "mixtral", "qwen3-moe", "gpt-oss"];
+const MODELS: [&str; 7] =
+    ["llama", "qwen3", "mixtral", "qwen3-moe", "gpt-oss", "deepseek-v3", "deepseek-v3-plain"];
 
 /// The largest difference of a logit, as a part of the largest logit, of two programs in f32 that add in other orders.
 const BOUND: f32 = 1e-4;
@@ -137,10 +138,17 @@ fn the_emulator_gives_the_same_tokens() -> Result<()> {
         let engine = Engine::emulated(kernels, HalfType::Bf16)?;
         for model in MODELS {
             let (decoder, expected) = (open(model, &engine), Expected::of(model)?);
-            let off = difference(&decoder.logits(&expected.prompt)?, &expected.logits)?;
+            let logits = decoder.logits(&expected.prompt)?;
+            let off = difference(&logits, &expected.logits)?;
             println!("{name} {model}: logits differ by {off}");
             // Activations are rounded, so that it cannot be as near as the reference.
-            assert!(off > BOUND && off < EMULATED_BOUND, "{name} {model} {off}");
+            assert!(off > BOUND, "{name} {model} {off}");
+            let largest = expected.logits.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+            let each = (logits - &expected.logits)?.abs()?.max(1)?.to_vec1::<f32>()?;
+            let far = each.iter().filter(|off| **off >= EMULATED_BOUND * largest).count();
+            // A token or two has groups or experts with nearly equal scores, and takes the others.
+            let allowed = if model.starts_with("deepseek") { 2 } else { 0 };
+            assert!(far <= allowed, "{name} {model}: {far} tokens differ by more than the bound");
             let few = 4;
             let found = follow(&decoder, &[&expected.prompt], few, Choice::new())?;
             assert_eq!(found[0], expected.tokens[..few], "{name} {model}");
@@ -238,7 +246,7 @@ fn every_layout_is_the_same_model() -> Result<()> {
         dequantize_model(&model, &options, &path, &mut ()).expect("dequantised");
         check(&path, "floats")?;
     }
-    assert_eq!(read, 19, "layouts were read");
+    assert_eq!(read, 23, "layouts were read");
     Ok(())
 }
 

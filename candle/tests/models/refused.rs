@@ -57,6 +57,23 @@ fn what_is_not_computed_is_refused_by_name() {
         ("qwen3-moe", "shared_expert_intermediate_size", json!(64), ["shared_expert", "64"]),
         ("gpt-oss", "swiglu_limit", json!(0), ["swiglu_limit", "0"]),
         ("gpt-oss", "swiglu_alpha", json!("x"), ["swiglu_alpha", "x"]),
+        ("llama", "kv_lora_rank", json!(32), ["kv_lora_rank", "32"]),
+        ("llama", "n_shared_experts", json!(1), ["n_shared_experts", "1"]),
+        ("deepseek-v3", "num_key_value_heads", json!(2), ["num_key_value_heads", "2"]),
+        ("deepseek-v3", "head_dim", json!(48), ["head_dim", "48"]),
+        ("deepseek-v3", "qk_rope_head_dim", json!(15), ["head_dim", "15"]),
+        ("deepseek-v3", "kv_lora_rank", Value::Null, ["kv_lora_rank", "null"]),
+        ("deepseek-v3", "rope_interleave", json!(1), ["rope_interleave", "1"]),
+        ("deepseek-v3", "scoring_func", json!("softmax"), ["scoring_func", "softmax"]),
+        ("deepseek-v3", "topk_method", json!("greedy"), ["topk_method", "greedy"]),
+        ("deepseek-v3", "moe_layer_freq", json!(2), ["moe_layer_freq", "2"]),
+        ("deepseek-v3", "n_group", json!(8), ["n_group", "8"]),
+        ("deepseek-v3", "n_group", json!(3), ["n_group", "3"]),
+        ("deepseek-v3", "topk_group", json!(5), ["topk_group", "5"]),
+        ("deepseek-v3", "topk_group", json!(1), ["topk_group", "1"]),
+        ("deepseek-v3", "norm_topk_prob", Value::Null, ["norm_topk_prob", "null"]),
+        ("deepseek-v3", "routed_scaling_factor", json!("x"), ["routed_scaling_factor", "x"]),
+        ("deepseek-v3", "first_k_dense_replace", json!(-1), ["first_k_dense_replace", "-1"]),
         ("qwen3", "sliding_window", Value::Null, ["sliding_window", "null"]),
         ("gpt-oss", "sliding_window", Value::Null, ["sliding_window", "null"]),
         (
@@ -79,6 +96,21 @@ fn what_is_not_computed_is_refused_by_name() {
         let message = message(Config::from_json(&config));
         assert!(parts.iter().all(|part| message.contains(part)), "{model} {field}: {message}");
     }
+    // Fields of DeepSeek's own files, and the name of Kimi K2's.
+    let mut other = config("deepseek-v3");
+    for (field, value) in [
+        ("model_type", json!("kimi_k2")),
+        ("scoring_func", json!("sigmoid")),
+        ("topk_method", json!("noaux_tc")),
+        ("moe_layer_freq", json!(1)),
+        ("ep_size", json!(1)),
+        ("aux_loss_alpha", json!(0.001)),
+        ("head_dim", Value::Null),
+    ] {
+        other[field] = value;
+    }
+    let known = Config::from_json(&config("deepseek-v3")).expect("computed");
+    assert_eq!(Config::from_json(&other).expect("computed"), known);
     let mut other = config("llama");
     other["from_another_program"] = json!(1);
     assert_eq!(Config::from_json(&other).expect("harmless").unread(), ["from_another_program"]);

@@ -265,9 +265,9 @@ pub fn reserve<T>(what: &str, len: usize) -> Result<Vec<T>> {
 /// # Errors
 /// [`Error::Memory`].
 pub fn filled<T: Clone>(what: &str, len: usize, value: T) -> Result<Vec<T>> {
-    let mut vector = reserve(what, len)?;
-    vector.resize(len, value);
-    Ok(vector)
+    drop(reserve::<T>(what, len)?);
+    // Zeros are the system's pages, which the threads that fill them touch first; `resize` would write them on one thread.
+    Ok(vec![value; len])
 }
 
 /// Bytes that can be allocated without swapping, if the system reports them. Linux overcommits

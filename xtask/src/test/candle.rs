@@ -21,7 +21,7 @@ const MANIFEST: &str = "candle/Cargo.toml";
 pub fn part() -> Result<Part> {
     let data = ["tests/data/models", "tests/data/exporters"];
     Part::new(NAME, &[&["xtask/src/test/candle.rs", "tests/skipped"], &data[..]].concat())
-        .package("candle")?
+        .package_without("candle", &["mistralrs"])?
         .package("kernels-gpu")
 }
 

@@ -12,6 +12,7 @@ mod exporters;
 mod gated;
 mod gemm_and_moe;
 mod kernels;
+mod mistralrs;
 mod mutants;
 mod nvcc;
 mod outside;
@@ -69,7 +70,7 @@ struct Gate {
 }
 
 /// The parts that [`Record`] remembers.
-const GATES: [Gate; 7] = [
+const GATES: [Gate; 8] = [
     Gate {
         name: kernels::OTHER_COMPILERS,
         stage: Stage::Kernels,
@@ -117,6 +118,14 @@ const GATES: [Gate; 7] = [
         with_model: true,
         part: |_| candle::part(),
         run: |tally, setting| candle::run(tally, &setting.cargo),
+    },
+    Gate {
+        name: mistralrs::NAME,
+        stage: Stage::Programs,
+        with_kernels: false,
+        with_model: false,
+        part: |_| mistralrs::part(),
+        run: |tally, setting| mistralrs::run(tally, &setting.cargo),
     },
     Gate {
         name: python::NAME,
