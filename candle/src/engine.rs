@@ -37,7 +37,7 @@ pub struct Engine {
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
     /// Plans of mixtures, which layers of the same sizes share.
     pub(crate) mixtures: Mutex<Vec<Planned>>,
-    /// Those that rely on what layers have allocated, and what they rely on.
+    /// The owners of graphs that rely on what layers have allocated, and what is kept for them.
     leases: Lease,
     retired: Mutex<Vec<Box<dyn Any + Send>>>,
 }

@@ -45,7 +45,7 @@ struct Layer {
     plans: Mutex<HashMap<(usize, FloatType), Arc<Gemm>>>,
 }
 
-/// What is added to the results before they are rounded.
+/// The addend of the results before they are rounded.
 type Added<'a> = Option<Residual<'a>>;
 
 impl Linear {

@@ -51,7 +51,7 @@ impl std::fmt::Debug for Planned {
     }
 }
 
-/// What a plan depends on, and the thread on whose stream its memory is used.
+/// The properties that a plan depends on, and the thread on whose stream its memory is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Key {
     thread: ThreadId,

@@ -28,13 +28,13 @@ pub(crate) struct Biases {
 }
 
 impl Biases {
-    /// Those of the gate, or of matrices that are not gated, and of up.
+    /// The biases of the gate, or of matrices that are not gated, and of up.
     pub fn halves(&self) -> [Option<&DeviceBuffer>; 2] {
         let Self { bias, up_bias } = self;
         [bias.as_ref(), up_bias.as_ref()]
     }
 
-    /// What a launch is given with them.
+    /// The vectors that a launch is given.
     pub fn vectors(&self) -> Vectors<'_> {
         let [bias, up_bias] = self.halves();
         Vectors { bias, up_bias, ..Vectors::default() }

@@ -57,7 +57,7 @@ pub struct Arguments {
     /// Form of activations in products in four bits.
     #[arg(long)]
     pub activations: Option<Of>,
-    /// Has the host queue each launch of a step on a GPU, instead of repeating a recording of them.
+    /// The host queues each launch of a step on a GPU, instead of repeating a recording of them.
     #[arg(long)]
     pub unrecorded: bool,
     /// Prints one JSON object at the end.

@@ -131,7 +131,7 @@ enum Projections {
 
 /// The projections of experts before the activation.
 enum GateUp {
-    /// With the activation between them if they are in four bits.
+    /// One layer, with the activation in it if it is in four bits.
     Joint(Experts, Gate),
     Apart(Experts, Experts),
 }

@@ -137,7 +137,7 @@ impl<'a> Generation<'a> {
     /// On the CPU steps have the same shapes as on a GPU then, for comparison.
     ///
     /// # Errors
-    /// Where memory is missing.
+    /// If memory is missing.
     pub fn recorded(mut self, is_recorded: bool) -> Result<Self> {
         if let (None, Some(recording)) = (&self.results, &self.recording) {
             self.results = Some(recording.results().clone());

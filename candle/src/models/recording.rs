@@ -13,7 +13,7 @@ const STRIDE: usize = 256;
 /// The most logits of a part.
 const PART: usize = 512;
 
-/// What a step leaves.
+/// The results of a step.
 #[derive(Clone)]
 pub(super) struct Results {
     /// Logits `[texts, vocabulary]` in f32, their sums `[texts]`, and the likeliest tokens `[texts]`.
@@ -64,9 +64,9 @@ pub(super) struct Recording {
 enum Stage {
     /// The next step runs for the first time with its shapes.
     New,
-    /// It ran, and may be recorded.
+    /// The step ran, and may be recorded.
     Rehearsed,
-    /// It cannot be recorded, for a reason: steps run launch by launch, with shapes of their own.
+    /// The step cannot be recorded, for a reason: steps run launch by launch, with shapes of their own.
     Refused(String),
 }
 
@@ -136,7 +136,7 @@ impl Recording {
         self.replayed
     }
 
-    /// Why steps could not be recorded.
+    /// The reason why steps could not be recorded.
     pub fn refused(&self) -> Option<&str> {
         match &self.stage {
             Stage::New | Stage::Rehearsed => None,

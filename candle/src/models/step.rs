@@ -1,4 +1,4 @@
-//! What the layers of a step share: places in the cache, positions, and what is hidden.
+//! Steps: places in the cache, positions and masks, which all layers share.
 
 use candle_core::{DType, Device, Result, Tensor};
 
