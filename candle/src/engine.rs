@@ -33,13 +33,21 @@ pub struct Engine {
     activations: Activations,
     pub(crate) adding: Adding,
     device: Device,
+    pub(crate) memory: Memory,
+}
+
+/// The memory of an engine's launches.
+#[derive(Default)]
+pub(crate) struct Memory {
     /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
     workspaces: Mutex<HashMap<ThreadId, Workspace>>,
     /// Plans of mixtures, which layers of the same sizes share.
-    pub(crate) mixtures: Mutex<Vec<Planned>>,
+    pub mixtures: Mutex<Vec<Planned>>,
     /// The owners of graphs that rely on what layers have allocated, and what is kept for them.
     leases: Lease,
     retired: Mutex<Vec<Box<dyn Any + Send>>>,
+    /// Whether all is kept, as graphs of other owners may refer to it.
+    keeps_all: bool,
 }
 
 /// While one of an engine's is kept, what its layers have allocated is too.
@@ -75,17 +83,7 @@ impl fmt::Debug for Engine {
 impl Engine {
     fn new(place: Computer, half: HalfType, device: Device) -> Arc<Self> {
         let (activations, adding) = (Activations::default(), Adding::default());
-        Arc::new(Self {
-            place,
-            half,
-            activations,
-            adding,
-            device,
-            workspaces: Mutex::default(),
-            mixtures: Mutex::default(),
-            leases: Lease::default(),
-            retired: Mutex::default(),
-        })
+        Arc::new(Self { place, half, activations, adding, device, memory: Memory::default() })
     }
 
     /// Returns an engine on the same device for layers with other activations. The reference does not tell them apart.
@@ -94,30 +92,12 @@ impl Engine {
         Arc::new(Self { activations, ..self.apart() })
     }
 
-    /// An engine alike, with workspaces of its own.
+    /// An engine alike, with memory of its own.
     fn apart(&self) -> Self {
-        let Self {
-            place,
-            half,
-            activations,
-            adding,
-            device,
-            workspaces: _,
-            mixtures: _,
-            leases: _,
-            retired: _,
-        } = self;
-        Self {
-            place: place.clone(),
-            half: *half,
-            activations: *activations,
-            adding: *adding,
-            device: device.clone(),
-            workspaces: Mutex::default(),
-            mixtures: Mutex::default(),
-            leases: Lease::default(),
-            retired: Mutex::default(),
-        }
+        let Self { place, half, activations, adding, device, memory } = self;
+        let memory = Memory { keeps_all: memory.keeps_all, ..Memory::default() };
+        let (place, device) = (place.clone(), device.clone());
+        Self { place, half: *half, activations: *activations, adding: *adding, device, memory }
     }
 
     /// An engine alike, whose launches may be recorded into graphs.
@@ -140,15 +120,16 @@ impl Engine {
     /// Keeps what layers have allocated until it is dropped.
     #[cfg(feature = "models")]
     pub(crate) fn lease(&self) -> Lease {
-        self.leases.clone()
+        self.memory.leases.clone()
     }
 
     /// Frees what a layer no longer needs, once no graph refers to it.
     pub(crate) fn retire(&self, old: impl Any + Send) {
-        let mut retired = lock(&self.retired);
-        match Arc::strong_count(&self.leases) {
-            1 => retired.clear(),
-            _ => retired.push(Box::new(old)),
+        let Memory { leases, retired, keeps_all, .. } = &self.memory;
+        let mut retired = lock(retired);
+        match *keeps_all || Arc::strong_count(leases) > 1 {
+            true => retired.push(Box::new(old)),
+            false => retired.clear(),
         }
     }
 
@@ -212,8 +193,7 @@ impl Engine {
     ///
     /// # Safety
     /// The engine, its layers, and the tensors that they are given while the stream is being recorded are
-    /// kept as long as the graph may be replayed. Layers are run with no more than 16 numbers of tokens,
-    /// as they free the memory of others.
+    /// kept as long as the graph may be replayed. The engine keeps what layers allocate.
     #[cfg(feature = "cuda")]
     pub unsafe fn for_recorded_device(device: &Device, half: HalfType) -> Result<Arc<Self>> {
         let Device::Cuda(gpu) = device else {
@@ -221,7 +201,9 @@ impl Engine {
         };
         // SAFETY: passed on to the caller.
         let kernels = unsafe { on_gpu(gpu)?.recordable() };
-        Ok(Self::new(Computer::Kernels(Box::new(kernels)), half, device.clone()))
+        let engine = Self::new(Computer::Kernels(Box::new(kernels)), half, device.clone());
+        let memory = Memory { keeps_all: true, ..Memory::default() };
+        Ok(Arc::new(Self { memory, ..engine.apart() }))
     }
 
     /// The device of the tensors.
@@ -273,7 +255,7 @@ impl Engine {
         if bytes == 0 {
             return launch(None);
         }
-        let mut workspaces = lock(&self.workspaces);
+        let mut workspaces = lock(&self.memory.workspaces);
         let thread = thread::current().id();
         // A smaller one is freed, for which the device waits.
         let mut own = match workspaces.remove(&thread) {

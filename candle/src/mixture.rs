@@ -175,7 +175,7 @@ impl MoeMlp {
             activation: self.activation,
             output,
         };
-        let mut plans = lock(&engine.mixtures);
+        let mut plans = lock(&engine.memory.mixtures);
         let at = match plans.iter().position(|planned| planned.key == key) {
             Some(at) => at,
             None => {
