@@ -61,6 +61,10 @@ pub(crate) struct State {
     pub(crate) pending: Vec<Launch>,
     /// The code of every call since a launch failed.
     pub(crate) failed: Option<Code>,
+    /// Launches that a GPU refuses, too, whose errors the program has not read.
+    pub(crate) unseen: usize,
+    /// Seconds that the launches took at least, if events are to have such times.
+    pub(crate) seconds: f64,
     /// Launches that ran.
     pub(crate) launches: u64,
     /// The address of the barrier of cooperative grids.
@@ -106,6 +110,8 @@ impl State {
             maps: Vec::new(),
             pending: Vec::new(),
             failed: None,
+            unseen: 0,
+            seconds: 0.0,
             launches: 0,
             grid_workspace: None,
         }
@@ -130,7 +136,7 @@ impl State {
             let mut machines = [Gpu::b200(), Gpu::h200()].into_iter().chain(Gpu::ALL);
             machines.find(runs).unwrap_or_else(Gpu::b200)
         });
-        self.gpu.insert(gpu).clone()
+        self.gpu.insert(Gpu { lax: self.settings.lax, ..gpu }).clone()
     }
 
     /// A handle that was never given out.
@@ -159,6 +165,8 @@ impl State {
         self.next_handle = old.next_handle;
         self.symbols = old.symbols;
         self.launches = old.launches;
+        self.unseen = old.unseen;
+        self.seconds = old.seconds;
         self.fatbins = old.fatbins;
         for fatbin in self.fatbins.values_mut() {
             fatbin.module = None;
