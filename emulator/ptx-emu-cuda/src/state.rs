@@ -1,5 +1,6 @@
 //! All that the program has made: one device, its memory, and what handles stand for.
 
+use crate::driver::Link;
 use crate::errors::{Code, Failure, INVALID_DEVICE, LAUNCH_FAILED};
 use crate::graphs::Graph;
 use crate::launch::Launch;
@@ -53,6 +54,7 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) graphs: HashMap<u64, Graph>,
+    pub(crate) links: HashMap<u64, Link>,
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) limits: HashMap<i32, u64>,
     /// Tensor maps that were encoded.
@@ -105,6 +107,7 @@ impl State {
             streams: HashMap::new(),
             events: HashMap::new(),
             graphs: HashMap::new(),
+            links: HashMap::new(),
             contexts: HashMap::from([(PRIMARY, Context::default())]),
             limits: HashMap::new(),
             maps: Vec::new(),

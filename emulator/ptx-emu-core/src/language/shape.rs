@@ -92,3 +92,36 @@ pub(crate) fn misshapen(ins: &Instruction) -> Option<String> {
     let modifiers = ins.modifiers.join(".");
     Some(format!("no form of {} has the modifiers .{modifiers}", ins.opcode))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_name_sets_that_there_are() {
+        let known = |name: &str| {
+            !name.starts_with('@')
+                || SETS.iter().any(|(set, _)| *set == name)
+                || VECTORS.iter().any(|(set, _)| *set == name)
+        };
+        for Form(opcodes, slots) in FORMS {
+            for word in slots.split_whitespace() {
+                let word = word.trim_end_matches('?').trim_start_matches('>');
+                assert!(word.split('|').all(known), "{opcodes}: {word}");
+            }
+        }
+        assert_eq!(SHAPES["add"].iter().filter(|slots| slots.len() == 1).count(), 2);
+    }
+
+    #[test]
+    fn modifiers_need_a_slot_each() {
+        let slots: Vec<Slot> = ["rn|rz", "ftz?", "f32", ">f16|bf16"].map(Slot::parse).into();
+        let fit = |modifiers: &[&str]| {
+            let modifiers: Vec<String> = modifiers.iter().map(|&name| name.to_owned()).collect();
+            fits(&slots, &modifiers)
+        };
+        assert!(fit(&["rn", "f32", "f16"]) && fit(&["ftz", "rz", "f32", "bf16"]));
+        assert!(!fit(&["f32", "f16"]) && !fit(&["rn", "f16", "f32"]));
+        assert!(!fit(&["rn", "rn", "f32", "f16"]) && !fit(&["rn", "f32"]));
+    }
+}

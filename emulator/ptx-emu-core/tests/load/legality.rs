@@ -129,7 +129,7 @@ fn differences(part: usize, parts: usize) -> (usize, Vec<String>) {
             versions.sort_unstable();
             versions.dedup();
             for at in versions {
-                // Where two releases of ptxas differ, either is right.
+                // Either is right if two releases of ptxas differ.
                 let right = [new.has(at), if at > LAST_OF_13_0 { new } else { old }.has(at)];
                 let found = match Module::load(&module(VERSIONS[at], target, statement), gpu) {
                     Err(LoadError::Version { .. }) => continue,

@@ -188,7 +188,11 @@ fn gpu_help() -> String {
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
-    std::fs::read_to_string(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
+    let path = path.to_owned();
+    std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::InvalidData => CliError::NotText { path },
+        _ => CliError::Read { path, source },
+    })
 }
 
 fn read_arguments(path: &Path) -> Result<Value, CliError> {
