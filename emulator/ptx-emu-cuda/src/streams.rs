@@ -130,7 +130,7 @@ impl State {
         Ok(())
     }
 
-    /// The milliseconds between two events, if a program may ask for them. What they are is said once.
+    /// The milliseconds between two events, if a program may ask for them. Standard error says once which they are.
     pub(crate) fn elapsed(&mut self, events: [u64; 2]) -> Result<f32, Failure> {
         static SAID: std::sync::Once = std::sync::Once::new();
         let mut times = [0.0; 2];

@@ -1,4 +1,4 @@
-//! What ptxas takes loads, for each target and version, and nothing else does:
+//! Statements that ptxas takes load, for each target and version, and no others do:
 //! `tests/data/ptx/legality.txt`, one statement at a time.
 
 use ptx_emu_core::{Gpu, LoadError, Module};
@@ -114,7 +114,7 @@ fn cases() -> (Vec<&'static str>, Vec<Case>) {
     (columns, cases)
 }
 
-/// What differs, and the number of cases.
+/// Returns the number of cases, and those in which the emulator is not as ptxas.
 fn differences(part: usize, parts: usize) -> (usize, Vec<String>) {
     let (columns, cases) = cases();
     let machine = |target: &&str| Gpu::for_module(&format!(".version 9.0\n.target {target}"));

@@ -1,4 +1,4 @@
-//! The linker. What it makes of one module's PTX is that PTX, which the functions that load modules take.
+//! The linker. Its result for one module's PTX is that PTX, which the functions that load modules take.
 
 use crate::abi::{Out, Text, exports, host_bytes};
 use crate::errors::{FILE_NOT_FOUND, Failure, INVALID_IMAGE, INVALID_VALUE};
@@ -8,7 +8,7 @@ use crate::state::State;
 /// `CU_JIT_INPUT_PTX`
 const PTX: i32 = 1;
 
-/// What was added to a linker.
+/// A linker's input.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     /// PTX with a zero byte behind it.
