@@ -55,6 +55,12 @@ int main() {
     std::printf("%s, %d SMs\n", name, sms);
     CHECK(cuDevicePrimaryCtxRetain(&context, device));
     CHECK(cuCtxSetCurrent(context));
+    // A context with parameters that ask for nothing.
+    CUctxCreateParams parameters = {};
+    CUcontext other;
+    CHECK(cuCtxCreate(&other, &parameters, 0, device));
+    CHECK(cuCtxDestroy(other));
+    CHECK(cuCtxSetCurrent(context));
     CUlinkState linker;
     void* image;
     CHECK(cuLinkCreate(0, nullptr, nullptr, &linker));
