@@ -38,3 +38,15 @@ fn races_are_found_and_nothing_else() {
     println!("{count} programs, {ordered} without a race, {together} without one on hardware");
     assert!(ordered * 10 > count && together > ordered && together * 10 < count * 9);
 }
+
+/// The lanes of one load that are here reach one word in several runs, and a race is with those of the
+/// first run alone.
+#[test]
+fn lanes_of_one_load_are_all_remembered() {
+    let number = 1_116_768;
+    let program = Program::from_seed(number);
+    assert!(program.has_race(Model::Ptx));
+    if let Err(failure) = program.check(number, SEEDS.1) {
+        panic!("{failure}");
+    }
+}

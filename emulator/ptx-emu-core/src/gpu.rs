@@ -14,6 +14,9 @@ pub struct Gpu {
     pub name: &'static str,
     /// Architecture whose PTX it runs, with its feature suffix if it has one: `sm_80`, `sm_90a`.
     pub arch: &'static str,
+    /// Whether it loads modules that ptxas refuses: with statements that their target or version lacks,
+    /// or that no version of PTX has, or with too much static shared memory.
+    pub lax: bool,
     /// Streaming multiprocessors.
     pub sms: u32,
     /// SMs of each graphics processing cluster (GPC); the CTAs of a cluster are on SMs of one. If
@@ -70,6 +73,7 @@ impl Gpu {
         Self {
             name: "a100",
             arch: "sm_80",
+            lax: false,
             sms: 108,
             // It has no clusters.
             gpcs: &[],
@@ -93,6 +97,7 @@ impl Gpu {
         Self {
             name: "rtx3090",
             arch: "sm_86",
+            lax: false,
             sms: 82,
             dram_bytes_per_s: 0.936e12,
             l2_bytes: 6 << 20,
@@ -119,6 +124,7 @@ impl Gpu {
         Self {
             name: "rtx4090",
             arch: "sm_89",
+            lax: false,
             sms: 128,
             dram_bytes_per_s: 1.008e12,
             l2_bytes: 72 << 20,
@@ -151,6 +157,7 @@ impl Gpu {
         Self {
             name: "h200",
             arch: "sm_90a",
+            lax: false,
             sms: 132,
             // Inferred from which launches take twice as long on one.
             gpcs: &[18, 18, 18, 18, 16, 16, 16, 12],
@@ -183,6 +190,7 @@ impl Gpu {
         Self {
             name: "b200",
             arch: "sm_100a",
+            lax: false,
             sms: 148,
             // Assumed: even numbers, as unequal as two of an H200's. No B200 was asked.
             gpcs: &[20, 20, 18, 18, 18, 18, 18, 18],
@@ -207,6 +215,7 @@ impl Gpu {
         Self {
             name: "rtx5090",
             arch: "sm_120a",
+            lax: false,
             sms: 170,
             dram_bytes_per_s: 1.792e12,
             l2_bytes: 96 << 20,
@@ -241,6 +250,7 @@ impl Gpu {
         Self {
             name: "dgx-spark",
             arch: "sm_121a",
+            lax: false,
             sms: 48,
             dram_bytes_per_s: 0.273e12,
             l2_bytes: 24 << 20,

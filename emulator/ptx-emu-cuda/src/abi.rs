@@ -194,7 +194,8 @@ pub(crate) mod driver {
 
     /// Runs a function that depends on nothing that runs on the device.
     pub(crate) fn query(name: &str, run: impl FnOnce(&mut State) -> Result<(), Failure>) -> Code {
-        answer(name, run(&mut state::lock()))
+        let result = run(&mut state::lock());
+        answer(name, result)
     }
 
     /// Runs a function that locks the state itself.
@@ -222,6 +223,9 @@ pub(crate) mod runtime {
     /// The last error; afterwards there is none if `forget`.
     pub(crate) fn last(forget: bool) -> Code {
         let code = LAST.get();
+        if code != SUCCESS {
+            state::lock().note_seen();
+        }
         if forget {
             LAST.set(SUCCESS);
         }
@@ -235,7 +239,8 @@ pub(crate) mod runtime {
 
     /// Queries as [`super::driver::query`] does.
     pub(crate) fn query(name: &str, run: impl FnOnce(&mut State) -> Result<(), Failure>) -> Code {
-        remember(answer(name, run(&mut state::lock())))
+        let result = run(&mut state::lock());
+        remember(answer(name, result))
     }
 
     /// Frees as [`super::driver::free`] does.
@@ -251,11 +256,19 @@ fn settled(name: &str, run: impl FnOnce(&mut State) -> Result<(), Failure>) -> R
     run(&mut state)
 }
 
+/// Whether a program calls the function for a kernel to run.
+fn begins_kernels(name: &str) -> bool {
+    name == "__cudaGetKernel" || name.contains("Launch") && !name.contains("HostFunc")
+}
+
 fn answer(name: &str, result: Result<(), Failure>) -> Code {
     match result {
         Ok(()) => SUCCESS,
         Err(failure) => {
             failure.complain(name);
+            if begins_kernels(name) {
+                state::lock().note_lost(failure.code);
+            }
             failure.code
         }
     }

@@ -75,8 +75,8 @@ impl State {
         attributes: Attributes,
         pointers: In<u64>,
     ) -> Result<(), Failure> {
-        let launch = self.launch_of(kernel, shape, attributes, pointers);
-        self.launch(launch.inspect_err(|failure| self.note_refusal(failure))?)
+        let launch = self.launch_of(kernel, shape, attributes, pointers)?;
+        self.launch(launch)
     }
 
     /// The launch itself.

@@ -30,6 +30,23 @@ pub(crate) fn total_memory() -> u64 {
     free_bytes()
 }
 
+/// The width of the path to memory, bits (the vendor's data sheets).
+fn memory_bus_bits(gpu: &Gpu) -> u32 {
+    match gpu.name {
+        "a100" => 5120,
+        "rtx3090" | "rtx4090" | "l40s" => 384,
+        "h200" => 6144,
+        "b200" | "b300" => 8192,
+        "dgx-spark" => 256,
+        _ => 512,
+    }
+}
+
+/// The clock of memory, of which programs compute the rate as two transfers of the path's width in each.
+fn memory_clock_hz(gpu: &Gpu) -> f64 {
+    gpu.dram_bytes_per_s * 8.0 / (2.0 * f64::from(memory_bus_bits(gpu)))
+}
+
 /// An attribute by the number that driver and runtime have for it.
 ///
 /// # Errors
@@ -54,6 +71,11 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         16 => int(gpu.sms),
         17 | 18 | 20 | 32 | 34 | 35 | 50 | 84 | 85 | 86 | 133 => 0,
         33 => 1,
+        36 => int((memory_clock_hz(gpu) / 1000.0) as u64),
+        37 => int(memory_bus_bits(gpu)),
+        // Textures and surfaces, which are not modelled.
+        21..=29 | 42..=49 | 52..=74 | 77 => 0,
+        87 => int((gpu.float_lanes_per_clock / gpu.double_lanes_per_clock).round() as u64),
         38 => int(gpu.l2_bytes),
         39 => int(gpu.max_threads_per_sm),
         40 => 1,
@@ -95,7 +117,7 @@ pub(crate) fn attribute(gpu: &Gpu, number: i32) -> Result<i32, Failure> {
         | 135
         | 136
         | 137
-        | 138
+        | 138..=140
         | 141..=147 => 0,
         97 => int(gpu.shared_per_cta),
         106 => int(gpu.max_ctas_per_sm),
@@ -149,6 +171,7 @@ const FIELDS: &[(usize, usize, i32)] = &[
     (568, 4, 33),
     (584, 4, 40),
     (588, 4, 41),
+    (592, 4, 37),
     (596, 4, 38),
     (600, 4, 108),
     (604, 4, 39),
@@ -219,6 +242,14 @@ mod tests {
             assert_eq!((of(81), of(111)), (of(97) + 1024, 1024));
             assert_eq!((of(120), of(127)), (clusters, clusters));
             assert_eq!((of(75) as u32, of(76) as u32), gpu.compute_capability());
+            let rate = 2.0 * f64::from(of(36)) * 1e3 * f64::from(of(37)) / 8.0;
+            assert!((rate / gpu.dram_bytes_per_s - 1.0).abs() < 1e-3, "{rate}");
+            // The attributes of CUDA 12 begin with 1 and end with 147; two of them have no number there.
+            assert!(
+                (1..=147).all(|number| {
+                    attribute(&gpu, number).is_ok() || [139, 140].contains(&number)
+                })
+            );
             assert!(attribute(&gpu, 4711).is_err());
             let properties = properties(&gpu).expect("described");
             assert_eq!(properties[384..388], int(gpu.sms).to_le_bytes());

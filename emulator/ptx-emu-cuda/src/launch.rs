@@ -2,15 +2,16 @@
 
 use crate::capture;
 use crate::errors::{
-    COOPERATIVE_LAUNCH_TOO_LARGE, Failure, INVALID_CLUSTER_SIZE, INVALID_CONFIGURATION,
-    INVALID_PTX, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY,
+    ASSERT, COOPERATIVE_LAUNCH_TOO_LARGE, Code, Failure, INVALID_CLUSTER_SIZE,
+    INVALID_CONFIGURATION, INVALID_PTX, INVALID_VALUE, LAUNCH_FAILED, NOT_SUPPORTED, OUT_OF_MEMORY,
 };
 use crate::graphs::Operation;
 use crate::modules::{Decoded, unknown};
 use crate::occupancy;
 use crate::report::{self, Event};
+use crate::settings::EventTimes;
 use crate::state::State;
-use ptx_emu_core::{LaunchError, Level, Step, launch_sequence};
+use ptx_emu_core::{Kind, LaunchError, Level, Step, launch_sequence};
 
 /// Dynamic shared memory that a kernel has without being asked for, bytes.
 const DEFAULT_SHARED: u32 = 48 << 10;
@@ -47,7 +48,7 @@ fn refusal(error: &LaunchError) -> Failure {
 impl State {
     /// Launches, or records the launch in the graph that the stream is captured in.
     pub(crate) fn launch(&mut self, launch: Launch) -> Result<(), Failure> {
-        self.check_launch(&launch).inspect_err(|failure| self.note_refusal(failure))?;
+        self.check_launch(&launch)?;
         let captured = self.capturing(launch.stream)?;
         if let Some(graph) = captured {
             return self.record(graph, Operation::Launch(launch));
@@ -64,6 +65,7 @@ impl State {
         if let Some(code) = self.failed {
             return Err(Failure::silent(code));
         }
+        report::tell(&self.settings, Event::Asked);
         let overlaps = self.settings.capture.is_none() && self.lets_dependents_begin(&launch);
         self.pending.push(launch);
         if !overlaps {
@@ -72,10 +74,28 @@ impl State {
         Ok(())
     }
 
-    /// Tells `exec` of a launch that a GPU would have run.
-    pub(crate) fn note_refusal(&self, failure: &Failure) {
-        if [NOT_SUPPORTED, INVALID_PTX].contains(&failure.code) {
-            report::tell(&self.settings, Event::Refused);
+    /// Tells `exec` of a launch that was answered with an error.
+    pub(crate) fn note_lost(&mut self, code: Code) {
+        match code {
+            NOT_SUPPORTED | INVALID_PTX => report::tell(&self.settings, Event::Refused),
+            // A launch before it failed, which was told.
+            LAUNCH_FAILED | ASSERT => {}
+            INVALID_VALUE
+            | INVALID_CONFIGURATION
+            | INVALID_CLUSTER_SIZE
+            | COOPERATIVE_LAUNCH_TOO_LARGE
+            | OUT_OF_MEMORY => {
+                self.unseen += 1;
+                report::tell(&self.settings, Event::Lost);
+            }
+            _ => report::tell(&self.settings, Event::Lost),
+        }
+    }
+
+    /// Tells `exec` that the program has read the errors of launches which a GPU refuses, too.
+    pub(crate) fn note_seen(&mut self) {
+        for _ in 0..std::mem::take(&mut self.unseen) {
+            report::tell(&self.settings, Event::Seen);
         }
     }
 
@@ -166,7 +186,9 @@ impl State {
         }
         if let Err(failure) = self.run_all(&launches) {
             failure.complain("launch");
-            self.note_refusal(&failure);
+            if [NOT_SUPPORTED, INVALID_PTX].contains(&failure.code) {
+                report::tell(&self.settings, Event::Refused);
+            }
             self.fail();
         }
     }
@@ -191,6 +213,11 @@ impl State {
         launches.iter().for_each(|_| report::tell(&self.settings, Event::Launch));
         match result? {
             Ok(reports) => {
+                if self.settings.event_times == EventTimes::Cycles {
+                    let gpu = self.gpu();
+                    let bounds = reports.iter().map(|report| report.counters.lower_bound(&gpu));
+                    self.seconds += bounds.map(|bound| bound.seconds).sum::<f64>();
+                }
                 for report in &reports {
                     crate::abi::print(&report.printed);
                     for found in &report.findings {
@@ -213,7 +240,10 @@ impl State {
                 for other in &found.others {
                     report::finding(&self.settings, other);
                 }
-                self.fail();
+                self.failed = Some(match found.kind() {
+                    Kind::Assertion => ASSERT,
+                    _ => LAUNCH_FAILED,
+                });
                 captured = captured.map(capture::Captured::without_outputs);
             }
             Err(error) => return Err(refusal(&error)),

@@ -88,7 +88,7 @@ not_modelled! {
     cuKernelGetLibrary cuKernelGetName cuKernelGetParamInfo cuKernelSetCacheConfig cuLaunch
     cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuLaunchGridAsync cuLibraryEnumerateKernels
     cuLibraryGetKernelCount cuLibraryGetManaged cuLibraryGetUnifiedFunction cuLinkAddData
-    cuLinkAddData_v2 cuLinkAddFile cuLinkAddFile_v2 cuLinkCreate cuLinkCreate_v2 cuLogsCurrent
+    cuLinkAddFile cuLinkCreate cuLogsCurrent
     cuLogsDumpToFile cuLogsDumpToMemory cuLogsRegisterCallback cuLogsUnregisterCallback
     cuMemAdvise cuMemAdvise_v2 cuMemAlloc
     cuMemAllocFromPoolAsync cuMemAllocFromPoolAsync_ptsz cuMemAllocHost cuMemAllocPitch

@@ -14,10 +14,16 @@ pub(crate) fn complain(message: impl Display) {
 /// An event that `exec` counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
+    /// A launch was accepted, and runs at once or later.
+    Asked,
     /// A launch ran.
     Launch,
     /// A launch did not run that a GPU would have run.
     Refused,
+    /// A launch was answered with another error.
+    Lost,
+    /// The program read the error of a launch that a GPU refuses, too.
+    Seen,
     /// A denied finding.
     Denied,
     /// Another finding.
@@ -27,8 +33,11 @@ pub(crate) enum Event {
 impl Event {
     const fn word(self) -> &'static str {
         match self {
+            Self::Asked => "asked",
             Self::Launch => "launch",
             Self::Refused => "refused",
+            Self::Lost => "lost",
+            Self::Seen => "seen",
             Self::Denied => "denied",
             Self::Warned => "warned",
         }

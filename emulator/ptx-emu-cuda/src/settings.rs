@@ -12,12 +12,26 @@ pub(crate) const VARIABLE: &str = "PTX_EMU_EXEC";
 #[serde(default)]
 struct Passed {
     gpu: Option<String>,
+    lax: bool,
     schedule: Option<String>,
     model: Option<String>,
     levels: Vec<(String, String)>,
     max_findings: Option<usize>,
+    event_times: Option<String>,
     capture: Option<PathBuf>,
     report: Option<PathBuf>,
+}
+
+/// The time between two events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum EventTimes {
+    /// Not a number.
+    #[default]
+    Nan,
+    /// Zero.
+    Zero,
+    /// The lower bounds that follow from what the launches between them counted.
+    Cycles,
 }
 
 /// The options of launches.
@@ -25,10 +39,14 @@ struct Passed {
 pub(crate) struct Settings {
     /// Machine; `None`: one that the program's PTX is for.
     pub(crate) gpu: Option<Gpu>,
+    /// Whether modules are loaded that ptxas refuses.
+    pub(crate) lax: bool,
     /// Schedule of every launch.
     pub(crate) schedule: Schedule,
     /// The checks.
     pub(crate) checks: Checks,
+    /// The time between two events.
+    pub(crate) event_times: EventTimes,
     /// The folder to which each launch is written as a bundle.
     pub(crate) capture: Option<PathBuf>,
     /// The file in which `exec` reads the outcome of the launches.
@@ -84,12 +102,23 @@ impl Settings {
             };
             checks = checks.with(read::<Kind>("levels", kind)?, level);
         }
+        let event_times = match passed.event_times.as_deref() {
+            None | Some("nan") => EventTimes::Nan,
+            Some("zero") => EventTimes::Zero,
+            Some("cycles") => EventTimes::Cycles,
+            Some(other) => {
+                let problem = format!("required nan, zero or cycles, actual `{other}`");
+                return Err(SettingsError { field: "event_times", problem });
+            }
+        };
         let schedule =
             passed.schedule.map(|text| read::<Schedule>("schedule", &text)).transpose()?;
         Ok(Self {
             gpu,
+            lax: passed.lax,
             schedule: schedule.unwrap_or_default(),
             checks: checks.collecting(passed.max_findings.unwrap_or(Checks::MOST)),
+            event_times,
             capture: passed.capture,
             report: passed.report,
         })
@@ -120,6 +149,7 @@ mod tests {
             ("{", "JSON"),
             (r#"{"gpu": "h100"}"#, "h100"),
             (r#"{"schedule": "never"}"#, "schedule"),
+            (r#"{"event_times": "seconds"}"#, "event_times"),
             (r#"{"levels": [["data-race", "forbid"]]}"#, "forbid"),
             (r#"{"levels": [["nothing", "deny"]]}"#, "nothing"),
         ] {

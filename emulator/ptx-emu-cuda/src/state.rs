@@ -1,5 +1,6 @@
 //! All that the program has made: one device, its memory, and what handles stand for.
 
+use crate::driver::Link;
 use crate::errors::{Code, Failure, INVALID_DEVICE, LAUNCH_FAILED};
 use crate::graphs::Graph;
 use crate::launch::Launch;
@@ -53,6 +54,7 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) graphs: HashMap<u64, Graph>,
+    pub(crate) links: HashMap<u64, Link>,
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) limits: HashMap<i32, u64>,
     /// Tensor maps that were encoded.
@@ -61,6 +63,10 @@ pub(crate) struct State {
     pub(crate) pending: Vec<Launch>,
     /// The code of every call since a launch failed.
     pub(crate) failed: Option<Code>,
+    /// Launches that a GPU refuses, too, whose errors the program has not read.
+    pub(crate) unseen: usize,
+    /// Seconds that the launches took at least, if events are to have such times.
+    pub(crate) seconds: f64,
     /// Launches that ran.
     pub(crate) launches: u64,
     /// The address of the barrier of cooperative grids.
@@ -101,11 +107,14 @@ impl State {
             streams: HashMap::new(),
             events: HashMap::new(),
             graphs: HashMap::new(),
+            links: HashMap::new(),
             contexts: HashMap::from([(PRIMARY, Context::default())]),
             limits: HashMap::new(),
             maps: Vec::new(),
             pending: Vec::new(),
             failed: None,
+            unseen: 0,
+            seconds: 0.0,
             launches: 0,
             grid_workspace: None,
         }
@@ -130,7 +139,7 @@ impl State {
             let mut machines = [Gpu::b200(), Gpu::h200()].into_iter().chain(Gpu::ALL);
             machines.find(runs).unwrap_or_else(Gpu::b200)
         });
-        self.gpu.insert(gpu).clone()
+        self.gpu.insert(Gpu { lax: self.settings.lax, ..gpu }).clone()
     }
 
     /// A handle that was never given out.
@@ -159,6 +168,8 @@ impl State {
         self.next_handle = old.next_handle;
         self.symbols = old.symbols;
         self.launches = old.launches;
+        self.unseen = old.unseen;
+        self.seconds = old.seconds;
         self.fatbins = old.fatbins;
         for fatbin in self.fatbins.values_mut() {
             fatbin.module = None;

@@ -3,6 +3,7 @@
 use crate::errors::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure};
 use crate::graphs::Operation;
 use crate::modules::unknown;
+use crate::settings::EventTimes;
 use crate::state::State;
 
 /// A stream.
@@ -19,6 +20,8 @@ pub(crate) struct Stream {
 /// An event.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Event {
+    /// Seconds that the launches before it took at least.
+    pub(crate) seconds: f64,
     pub(crate) flags: u32,
     pub(crate) recorded: bool,
     /// The graph in which the stream that recorded it was captured.
@@ -111,8 +114,9 @@ impl State {
 
     pub(crate) fn record_event(&mut self, event: u64, stream: u64) -> Result<(), Failure> {
         let graph = self.capturing(stream)?;
+        let seconds = self.seconds;
         let event = self.event(event)?;
-        (event.recorded, event.graph) = (true, graph);
+        (event.recorded, event.graph, event.seconds) = (true, graph, seconds);
         Ok(())
     }
 
@@ -126,11 +130,13 @@ impl State {
         Ok(())
     }
 
-    /// The time between two events, if a program may ask for it: NaN, which is said once.
+    /// The milliseconds between two events, if a program may ask for them. Standard error says once which they are.
     pub(crate) fn elapsed(&mut self, events: [u64; 2]) -> Result<f32, Failure> {
         static SAID: std::sync::Once = std::sync::Once::new();
-        for event in events {
-            let Event { flags, recorded, .. } = *self.event(event)?;
+        let mut times = [0.0; 2];
+        for (event, time) in events.into_iter().zip(&mut times) {
+            let Event { seconds, flags, recorded, graph: _ } = *self.event(event)?;
+            *time = seconds;
             if flags & DISABLE_TIMING != 0 || !recorded {
                 return Err(Failure::new(
                     crate::errors::INVALID_HANDLE,
@@ -138,11 +144,23 @@ impl State {
                 ));
             }
         }
+        let (milliseconds, what) = match self.settings.event_times {
+            EventTimes::Nan => (
+                f32::NAN,
+                "NaN: an emulator has no times of a GPU (`--event-times` gives others)".to_owned(),
+            ),
+            EventTimes::Zero => (0.0, "0".to_owned()),
+            EventTimes::Cycles => (
+                ((times[1] - times[0]) * 1e3) as f32,
+                format!(
+                    "lower bounds for {} from counted operations, not measured",
+                    self.gpu().name
+                ),
+            ),
+        };
         SAID.call_once(|| {
-            crate::report::complain(
-                "elapsed times of events are NaN: an emulator has no times of a GPU",
-            );
+            crate::report::complain(format_args!("elapsed times of events are {what}"));
         });
-        Ok(f32::NAN)
+        Ok(milliseconds)
     }
 }

@@ -79,6 +79,34 @@ k.ptx: PTX 9.0 for sm_90a, looked at as h200; runs on h200
 }
 
 #[test]
+fn a_program_is_no_module() {
+    let folder = Folder::new("program");
+    let program = env!("CARGO_BIN_EXE_ptx-emu");
+    let (code, _, errors) = folder.program("", &["check", program]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("required text, such as PTX, actual other bytes"), "{errors}");
+}
+
+#[test]
+fn lax_loads_what_ptxas_refuses() {
+    let folder = Folder::new("lax");
+    let module = format!(
+        "{HEAD}.visible .entry k() {{ .reg .b64 %d<4>; add.ftz.f64 %d1, %d2, %d3; ret; }}\n"
+    );
+    let (code, said, _) = folder.program(&module, &["check", "k.ptx"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("no form of add has the modifiers .ftz.f64"), "{said}");
+    let (code, said, _) = folder.program(&module, &["check", "k.ptx", "--lax"]);
+    assert_eq!(code, Some(0), "{said}");
+    let shape = ["--grid", "1,1,1", "--block", "32,1,1"];
+    let run =
+        |more: &[&str]| folder.program(&module, &[&["run", "k.ptx"], &shape[..], more].concat());
+    assert_eq!(run(&[]).0, Some(2));
+    let (code, _, errors) = run(&["--lax"]);
+    assert_eq!(code, Some(0), "{errors}");
+}
+
+#[test]
 fn it_says_the_same_as_json() {
     let folder = Folder::new("json");
     let module = format!("{HEAD}{TWO}");

@@ -288,6 +288,60 @@ fn what_cannot_run_says_why() {
     assert_eq!(out.status.code(), Some(3));
 }
 
+/// The program of `lost.cu` for one `WHAT`.
+fn lost(what: &str) -> Option<PathBuf> {
+    let define = format!("-DWHAT={what}");
+    compile("lost.cu", &format!("lost-{what}"), &[&documented(SM_90A)[..], &[&define]].concat())
+}
+
+#[test]
+fn launches_that_do_not_run_are_errors() {
+    let Some(program) = lost("0") else { return };
+    let out = exec(&[], &program);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("0 launches emulated"), "{said}");
+    assert!(said.contains("1 launches did not run"), "{said}");
+    // The program saw that the first one did not run, as it would on a GPU.
+    let out = exec(&[], &lost("1").expect("nvcc"));
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(!said.contains("did not run"), "{said}");
+    // It ended while a launch waited for its successor.
+    let out = exec(&[], &lost("2").expect("nvcc"));
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("1 launches did not run"), "{said}");
+    // No PTX for the machine, and nobody looks.
+    let out = exec(&["--gpu", "b200"], &lost("0").expect("nvcc"));
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("actual sm_90a") && said.contains("did not run"), "{said}");
+}
+
+#[test]
+fn a_failed_assertion_has_its_own_code() {
+    let Some(program) = lost("3") else { return };
+    let out = exec(&[], &program);
+    assert_eq!(text(&out.stdout), "710 cudaErrorAssert\n", "{}", text(&out.stderr));
+    assert_eq!(out.status.code(), Some(1));
+}
+
+#[test]
+fn times_of_events_are_what_was_asked_for() {
+    let Some(program) = lost("4") else { return };
+    for (times, printed, said) in [
+        ("nan", "nan\n\n", "are NaN"),
+        ("zero", "other\nzero\n", "are 0"),
+        ("cycles", "some\n\n", "lower bounds for h200 from counted operations, not measured"),
+    ] {
+        let out = exec(&["--event-times", times], &program);
+        assert_eq!(text(&out.stdout), printed, "{times}: {}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(said), "{times}: {}", text(&out.stderr));
+        assert_eq!(out.status.code(), Some(0), "{times}");
+    }
+}
+
 /// The exit code of a program that has nothing to do with CUDA is its own.
 #[test]
 fn exit_codes_are_the_program_s() {

@@ -94,6 +94,9 @@ fn findings_have_levels_and_do_not_end_the_run() {
     assert!(said.contains("(see `ptx-emu explain data-race`)"), "{said}");
     let unknown = run("unknown", Kind::DataRace, &["--allow", "races"]);
     assert_eq!(unknown.status.code(), Some(2));
+    let fatal = run("fatal", Kind::Trap, &["--warn", "trap"]);
+    assert_eq!(fatal.status.code(), Some(2));
+    assert!(text(&fatal.stderr).contains("ends the run: it has no other level"));
 }
 
 #[test]

@@ -19,7 +19,8 @@ use crate::diagnostic::AccessKind;
 use crate::machine::code::Op;
 use crate::machine::regs::LANES;
 use crate::machine::units::{
-    Awaited, Operation, Piece, Poll, Reach, Signal, Source, Target, Touch, Transfer, lanes,
+    Awaited, Operation, Piece, Poll, REGISTER_COUNTS, Reach, Signal, Source, Target, Touch,
+    Transfer, lanes,
 };
 use crate::machine::{RANK_SHIFT, window};
 use crate::syntax::ast::Operand;
@@ -146,6 +147,10 @@ fn setmaxnreg(d: &mut Decode<'_>) -> Decoded<Op> {
         return Err(Reject::unsupported("other forms than .sync.aligned.u32"));
     }
     let count = d.constant_u32(0)?;
+    if !REGISTER_COUNTS.contains(&count) || count % 8 != 0 {
+        let required = format!("a multiple of 8 in {REGISTER_COUNTS:?}");
+        return Err(Reject::operand(format!("setmaxnreg: required {required}, actual {count}")));
+    }
     Ok(Op::Poll {
         aligned: true,
         run: Box::new(move |cx, _| {

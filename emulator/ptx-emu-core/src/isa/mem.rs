@@ -191,6 +191,9 @@ fn decode(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let (at, value) = if store { (0, 1) } else { (1, 0) };
     let operand = d.operand(at)?;
     let (address, space) = address(d, operand, space)?;
+    if store && matches!(space, AddressSpace::One(Space::Param | Space::Const)) {
+        return Err(Reject::operand("address: required memory that a kernel may write"));
+    }
     if seen && matches!(space, AddressSpace::Generic | AddressSpace::One(Space::Global)) {
         d.function.global_sync = true;
     }

@@ -36,6 +36,7 @@ mod wmma;
 
 use crate::Family;
 use crate::decode::{Decode, Decoded, Reject, Type};
+use crate::language::misshapen;
 use crate::machine::code::Op;
 use crate::syntax::ast::Instruction;
 
@@ -84,9 +85,13 @@ pub(crate) fn decode(d: &mut Decode<'_>) -> Decoded<(Family, Op)> {
     if let Some(why) = d.module.language.and_then(|language| language.lacks(d.ins)) {
         return Err(Reject::unsupported(why));
     }
-    match ALL.iter().find(|some| (some.accepts)(d.ins)) {
-        Some(some) => (some.decode)(d),
-        None => Err(Reject::unsupported(format!("instruction {}", d.ins.opcode))),
+    let decoded = match ALL.iter().find(|some| (some.accepts)(d.ins)) {
+        Some(some) => (some.decode)(d)?,
+        None => return Err(Reject::unsupported(format!("instruction {}", d.ins.opcode))),
+    };
+    match d.module.language.and_then(|_| misshapen(d.ins)) {
+        Some(why) => Err(Reject::unsupported(why)),
+        None => Ok(decoded),
     }
 }
 

@@ -135,6 +135,12 @@ fn alloc(d: &mut Decode<'_>) -> Decoded<Op> {
     let _ = d.has("b32");
     let operand = d.operand(0)?;
     let target = shared_operand(d, operand, reach)?;
+    if let Some(count) = d.known_u32(1)
+        && !(count.is_power_of_two() && (32..=512).contains(&count))
+    {
+        let why = format!("columns: required a power of two from 32 to 512, actual {count}");
+        return Err(Reject::operand(why));
+    }
     let columns = d.src::<u32>(1)?;
     Ok(Op::Poll {
         aligned: true,

@@ -84,6 +84,21 @@ fn replace(d: &mut Decode<'_>) -> Decoded<Op> {
     }
     let ordinal = if field.ordinals() == 0 { None } else { Some(d.src::<u32>(1)?) };
     let at = 1 + usize::from(ordinal.is_some());
+    match field {
+        ReplaceField::ElementType
+        | ReplaceField::InterleaveLayout
+        | ReplaceField::SwizzleMode
+        | ReplaceField::SwizzleAtomicity
+        | ReplaceField::FillMode => {
+            d.constant_u32(at)?;
+        }
+        ReplaceField::GlobalAddress
+        | ReplaceField::Rank
+        | ReplaceField::BoxDim
+        | ReplaceField::GlobalDim
+        | ReplaceField::GlobalStride
+        | ReplaceField::ElementStride => {}
+    }
     let wide = ty == Type::B64;
     let value = if wide { d.src::<u64>(at)? } else { d.src::<u32>(at)? };
     let edit = Edit { field, ordinal, value, wide };

@@ -1,5 +1,5 @@
 //! The features of PTX that some targets or versions lack: the PTX ISA's notes on each instruction, as
-//! ptxas 13.0 applies them (`tests/data/ptx/targets.txt`). An instruction needs every feature whose
+//! ptxas 13.0 and 13.5 apply them (`tests/data/ptx/targets.txt` and `legality.txt`). An instruction needs every feature whose
 //! row matches it; one without a row is in all versions and from sm_75 on.
 
 use super::{Feature, Named, Need, family, from, own, version};
@@ -17,16 +17,22 @@ const BLACKWELL: &[Need] = &[BLACKWELL_A, BLACKWELL_F];
 /// All targets of Blackwell with a suffix, for features of later versions.
 const BLACKWELL_9_1: &[Need] = &[family(&[100, 110, 120], (9, 1))];
 const BLACKWELL_9_2: &[Need] = &[family(&[100, 110, 120], (9, 2))];
+/// No target.
+const NEVER: &[Need] = &[];
 
 #[rustfmt::skip]
 pub(super) const FEATURES: &[Feature] = &[
     // State spaces and memory.
-    Feature("ld|st|atom|red|isspacep|cvta|mbarrier|ldmatrix", "shared::cta", &[version(7, 8)]),
+    Feature("ld|st|atom|red|isspacep|cvta|mbarrier|ldmatrix|wmma", "shared::cta", &[version(7, 8)]),
     Feature("*", "shared::cluster", &[from(90, (7, 8))]),
     Feature("*", "cluster", &[from(90, (7, 8))]),
     Feature("*", "param::entry", &[version(8, 3)]),
-    Feature("ld|st|mov", "b128", &[version(8, 3)]),
+    Feature("ld|ldu|st|mov", "b128", &[version(8, 3)]),
     Feature("ld|st", "mmio", &[version(8, 2)]),
+    Feature("ld|st", "mmio acquire|release", &[version(9, 3)]),
+    Feature("ld|st", "volatile local", &[version(9, 1)]),
+    Feature("ld", "^L2:: shared|shared::cta|shared::cluster|local|const|param|param::entry", NEVER),
+    Feature("mov", "u16|s16|u32|s32|f32|u64|s64|f64 (vector)", NEVER),
     Feature("ld|st", "^L1::", &[version(7, 4)]),
     Feature("ld", "L2::64B|L2::128B", &[version(7, 4)]),
     Feature("ld", "L2::256B", &[from(80, (7, 4))]),
@@ -46,6 +52,8 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("getctarank|mapa", "", &[from(90, (7, 8))]),
     Feature("alloca|stacksave|stackrestore", "", &[version(7, 3)]),
     // Atomics.
+    Feature("atom|red", "L2::cache_hint shared|shared::cta|shared::cluster", NEVER),
+    Feature("atom|red|cp", "noftz f32", &[from(90, (9, 4))]),
     Feature("atom|red", "b128", &[from(90, (8, 3))]),
     Feature("atom|red", "bf16|bf16x2", &[from(90, (7, 8))]),
     Feature("atom|red", "v2|v4|v8", &[from(90, (8, 1))]),
@@ -62,17 +70,20 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("min|max", "NaN", &[from(80, (7, 0))]),
     Feature("min|max", "xorsign", &[from(86, (7, 2))]),
     Feature("min|max", "f32 #4", &[from(100, (8, 8))]),
+    Feature("min|max", "f16|f16x2|bf16|bf16x2|f64|u16|s16|u32|s32|u64|s64 #4", NEVER),
+    Feature("min|max", "xorsign #4", NEVER),
     Feature("min|max", "u16x2|s16x2|relu", &[from(90, (8, 0))]),
     Feature("tanh", "", &[version(7, 0)]),
     Feature("tanh", "bf16|bf16x2", &[from(90, (7, 8))]),
     Feature("ex2", "f16|f16x2", &[version(7, 0)]),
     Feature("ex2", "bf16|bf16x2", &[from(90, (7, 8))]),
     Feature("setp|set", "bf16|bf16x2", &[from(90, (7, 8))]),
-    Feature("set", "u32|s32 f16", &[version(6, 5)]),
+    Feature("set", "u16|s16|u32|s32 $f16|f16x2", &[version(6, 5)]),
     Feature("bmsk|szext", "", &[version(7, 6)]),
     Feature("lop3", "or|and", &[version(8, 2)]),
     Feature("cvt", "bf16|bf16x2 f32", &[from(80, (7, 0))]),
-    Feature("cvt", "f32 bf16 !rn !rz !rm !rp !rs", &[from(80, (7, 1))]),
+    Feature("cvt", "f32 $bf16", &[from(80, (7, 1))]),
+    Feature("cvt", "ftz f32 $bf16", &[from(90, (7, 8))]),
     Feature("cvt", "bf16 !f32", &[from(90, (7, 8))]),
     Feature("cvt", "f16x2 f32", &[from(80, (7, 0))]),
     Feature("cvt", "f16|f16x2 relu", &[from(80, (7, 0))]),
@@ -88,6 +99,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("cvt", "rs", &[own(&[100, 103], (8, 7))]),
     Feature("cvt", "pack", &[version(6, 5)]),
     // Warps, barriers and fences.
+    Feature("match", "any (pair)", NEVER),
     Feature("redux", "", &[from(80, (7, 0))]),
     Feature("redux", "f32", &[own(&[100, 101, 103], (8, 6)), family(&[100], (8, 8))]),
     Feature("elect", "", &[from(90, (8, 0))]),
@@ -99,6 +111,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("clusterlaunchcontrol", "", &[from(100, (8, 6))]),
     Feature("clusterlaunchcontrol", "multicast::cluster::all", BLACKWELL),
     Feature("fence|membar", "proxy", &[version(7, 5)]),
+    Feature("fence", "acquire|release !proxy !mbarrier_init", &[from(90, (8, 6))]),
     Feature("fence", "async|async::generic", &[from(90, (8, 0))]),
     Feature("fence", "mbarrier_init", &[from(90, (8, 0))]),
     Feature("fence", "tensormap::generic", &[from(90, (8, 3))]),
@@ -106,8 +119,10 @@ pub(super) const FEATURES: &[Feature] = &[
     // mbarrier and asynchronous copies.
     Feature("mbarrier", "", &[from(80, (7, 0))]),
     Feature("mbarrier", "test_wait parity", &[from(80, (7, 1))]),
-    Feature("mbarrier", "arrive|arrive_drop _", &[from(80, (7, 1))]),
+    Feature("mbarrier", "arrive _", &[from(80, (7, 1))]),
     Feature("mbarrier", "arrive|arrive_drop #3 !noComplete !expect_tx", &[from(90, (7, 8))]),
+    Feature("mbarrier", "test_wait #4", NEVER),
+    Feature("mbarrier", "arrive|arrive_drop shared::cluster !_", NEVER),
     Feature("mbarrier", "try_wait", &[from(90, (7, 8))]),
     Feature("mbarrier", "expect_tx|complete_tx", &[from(90, (8, 0))]),
     Feature("mbarrier", "release|acquire", &[from(80, (8, 0))]),
@@ -124,6 +139,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("cp", "tile::gather4 !shared::cta", DATACENTRE),
     Feature("cp", "tile::scatter4", DATACENTRE),
     Feature("tensormap", "replace", &[own(&[90], (8, 3)), BLACKWELL_A, BLACKWELL_F]),
+    Feature("tensormap", "swizzle_atomicity", BLACKWELL),
     Feature("tensormap", "cp_fenceproxy", &[from(90, (8, 3))]),
     // Matrices.
     Feature("ldmatrix", "", &[version(6, 5)]),
@@ -136,6 +152,7 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("mma", "m8n8k128", &[version(7, 0)]),
     Feature("mma", "m16n8k16|m16n8k4|m16n8k32|m16n8k64|m16n8k128|m16n8k256", &[from(80, (7, 0))]),
     Feature("mma|wmma", "bf16|tf32|f64", &[from(80, (7, 0))]),
+    Feature("wmma", "local", NEVER),
     Feature("wmma", "m16n16k8", &[from(80, (7, 0))]),
     Feature("mma|wmma", "and popc", &[from(80, (7, 1))]),
     Feature("mma", "m16n8k4|m16n8k8|m16n8k16 f64", &[from(90, (7, 8))]),
@@ -150,6 +167,9 @@ pub(super) const FEATURES: &[Feature] = &[
     Feature("wgmma", "", &[own(&[90], (8, 0))]),
     Feature("wgmma", "s8 u8", &[own(&[90], (8, 4))]),
     Feature("tcgen05", "", DATACENTRE),
+    Feature("tcgen05", "alloc shared|shared::cluster", NEVER),
+    Feature("tcgen05", "commit shared::cta", NEVER),
+    Feature("tcgen05", "mma !ws ^collector::b", NEVER),
     Feature("tcgen05", "^scale_vec::", DATACENTRE_A),
     Feature("tcgen05", "shift", DATACENTRE_A),
     Feature("tcgen05", "block16|block32", DATACENTRE_8_8),
@@ -232,6 +252,9 @@ pub(super) const VERSIONS: &[(u32, u32)] = &[
     (9, 0),
     (9, 1),
     (9, 2),
+    (9, 3),
+    (9, 4),
+    (9, 5),
 ];
 
 /// Static shared memory of a CTA in bytes: of targets without a suffix or with `f`, of those with `a` whose

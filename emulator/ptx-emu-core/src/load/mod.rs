@@ -97,7 +97,7 @@ impl Module {
             return Err(LoadError::AddressSize { actual: tree.address_size });
         }
         let target = tree.targets.first().cloned().unwrap_or_default();
-        let language = Language::new(tree.version, &target);
+        let language = Language::new(tree.version, &target).filter(|_| !gpu.lax);
         if let Some((major, minor)) = language.and_then(|language| language.version_of_target()) {
             return Err(LoadError::Version {
                 required: format!("{major}.{minor} or later for {target}"),

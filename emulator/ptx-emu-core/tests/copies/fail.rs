@@ -431,8 +431,6 @@ fn register_counts_that_break_the_rules() {
         directives: ".maxntid 256 .minnctapersm 1".to_owned(),
         ..Case::new(&format!("setp.ge.u32 %p1, %tid, 128; {body}")).block(256)
     };
-    case("setmaxnreg.dec.sync.aligned.u32 100;")
-        .says(&ALL, &["setmaxnreg: required a multiple of 8 in 24..=256, actual 100"]);
     case("@%p1 bra E; setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.dec.sync.aligned.u32 48; E:")
         .says(&ALL, &["setmaxnreg: required dec to at most 40, actual 48"]);
     case("setp.ge.u32 %p2, %tid, 64; @%p2 bra E; setmaxnreg.dec.sync.aligned.u32 40; E:")

@@ -2,5 +2,6 @@
 
 mod forms;
 mod forms_ptxas;
+mod legality;
 mod loading;
 mod targets;

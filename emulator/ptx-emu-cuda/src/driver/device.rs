@@ -1,6 +1,6 @@
 //! Devices, contexts, errors, versions.
 
-use crate::abi::{Out, Text, exports};
+use crate::abi::{In, Out, Text, exports};
 use crate::device::{self, CUDA_VERSION};
 use crate::errors::{
     Code, Failure, INVALID_CONTEXT, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, describe,
@@ -81,6 +81,15 @@ impl State {
             _ => return Err(Failure::new(INVALID_VALUE, format!("limit {limit} is not modelled"))),
         })
     }
+}
+
+/// `CUctxCreateParams`
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct ContextParameters {
+    affinities: u64,
+    affinity_count: i32,
+    graphics: u64,
 }
 
 exports! { driver;
@@ -173,8 +182,8 @@ exports! { driver;
         create(state, context, flags, number)
     }
 
-    query cuCtxCreate_v4(context: Out<u64>, parameters: u64, flags: u32, number: i32) |state| {
-        if parameters != 0 {
+    query cuCtxCreate_v4(context: Out<u64>, parameters: In<ContextParameters>, flags: u32, number: i32) |state| {
+        if parameters.address() != 0 && parameters.get()? != ContextParameters::default() {
             return Err(Failure::not_modelled("a context with parameters"));
         }
         create(state, context, flags, number)

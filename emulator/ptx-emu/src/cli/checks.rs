@@ -11,10 +11,10 @@ pub(crate) struct ChecksArgs {
     #[arg(long, value_name = "hardware|ptx", default_value_t = Model::Hardware)]
     model: Model,
     /// Do not mention findings of a kind; `ptx-emu explain` lists the kinds.
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", value_parser = not_fatal)]
     allow: Vec<Kind>,
     /// Mention findings of a kind, but call the run right.
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", value_parser = not_fatal)]
     warn: Vec<Kind>,
     /// Call a run with a finding of a kind wrong.
     #[arg(long, value_name = "KIND")]
@@ -22,6 +22,15 @@ pub(crate) struct ChecksArgs {
     /// Most findings of a run that are shown.
     #[arg(long, value_name = "N", default_value_t = Checks::MOST)]
     max_findings: usize,
+}
+
+/// A kind whose findings need not end a run.
+fn not_fatal(name: &str) -> Result<Kind, String> {
+    let kind = name.parse::<Kind>().map_err(|error| error.to_string())?;
+    if kind.is_fatal() {
+        return Err("a finding of this kind ends the run: it has no other level".to_owned());
+    }
+    Ok(kind)
 }
 
 impl ChecksArgs {

@@ -11,6 +11,13 @@ pub(crate) enum CliError {
     /// A file that cannot be read.
     #[error("{}: cannot be read: {source}", .path.display())]
     Read { path: PathBuf, source: io::Error },
+    /// A program or a library where text belongs.
+    #[error(
+        "{}: required text, such as PTX, actual other bytes; `ptx-emu exec` runs a program, and CUDA's \
+         `cuobjdump -ptx` shows the PTX in it",
+        .path.display()
+    )]
+    NotText { path: PathBuf },
     /// An argument file that is not JSON.
     #[error("{}: not JSON: {source}", .path.display())]
     Json { path: PathBuf, source: serde_json::Error },

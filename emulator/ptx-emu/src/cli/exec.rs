@@ -25,7 +25,7 @@ const RUNTIMES: [&str; 1] = ["libcudart.so.13"];
 /// The program has its kernels as PTX and the CUDA runtime as a shared library:
 /// nvcc -cudart shared -gencode arch=compute_100a,code=compute_100a. A launch with a denied
 /// finding makes the program's later calls fail. The exit code is 1 if there was one, 2 if a
-/// launch is not modelled and the program did not mind, else the program's.
+/// launch did not run and the program did not mind, else the program's.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     #[command(flatten)]
@@ -35,6 +35,10 @@ pub(crate) struct ExecArgs {
     schedule: Schedule,
     #[command(flatten)]
     checks: ChecksArgs,
+    /// The time between two events: not a number, zero, or the lower bound that follows from what the
+    /// launches between them counted.
+    #[arg(long, value_name = "nan|zero|cycles", value_enum, default_value = "nan")]
+    event_times: EventTimes,
     /// Write each launch as a bundle below this folder, for `ptx-emu replay`.
     #[arg(long, value_name = "DIR")]
     capture: Option<PathBuf>,
@@ -46,11 +50,31 @@ pub(crate) struct ExecArgs {
     program: Vec<OsString>,
 }
 
+/// The time between two events.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum EventTimes {
+    Nan,
+    Zero,
+    Cycles,
+}
+
+impl EventTimes {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Nan => "nan",
+            Self::Zero => "zero",
+            Self::Cycles => "cycles",
+        }
+    }
+}
+
 /// The reports of the stand-in.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     launches: usize,
     refused: usize,
+    /// Launches that did not run for another reason, and of which the program may not know.
+    lost: usize,
     denied: usize,
     warned: usize,
 }
@@ -58,9 +82,12 @@ struct Told {
 impl Told {
     fn parse(text: &str) -> Self {
         let count = |word: &str| text.lines().filter(|line| *line == word).count();
+        let (asked, launches) = (count("asked"), count("launch"));
+        let ended_before = asked.saturating_sub(launches);
         Self {
-            launches: count("launch"),
+            launches,
             refused: count("refused"),
+            lost: count("lost").saturating_sub(count("seen")) + ended_before,
             denied: count("denied"),
             warned: count("warned"),
         }
@@ -75,6 +102,13 @@ pub(crate) fn run(args: &ExecArgs) -> u8 {
                 "{} launches emulated, {} not modelled; findings: {} errors, {} warnings",
                 told.launches, told.refused, told.denied, told.warned
             ));
+            if told.lost > 0 {
+                console::complain(format_args!(
+                    "{} launches did not run: the messages above say why, or the program ended before \
+                     they began",
+                    told.lost
+                ));
+            }
             if told.launches > 0 && told.denied == 0 {
                 let tried = checks::Tried::Program(args.schedule);
                 console::complain(checks::not_looked_for(tried, args.checks.model()));
@@ -93,7 +127,7 @@ fn exit_code(status: ExitStatus, told: &Told) -> u8 {
         return 1;
     }
     match program::exit_code(status) {
-        0 if told.refused > 0 => 2,
+        0 if told.refused > 0 || told.lost > 0 => 2,
         code => code,
     }
 }
@@ -121,10 +155,12 @@ fn in_folder(
     };
     let settings = json!({
         "gpu": args.machine.named().map(|gpu| gpu.name),
+        "lax": args.machine.lax(),
         "schedule": args.schedule.to_string(),
         "model": args.checks.model().to_string(),
         "levels": args.checks.named(),
         "max_findings": args.checks.most(),
+        "event_times": args.event_times.word(),
         "capture": capture,
         "report": report,
     });
@@ -147,6 +183,10 @@ mod tests {
         assert_eq!(exit_code(ended(3), &told("launch\ndenied\n")), 1);
         assert_eq!(exit_code(ended(0), &told("refused\n")), 2);
         assert_eq!(exit_code(ended(7), &told("refused\n")), 7);
+        assert_eq!(exit_code(ended(0), &told("asked\nlaunch\nlost\n")), 2);
+        assert_eq!(exit_code(ended(0), &told("lost\nseen\nasked\nlaunch\n")), 0);
+        assert_eq!(exit_code(ended(0), &told("asked\nasked\nlaunch\n")), 2);
+        assert_eq!(exit_code(ended(0), &told("asked\nasked\nlaunch\ndenied\n")), 1);
         assert_eq!(exit_code(ExitStatus::from_raw(11), &told("")), 139);
     }
 }

@@ -78,6 +78,10 @@ pub(crate) struct MachineArgs {
     /// Machine to be; by default the one of the lowest compute capability that runs the module.
     #[arg(long, value_name = "NAME", value_parser = gpu, help = gpu_help())]
     gpu: Option<Gpu>,
+    /// Load what ptxas refuses, too: statements that the module's target or version lacks or that no
+    /// version of PTX has, and more static shared memory than the target allows.
+    #[arg(long)]
+    lax: bool,
 }
 
 impl MachineArgs {
@@ -86,9 +90,15 @@ impl MachineArgs {
         self.gpu.as_ref()
     }
 
+    /// Whether modules are loaded that ptxas refuses.
+    pub(crate) fn lax(&self) -> bool {
+        self.lax
+    }
+
     /// The machine for a module.
     pub(crate) fn machine(&self, ptx: &str) -> Gpu {
-        self.gpu.clone().unwrap_or_else(|| Gpu::for_module(ptx))
+        let gpu = self.gpu.clone().unwrap_or_else(|| Gpu::for_module(ptx));
+        Gpu { lax: self.lax, ..gpu }
     }
 }
 
@@ -178,7 +188,11 @@ fn gpu_help() -> String {
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
-    std::fs::read_to_string(path).map_err(|source| CliError::Read { path: path.to_owned(), source })
+    let path = path.to_owned();
+    std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::InvalidData => CliError::NotText { path },
+        _ => CliError::Read { path, source },
+    })
 }
 
 fn read_arguments(path: &Path) -> Result<Value, CliError> {

@@ -201,7 +201,6 @@ impl Known<'_> {
         self.whole
             || old.epoch <= self.lanes.together[usize::from(old.agent)]
             || old.is_by_one() && old.has_lanes_of(new)
-            || old.is_part_of(new)
             || self.own_by_lane(old, new, bytes)
     }
 

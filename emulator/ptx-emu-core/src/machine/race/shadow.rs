@@ -198,6 +198,10 @@ impl Record {
             }
             return false;
         }
+        // Lanes of one instruction do not race by this, but one does not stand for another.
+        if self.agent == new.agent && self.is_part_of(new) {
+            return false;
+        }
         new.kind.conflicts() & self.kind.bit() != 0
     }
 
@@ -258,7 +262,7 @@ impl History {
             self.more.retain(|old| old.mask != 0);
         }
         let merges = !known.whole && new.step == SAME_BYTES;
-        if merges && self.few.iter_mut().any(|old| old.takes(new)) {
+        if merges && self.few.iter_mut().chain(&mut self.more).any(|old| old.takes(new)) {
             return None;
         }
         match self.few.iter_mut().find(|slot| slot.mask == 0) {

@@ -71,6 +71,7 @@ use flight::Flight;
 use groups::Groups;
 use mbarrier::Mbarriers;
 use proxy::Proxies;
+pub(crate) use registers::RANGE as REGISTER_COUNTS;
 use registers::Registers;
 use spin::Spins;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 use crate::diagnostic::{AsyncFault, DiagnosticKind, Exec, Fault};
 
 /// Least and most registers of a thread.
-const RANGE: std::ops::RangeInclusive<u32> = 24..=256;
+pub(crate) const RANGE: std::ops::RangeInclusive<u32> = 24..=256;
 /// Warps of a warpgroup.
 const GROUP: usize = 4;
 

@@ -205,7 +205,10 @@ fn allocations() {
         ))
     };
     let alloc = |columns: u32| {
-        format!("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r49], {columns};")
+        format!(
+            "mov.u32 %r48, {columns};
+            tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r49], %r48;"
+        )
     };
     let free = |at: u32, columns: u32| {
         format!("tcgen05.dealloc.cta_group::1.sync.aligned.b32 {at}, {columns};")

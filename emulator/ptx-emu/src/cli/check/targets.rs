@@ -10,32 +10,35 @@ use std::path::Path;
 type Version = (u32, u32);
 
 /// Versions of PTX, each with the CUDA release that brought it and the branch of the driver that came
-/// with that (PTX ISA 13, release notes of CUDA).
-const RELEASES: [(Version, &str, u32); 24] = [
-    ((6, 3), "10.0", 410),
-    ((6, 4), "10.1", 418),
-    ((6, 5), "10.2", 440),
-    ((7, 0), "11.0", 450),
-    ((7, 1), "11.1", 455),
-    ((7, 2), "11.2", 460),
-    ((7, 3), "11.3", 465),
-    ((7, 4), "11.4", 470),
-    ((7, 5), "11.5", 495),
-    ((7, 6), "11.6", 510),
-    ((7, 7), "11.7", 515),
-    ((7, 8), "11.8", 520),
-    ((8, 0), "12.0", 525),
-    ((8, 1), "12.1", 530),
-    ((8, 2), "12.2", 535),
-    ((8, 3), "12.3", 545),
-    ((8, 4), "12.4", 550),
-    ((8, 5), "12.5", 555),
-    ((8, 6), "12.7", 565),
-    ((8, 7), "12.8", 570),
-    ((8, 8), "12.9", 575),
-    ((9, 0), "13.0", 580),
-    ((9, 1), "13.1", 590),
-    ((9, 2), "13.2", 595),
+/// with that, where it is known (PTX ISA 13, release notes of CUDA).
+const RELEASES: [(Version, &str, Option<u32>); 27] = [
+    ((6, 3), "10.0", Some(410)),
+    ((6, 4), "10.1", Some(418)),
+    ((6, 5), "10.2", Some(440)),
+    ((7, 0), "11.0", Some(450)),
+    ((7, 1), "11.1", Some(455)),
+    ((7, 2), "11.2", Some(460)),
+    ((7, 3), "11.3", Some(465)),
+    ((7, 4), "11.4", Some(470)),
+    ((7, 5), "11.5", Some(495)),
+    ((7, 6), "11.6", Some(510)),
+    ((7, 7), "11.7", Some(515)),
+    ((7, 8), "11.8", Some(520)),
+    ((8, 0), "12.0", Some(525)),
+    ((8, 1), "12.1", Some(530)),
+    ((8, 2), "12.2", Some(535)),
+    ((8, 3), "12.3", Some(545)),
+    ((8, 4), "12.4", Some(550)),
+    ((8, 5), "12.5", Some(555)),
+    ((8, 6), "12.7", Some(565)),
+    ((8, 7), "12.8", Some(570)),
+    ((8, 8), "12.9", Some(575)),
+    ((9, 0), "13.0", Some(580)),
+    ((9, 1), "13.1", Some(590)),
+    ((9, 2), "13.2", Some(595)),
+    ((9, 3), "13.3", None),
+    ((9, 4), "13.4", None),
+    ((9, 5), "13.5", None),
 ];
 
 /// A target, and the oldest version in which the module loads for it, or the reason why it does not in
@@ -117,7 +120,7 @@ fn with_word(text: &str, directive: &str, word: &str) -> String {
     text.to_owned()
 }
 
-fn release(version: Version) -> Option<(&'static str, u32)> {
+fn release(version: Version) -> Option<(&'static str, Option<u32>)> {
     let found = RELEASES.iter().find(|(of, ..)| *of == version);
     found.map(|&(_, cuda, driver)| (cuda, driver))
 }
@@ -130,7 +133,8 @@ fn shown_as_text(module: &Path, found: &[Found]) -> String {
             Ok((major, minor)) => {
                 let _ = write!(text, "\n{target}: PTX {major}.{minor}");
                 match release((*major, *minor)) {
-                    Some((cuda, driver)) => write!(text, " (CUDA {cuda}, driver {driver})"),
+                    Some((cuda, Some(driver))) => write!(text, " (CUDA {cuda}, driver {driver})"),
+                    Some((cuda, None)) => write!(text, " (CUDA {cuda})"),
                     None => Ok(()),
                 }
             }
@@ -149,7 +153,7 @@ fn shown_as_json(module: &Path, found: &[Found]) -> String {
                 "loads": true,
                 "version": format!("{major}.{minor}"),
                 "cuda": release.map(|(cuda, _)| cuda),
-                "driver": release.map(|(_, driver)| driver),
+                "driver": release.and_then(|(_, driver)| driver),
             })
         }
     };

@@ -14,7 +14,7 @@
         }                                                    \
     } while (0)
 
-static const char* PTX = R"(
+static const char PTX_TEXT[] = R"(
 .version 9.0
 .target sm_100a
 .address_size 64
@@ -37,6 +37,7 @@ static const char* PTX = R"(
     ret;
 }
 )";
+static const char* PTX = PTX_TEXT;
 
 int main() {
     CHECK(cuInit(0));
@@ -54,6 +55,25 @@ int main() {
     std::printf("%s, %d SMs\n", name, sms);
     CHECK(cuDevicePrimaryCtxRetain(&context, device));
     CHECK(cuCtxSetCurrent(context));
+    // A context with parameters that ask for nothing.
+    CUctxCreateParams parameters = {};
+    CUcontext other;
+    CHECK(cuCtxCreate(&other, &parameters, 0, device));
+    CHECK(cuCtxDestroy(other));
+    CHECK(cuCtxSetCurrent(context));
+    CUlinkState linker;
+    void* image;
+    CHECK(cuLinkCreate(0, nullptr, nullptr, &linker));
+    // Nothing was added yet.
+    if (cuLinkComplete(linker, &image, &bytes) != CUDA_ERROR_INVALID_VALUE) return 5;
+    CHECK(cuLinkAddData(linker, CU_JIT_INPUT_PTX, (void*)PTX, sizeof PTX_TEXT, "shift.ptx", 0, nullptr, nullptr));
+    if (cuLinkAddData(linker, CU_JIT_INPUT_PTX, (void*)PTX, sizeof PTX_TEXT, "again.ptx", 0, nullptr, nullptr) !=
+        CUDA_ERROR_NOT_SUPPORTED)
+        return 6;
+    CHECK(cuLinkComplete(linker, &image, &bytes));
+    CHECK(cuModuleLoadData(&module, image));
+    CHECK(cuLinkDestroy(linker));
+    CHECK(cuModuleUnload(module));
     CHECK(cuModuleLoadData(&module, PTX));
     CHECK(cuModuleGetFunction(&shift, module, "shift"));
     if (cuModuleGetFunction(&shift, module, "none") != CUDA_ERROR_NOT_FOUND) return 4;
