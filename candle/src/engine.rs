@@ -1,10 +1,8 @@
 //! The engine that computes: the reference on the CPU, the emulator, or a GPU.
 
-use std::any::Any;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread;
 
 use candle_core::{DType, Device, Result};
 use nvfp4::device::{Backend, Kernels};
@@ -14,7 +12,7 @@ use nvfp4::{FloatType, HalfType};
 use crate::error::shape;
 #[cfg(feature = "cuda")]
 use crate::error::wrap;
-use crate::mixture::Planned;
+use crate::memory::Memory;
 
 /// An engine that layers compute on. Layers of a model share one.
 ///
@@ -35,23 +33,6 @@ pub struct Engine {
     device: Device,
     pub(crate) memory: Memory,
 }
-
-/// The memory of an engine's launches.
-#[derive(Default)]
-pub(crate) struct Memory {
-    /// Candle's devices queue on each thread's own stream, to which a workspace belongs.
-    workspaces: Mutex<HashMap<ThreadId, Workspace>>,
-    /// Plans of mixtures, which layers of the same sizes share.
-    pub mixtures: Mutex<Vec<Planned>>,
-    /// The owners of graphs that rely on what layers have allocated, and what is kept for them.
-    leases: Lease,
-    retired: Mutex<Vec<Box<dyn Any + Send>>>,
-    /// Whether all is kept, as graphs of other owners may refer to it.
-    keeps_all: bool,
-}
-
-/// While one of an engine's is kept, what its layers have allocated is too.
-pub(crate) type Lease = Arc<()>;
 
 /// The form that 16-bit activations are given before a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +76,7 @@ impl Engine {
     /// An engine alike, with memory of its own.
     fn apart(&self) -> Self {
         let Self { place, half, activations, adding, device, memory } = self;
-        let memory = Memory { keeps_all: memory.keeps_all, ..Memory::default() };
+        let memory = memory.apart();
         let (place, device) = (place.clone(), device.clone());
         Self { place, half: *half, activations: *activations, adding: *adding, device, memory }
     }
@@ -103,7 +84,7 @@ impl Engine {
     /// An engine alike, whose launches may be recorded into graphs.
     ///
     /// # Safety
-    /// While a graph may be replayed, the owner keeps a [`lease`](Self::lease) of the engine, its layers, and the tensors that
+    /// While a graph may be replayed, the owner keeps a [`lease`](Memory::lease) of the engine's memory, its layers, and the tensors that
     /// they were given while it was recorded.
     #[cfg(feature = "models")]
     pub(crate) unsafe fn recordable(&self) -> Arc<Self> {
@@ -115,22 +96,6 @@ impl Engine {
             }
         };
         Arc::new(Self { place, ..self.apart() })
-    }
-
-    /// Keeps what layers have allocated until it is dropped.
-    #[cfg(feature = "models")]
-    pub(crate) fn lease(&self) -> Lease {
-        self.memory.leases.clone()
-    }
-
-    /// Frees what a layer no longer needs, once no graph refers to it.
-    pub(crate) fn retire(&self, old: impl Any + Send) {
-        let Memory { leases, retired, keeps_all, .. } = &self.memory;
-        let mut retired = lock(retired);
-        match *keeps_all || Arc::strong_count(leases) > 1 {
-            true => retired.push(Box::new(old)),
-            false => retired.clear(),
-        }
     }
 
     /// Returns an engine on the same device whose products of activations in e4m3 may be added
@@ -202,7 +167,7 @@ impl Engine {
         // SAFETY: passed on to the caller.
         let kernels = unsafe { on_gpu(gpu)?.recordable() };
         let engine = Self::new(Computer::Kernels(Box::new(kernels)), half, device.clone());
-        let memory = Memory { keeps_all: true, ..Memory::default() };
+        let memory = Memory::new(true);
         Ok(Arc::new(Self { memory, ..engine.apart() }))
     }
 
@@ -257,18 +222,19 @@ impl Engine {
         }
         let mut workspaces = lock(&self.memory.workspaces);
         let thread = thread::current().id();
-        // A smaller one is freed, for which the device waits.
         let mut own = match workspaces.remove(&thread) {
             Some(workspace) if workspace.len() >= bytes => workspace,
             smaller => {
-                self.retire(smaller);
+                if let Some(smaller) = smaller {
+                    self.memory.retire(smaller);
+                }
                 Workspace::new(kernels.device(), bytes.next_power_of_two())?
             }
         };
         let result = launch(Some(&own));
         if result.is_err() && own.reset().is_err() {
             let other = Workspace::new(kernels.device(), bytes.next_power_of_two())?;
-            self.retire(std::mem::replace(&mut own, other));
+            self.memory.retire(std::mem::replace(&mut own, other));
         }
         workspaces.insert(thread, own);
         result

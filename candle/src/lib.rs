@@ -50,6 +50,7 @@ mod error;
 #[cfg(feature = "models")]
 mod graph;
 mod linear;
+mod memory;
 mod mixture;
 #[cfg(feature = "models")]
 pub mod models;

@@ -28,7 +28,7 @@ const PLANS: usize = 64;
 ///
 /// A [gated](Self::gated) layer makes `act(x Wg^T + bg) * (x Wu^T + bu)` in one launch.
 ///
-/// As an operation of candle it is a [`CustomOp1`] of `x`, a [`CustomOp2`] of `x` and what is [added](Self::forward_add), and an
+/// It is, as an operation of candle, a [`CustomOp1`] of `x`, a [`CustomOp2`] of `x` and what is [added](Self::forward_add), and an
 /// [`InplaceOp2`] that writes an existing `y`, for graphs. Any layout of `x` will do: elements that do not follow each other, or do not begin at a
 /// multiple of 16 bytes on a GPU, are copied first. There are no gradients. Clones share the weights.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl Linear {
     /// The result for `x` plus `added`, which has its shape and type: the sum is rounded once.
     ///
     /// # Errors
-    /// As `forward`'s, and for another shape or type of `added`.
+    /// The same as `forward`'s, and for another shape or type of `added`.
     pub fn forward_add(&self, x: &Tensor, added: &Tensor) -> Result<Tensor> {
         x.apply_op2_no_bwd(added, self)
     }
@@ -147,7 +147,7 @@ impl Linear {
         let kind = self.layer.engine.kind();
         let plan = Arc::new(Gemm::new(kernels, weights, [1, rows], kind, &options)?);
         if plans.len() >= PLANS {
-            self.layer.engine.retire(std::mem::take(&mut *plans));
+            self.layer.engine.memory.retire(std::mem::take(&mut *plans));
         }
         plans.insert((rows, output), plan.clone());
         Ok(plan)

@@ -63,9 +63,6 @@ struct Key {
     output: FloatType,
 }
 
-/// Plans that an engine keeps.
-const PLANS: usize = 8;
-
 /// The sizes of a call.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -111,7 +108,7 @@ impl MoeMlp {
     /// The result for `x` plus `added`, which has its shape and type: the sum is rounded once.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward)'s, and for another shape or type of `added`.
+    /// The same as [`forward`](Self::forward)'s, and for another shape or type of `added`.
     pub fn forward_add(
         &self,
         x: &Tensor,
@@ -131,7 +128,7 @@ impl MoeMlp {
         self.gate_up.engine()
     }
 
-    fn sizes(&self, x: &Layout, ids: &Layout, weights: &Layout) -> Result<Sizes> {
+    fn sizes(&self, x: &Layout, ids: &Layout, (weights, dtype): (&Layout, DType)) -> Result<Sizes> {
         let hidden = self.gate_up.in_features();
         let [tokens, top_k] = *ids.dims() else {
             return Err(shape("shape of the ids", "[tokens, choices]", ids.dims()));
@@ -146,6 +143,9 @@ impl MoeMlp {
         if weights.dims() != ids.dims() {
             let required = format!("[{tokens}, {top_k}]");
             return Err(shape("shape of the weights", required, weights.dims()));
+        }
+        if dtype != DType::F32 {
+            return Err(shape("type of the weights", "f32", dtype.as_str()));
         }
         Ok(Sizes { tokens, top_k, hidden })
     }
@@ -176,9 +176,10 @@ impl MoeMlp {
             output,
         };
         let mut plans = lock(&engine.memory.mixtures);
-        let at = match plans.iter().position(|planned| planned.key == key) {
-            Some(at) => at,
-            None => {
+        let planned = plans.get(
+            &engine.memory,
+            |planned| planned.key == key,
+            || {
                 let half = engine.half();
                 let quantized = match engine.activations() {
                     Activations::Halves => None,
@@ -190,14 +191,10 @@ impl MoeMlp {
                 let of = MoeShape { tokens, top_k, experts, first: 0, count: experts };
                 let layer = MoeLayer::new(kernels, of, first, second, half, &options)?;
                 let memory = layer.memory()?;
-                if plans.len() >= PLANS {
-                    engine.retire(plans.remove(0));
-                }
-                plans.push(Planned { key, layer, memory });
-                plans.len() - 1
-            }
-        };
-        let Planned { key: _, layer, memory } = &plans[at];
+                Ok::<_, nvfp4::Error>(Planned { key, layer, memory })
+            },
+        )?;
+        let Planned { key: _, layer, memory } = planned;
         let [gate, up] = bias.halves();
         let [down, _] = down.halves();
         layer.launch(inputs, [first, second], memory, y, MoeBiases { gate, up, down })
@@ -260,8 +257,9 @@ impl CustomOp3 for Op<'_> {
         weights: &CpuStorage,
         weights_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let sizes = self.layer.sizes(x_layout, ids_layout, weights_layout)?;
-        let dtype = candle_core::backend::BackendStorage::dtype(x);
+        let dtype = |storage: &CpuStorage| candle_core::backend::BackendStorage::dtype(storage);
+        let sizes = self.layer.sizes(x_layout, ids_layout, (weights_layout, dtype(weights)))?;
+        let dtype = dtype(x);
         let (x, weights) =
             (strided::floats(x, x_layout)?, strided::floats(weights, weights_layout)?);
         let ids = strided::indices(ids, ids_layout)?;
@@ -302,12 +300,9 @@ impl CustomOp3 for Op<'_> {
     ) -> Result<(CudaStorage, Shape)> {
         use candle_core::Storage;
 
-        let sizes = self.layer.sizes(x_layout, ids_layout, weights_layout)?;
-        let engine = self.layer.engine();
         let dtype = candle_core::backend::BackendStorage::dtype(weights);
-        if dtype != DType::F32 {
-            return Err(shape("type of the weights", "f32", dtype.as_str()));
-        }
+        let sizes = self.layer.sizes(x_layout, ids_layout, (weights_layout, dtype))?;
+        let engine = self.layer.engine();
         let halves = crate::cuda::Halves::of(x, x_layout, engine)?;
         let ids = crate::cuda::Ids::of(ids, ids_layout)?;
         let added = self.added.map(Tensor::storage_and_layout);

@@ -272,7 +272,7 @@ impl MoeLinear {
             None => self.planned(kernels, of_choices, output)?,
         };
         if plans.len() >= PLANS {
-            self.layer.engine.retire(std::mem::take(&mut *plans));
+            self.layer.engine.memory.retire(std::mem::take(&mut *plans));
         }
         let Planned { routing, gemm, routes, gathered, rows, ones } =
             plans.entry(key).or_insert(planned);

@@ -166,7 +166,7 @@ fn generate(arguments: &Arguments, prepared: &Prepared) -> Result<()> {
         eprintln!("note: steps are not recorded: {reason}");
     }
     drop(generation);
-    // One more step of the same kind, in which products are waited for.
+    // One more step of the same texts, in which the host queues each launch and waits for products.
     let share = {
         let mut cache = decoder
             .cache(texts.len(), 1 + inputs.iter().map(|text| text.len()).max().unwrap_or(0))?;

@@ -43,6 +43,8 @@ mod engine;
 mod error;
 #[path = "../../src/linear.rs"]
 mod linear;
+#[path = "../../src/memory.rs"]
+mod memory;
 mod method;
 #[path = "../../src/mixture.rs"]
 mod mixture;

@@ -20,9 +20,9 @@ use super::meter::Meter;
 use super::norm::Norm;
 use super::step::{Inputs, Step};
 use super::store::Loader;
-use crate::engine::Lease;
 use crate::error::{shape, wrap};
 use crate::graph::refuse_recording;
+use crate::memory::Lease;
 use crate::{Engine, PackedBuilder};
 
 /// Tokens of a text that are computed at once: scores take memory for each pair of a token and one before it.
@@ -107,7 +107,8 @@ impl Decoder {
         };
         let config = Config::from_json(config)?;
         refuse_changed(&model).map_err(wrap)?;
-        // SAFETY: only a `Recording` records launches, and keeps what it must; other recordings are refused before any launch.
+        // SAFETY: a `Recording` keeps what it must, and records the thread's own stream, on which nobody else queues work
+        // meanwhile. The owners of other recordings of such a stream are refused before any launch.
         let computing = unsafe { engine.recordable() };
         let plain = PackedBuilder::new(model, &computing);
         let builder = match options.quantize {
@@ -209,7 +210,7 @@ impl Decoder {
     ///
     /// # Errors
     /// For an empty text, another number of texts than the cache is for, more tokens than it has room for, a token that the
-    /// vocabulary does not have, and a cache that is not empty.
+    /// vocabulary does not have, a cache that is not empty, and while the caller records the device's stream.
     pub fn start(&self, texts: &[&[u32]], cache: &mut Cache) -> Result<Tensor> {
         if cache.used != 0 {
             return Err(shape("the cache", "empty", format!("{} tokens", cache.used)));
@@ -334,13 +335,18 @@ impl Decoder {
         self.logits_of(&hidden)?.squeeze(1)
     }
 
+    /// Whether products are being timed.
+    pub(super) fn is_metered(&self) -> bool {
+        self.meter.runs()
+    }
+
     /// Keeps what layers have allocated.
     pub(super) fn lease(&self) -> Lease {
-        self.computing.lease()
+        self.computing.memory.lease()
     }
 
     /// The time of products in four bits during `work`. The device is waited for before and after each, which makes the whole
-    /// slower on a GPU.
+    /// slower on a GPU, and a [`Generation`](super::Generation) repeats no recording meanwhile.
     ///
     /// # Errors
     /// The errors of `work`.

@@ -133,7 +133,8 @@ impl<'a> Generation<'a> {
     }
 
     /// The same with further steps recorded or not. A GPU repeats a recording of the launches of a step, of which
-    /// candle has some 20 a layer, until 256 more tokens are in the cache; otherwise the host queues each. By default it does.
+    /// candle has some 20 a layer, until 256 more tokens are in the cache; otherwise the host queues each. The default is to
+    /// record on a GPU whose stream is the thread's own, as that of `Device::new_cuda` is.
     /// On the CPU steps have the same shapes as on a GPU then, for comparison.
     ///
     /// # Errors
@@ -160,11 +161,12 @@ impl<'a> Generation<'a> {
     /// that ends a text is its last.
     ///
     /// # Errors
-    /// If logits are no numbers, and as [`Decoder::next`].
+    /// If logits are no numbers, and those of [`Decoder::next`]. There are no more tokens after one.
     pub fn step(&mut self) -> Result<Option<Vec<Option<u32>>>> {
         if self.left == 0 || self.ended.iter().all(|ended| *ended) {
             return Ok(None);
         }
+        let left = std::mem::take(&mut self.left) - 1;
         let results = match (&self.results, &self.recording) {
             (Some(results), _) => results,
             (None, Some(recording)) => recording.results(),
@@ -188,8 +190,7 @@ impl<'a> Generation<'a> {
             (!was).then_some(token)
         });
         let tokens: Vec<Option<u32>> = tokens.collect();
-        self.left -= 1;
-        if self.left > 0 && !self.ended.iter().all(|ended| *ended) {
+        if left > 0 && !self.ended.iter().all(|ended| *ended) {
             self.results = match &mut self.recording {
                 Some(recording) => {
                     recording.next(self.decoder, &chosen, &mut self.cache)?;
@@ -198,6 +199,7 @@ impl<'a> Generation<'a> {
                 None => Some(Results::of(self.decoder.next(&chosen, &mut self.cache)?)?),
             };
         }
+        self.left = left;
         Ok(Some(tokens))
     }
 

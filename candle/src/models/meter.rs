@@ -25,8 +25,13 @@ impl Meter {
         Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
     }
 
+    /// Whether it runs.
+    pub fn runs(&self) -> bool {
+        self.runs.load(Ordering::Relaxed)
+    }
+
     pub fn time<R>(&self, device: &Device, product: impl FnOnce() -> Result<R>) -> Result<R> {
-        if !self.runs.load(Ordering::Relaxed) {
+        if !self.runs() {
             return product();
         }
         device.synchronize()?;

@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! A batch of texts of different lengths is computed together: shorter ones begin later in the cache. Nothing is copied to the
-//! host in a step except the chosen tokens, and the choice of experts that are in floats.
+//! A batch of texts of different lengths is computed together: shorter ones begin later in the cache. The host is given the sums of
+//! the logits and the chosen tokens of a step, or all logits if tokens are drawn at random, and the choice of experts that are in floats.
 
 mod architecture;
 mod attention;
@@ -56,3 +56,4 @@ pub use architecture::Architecture;
 pub use config::Config;
 pub use decoder::{Cache, Decoder, LoadOptions};
 pub use generation::{Choice, Generation};
+pub(crate) use norm::PlannedNorm;

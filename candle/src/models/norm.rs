@@ -1,7 +1,6 @@
 //! RMSNorm before projections.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
 #[cfg(feature = "cuda")]
@@ -28,14 +27,28 @@ pub(super) struct Norm {
     engine: Arc<Engine>,
     weight: Tensor,
     epsilon: f32,
-    /// Operations by thread, as their memory belongs to a stream, and by rows.
-    plans: Mutex<HashMap<(ThreadId, usize), Arc<Rows>>>,
+}
+
+/// An operation as planned. Norms of an engine share it: its own memory is for results that nobody asks for.
+#[derive(Debug)]
+pub(crate) struct PlannedNorm {
+    key: Key,
+    rows: Rows,
+}
+
+/// The properties that a plan depends on, and the thread on whose stream its memory is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Key {
+    thread: ThreadId,
+    rows: usize,
+    columns: usize,
+    epsilon: f32,
 }
 
 impl Norm {
     /// The norm with weights `[K]`, on the engine's device.
     pub fn new(engine: &Arc<Engine>, weight: Tensor, epsilon: f32) -> Self {
-        Self { engine: engine.clone(), weight, epsilon, plans: Mutex::default() }
+        Self { engine: engine.clone(), weight, epsilon }
     }
 
     /// The norms of the rows of `x`, `[.., K]`.
@@ -49,18 +62,18 @@ impl Norm {
     }
 
     /// The operation on so many rows, planned once.
-    fn plan(&self, kernels: &Kernels, rows: usize) -> nvfp4::Result<Arc<Rows>> {
-        let mut plans = lock(&self.plans);
-        let key = (thread::current().id(), rows);
-        if let Some(plan) = plans.get(&key) {
-            return Ok(plan.clone());
-        }
-        let source = Source::RmsNorm { epsilon: self.epsilon, residual: false };
-        let options = RowsOptions::new(source, Results::Half);
+    fn plan(&self, kernels: &Kernels, rows: usize) -> nvfp4::Result<Arc<PlannedNorm>> {
         let (columns, half) = (self.weight.elem_count(), self.engine.half());
-        let plan = Arc::new(Rows::new(kernels, rows, columns, half, &options)?);
-        plans.insert(key, plan.clone());
-        Ok(plan)
+        let key = Key { thread: thread::current().id(), rows, columns, epsilon: self.epsilon };
+        let memory = &self.engine.memory;
+        let mut plans = lock(&memory.norms);
+        let make = || {
+            let source = Source::RmsNorm { epsilon: self.epsilon, residual: false };
+            let options = RowsOptions::new(source, Results::Half);
+            let rows = Rows::new(kernels, rows, columns, half, &options)?;
+            Ok(Arc::new(PlannedNorm { key, rows }))
+        };
+        plans.get(memory, |plan| plan.key == key, make).cloned()
     }
 
     fn launch(
@@ -70,7 +83,7 @@ impl Norm {
         [x, weight, y]: [&DeviceBuffer; 3],
     ) -> nvfp4::Result<()> {
         let outputs = Outputs { elements: y, scales: None, multipliers: None };
-        self.plan(kernels, rows)?.launch_into(&Operands::normed(x, weight), &outputs)
+        self.plan(kernels, rows)?.rows.launch_into(&Operands::normed(x, weight), &outputs)
     }
 
     fn emulate(&self, kernels: &Kernels, x: &[f32], weight: &[f32]) -> nvfp4::Result<Vec<f32>> {

@@ -4,8 +4,8 @@ use candle_core::{DType, Result, Tensor};
 
 use super::decoder::{Cache, Decoder};
 use super::step::Inputs;
-use crate::engine::Lease;
 use crate::graph::Graph;
+use crate::memory::Lease;
 
 /// Places of the cache by which steps look at more of it: between them a recording stays the same.
 const STRIDE: usize = 256;
@@ -54,6 +54,8 @@ pub(super) struct Recording {
     /// The places that steps look at, and how far they are.
     end: usize,
     stage: Stage,
+    /// Recordings in a row that failed.
+    failures: u8,
     /// Steps that were replayed.
     replayed: usize,
     /// Keeps what layers have allocated.
@@ -66,7 +68,7 @@ enum Stage {
     New,
     /// The step ran, and may be recorded.
     Rehearsed,
-    /// The step cannot be recorded, for a reason: steps run launch by launch, with shapes of their own.
+    /// The step could not be recorded twice in a row, for a reason: steps run launch by launch, with shapes of their own.
     Refused(String),
 }
 
@@ -80,8 +82,17 @@ impl Recording {
             sums: Tensor::zeros(texts, DType::F32, device)?,
             likeliest: Tensor::zeros(texts, DType::U32, device)?,
         };
-        let (stage, lease) = (Stage::New, decoder.lease());
-        Ok(Self { graph: None, inputs, results, end: 0, stage, replayed: 0, _lease: lease })
+        let (stage, lease, failures) = (Stage::New, decoder.lease(), 0);
+        Ok(Self {
+            graph: None,
+            inputs,
+            results,
+            end: 0,
+            stage,
+            failures,
+            replayed: 0,
+            _lease: lease,
+        })
     }
 
     /// Computes the results after one more token of each text.
@@ -95,29 +106,33 @@ impl Recording {
                 self.stage = Stage::New;
             }
         }
+        if matches!(self.stage, Stage::Refused(_)) || decoder.is_metered() {
+            return self.results.set(&Results::of(decoder.next(tokens, cache)?)?);
+        }
         self.inputs.set(tokens, place)?;
         let device = decoder.engine().device();
-        let Self { inputs, results, graph, stage, .. } = self;
+        let Self { inputs, results, graph, stage, failures, .. } = self;
         let step = || results.set(&Results::of(decoder.fixed_step(inputs, cache, end)?)?);
-        let is_next = graph.is_none() && *stage == Stage::Rehearsed;
-        if is_next && Graph::is_possible_on(device) {
-            // SAFETY: the step uses the decoder, its layers and what they have allocated, which the lease keeps, and the inputs,
-            // results and cache of the same texts. A `Generation` has all of them, and drops the recording first.
+        if graph.is_none() && *stage == Stage::Rehearsed && Graph::is_possible_on(device) {
+            // SAFETY: the step uses the decoder, its layers and what they have allocated, which the lease keeps; what candle has
+            // uploaded for this thread, on which the graph stays; and the inputs, results and cache of the same texts. A
+            // `Generation` has all of them, and drops the recording first. The results are copied to memory that was there.
             match unsafe { Graph::record(device, step) } {
-                Ok(recorded) => *graph = Some(recorded),
+                Ok(recorded) => (*graph, *failures) = (Some(recorded), 0),
+                // Plans that steps of other texts have displaced are there again behind this step.
+                Err(_) if *failures == 0 => *failures = 1,
                 Err(error) => *stage = Stage::Refused(first_line(&error)),
             }
         }
-        match (graph, stage) {
+        match (graph, &*stage) {
             (Some(graph), _) => {
                 graph.replay()?;
                 self.replayed += 1;
             }
             (None, Stage::Refused(_)) => {
-                self.results.set(&Results::of(decoder.next(tokens, cache)?)?)?;
-                return Ok(());
+                return self.results.set(&Results::of(decoder.next(tokens, cache)?)?);
             }
-            (None, stage @ (Stage::New | Stage::Rehearsed)) => {
+            (None, Stage::New | Stage::Rehearsed) => {
                 Graph::rehearse(device, step)?;
                 *stage = Stage::Rehearsed;
             }

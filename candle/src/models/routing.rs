@@ -43,7 +43,7 @@ impl Mixture {
     }
 }
 
-/// A sum of scores is not divided by less.
+/// The addend of a sum of scores, which may be 0, before it divides.
 const LEAST: f64 = 1e-20;
 
 /// More than scores differ by.

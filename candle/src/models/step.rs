@@ -154,7 +154,11 @@ impl Inputs {
             let count = values.len();
             Tensor::from_vec(values, count, device)
         };
-        let every = |ahead: usize| column((ahead..ahead + capacity).map(|at| at as u32).collect());
+        // A window beyond the cache hides nothing.
+        let every = |ahead: usize| {
+            let ahead = ahead.min(capacity);
+            column((ahead..ahead + capacity).map(|at| at as u32).collect())
+        };
         let sum = |sum: f32| Tensor::full(sum, 1, &Device::Cpu)?.to_dtype(dtype)?.to_device(device);
         let begins = match pads.iter().all(|&pad| pad == 0) {
             true => None,

@@ -176,16 +176,17 @@ impl Open<'_> {
         if dtype == DType::F32 {
             return Tensor::from_vec(self.values(all)?, dims, device);
         }
-        let elements = self.elements(all)?;
-        let values = match elements {
-            Elements::Bytes(stored, bytes)
-                if candle_type(stored) == dtype && cfg!(target_endian = "little") =>
-            {
-                return Tensor::from_raw_buffer(&bytes, dtype, dims, device);
-            }
-            Elements::Bytes(..) => self.values(0..self.floats.len())?,
-            Elements::Values(values) => values,
+        let is_stored_so = |source: &Source<'_>| match source {
+            Source::Bytes(stored, _) => candle_type(*stored) == dtype,
+            Source::Values(_) => false,
         };
+        if cfg!(target_endian = "little")
+            && self.sources(all.clone()).iter().all(is_stored_so)
+            && let Elements::Bytes(_, bytes) = self.elements(all.clone())?
+        {
+            return Tensor::from_raw_buffer(&bytes, dtype, dims, device);
+        }
+        let values = self.values(all)?;
         match dtype {
             DType::BF16 => {
                 let values: Vec<bf16> = values.into_par_iter().map(bf16::from_f32).collect();

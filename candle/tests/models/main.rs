@@ -1,6 +1,7 @@
 //! Whole models against transformers: `tests/data/models` has tiny ones with random weights, and logits and tokens that
 //! transformers computed in f32 of the dequantised weights (`tests/exporters/decoders.py`).
 
+mod recorded;
 mod refused;
 
 use std::collections::HashMap;
@@ -163,45 +164,6 @@ fn the_emulator_gives_the_same_tokens() -> Result<()> {
 }
 
 /// A model in another layout, in floats, and in floats that are quantised again, is the same model.
-/// Logits on a GPU, and the same tokens from steps that are recorded and from those that are not.
-#[cfg(feature = "cuda")]
-#[test]
-fn a_gpu_is_near() -> Result<()> {
-    let device = match Device::new_cuda(0) {
-        Ok(device) => device,
-        Err(error) => {
-            skipped::part("cuda:0", error);
-            return Ok(());
-        }
-    };
-    let engine = Engine::for_device(&device, HalfType::Bf16)?;
-    for model in MODELS {
-        let (decoder, expected) = (open(model, &engine), Expected::of(model)?);
-        let logits = decoder.logits(&expected.prompt)?.to_device(&Device::Cpu)?;
-        let off = difference(&logits, &expected.logits)?;
-        let far = far(&logits, &expected.logits)?;
-        println!("{model}: logits differ by {off}, those of {far} tokens by more than the bound");
-        // In bf16 throughout, experts with nearly equal scores change places: fewer than half of the tokens choose others.
-        let is_dense = ["llama", "qwen3"].contains(&model);
-        let allowed = if is_dense { 0 } else { expected.prompt.len() / 2 };
-        assert!(far <= allowed, "{model}: {far} tokens");
-        let prompt = expected.prompt.as_slice();
-        for texts in [&[prompt][..], &[&prompt[..7], prompt, &prompt[5..6]]] {
-            let generation = Generation::new(&decoder, texts, 24, Choice::new())?;
-            let apart = finish(generation.recorded(false)?, texts.len())?;
-            let mut generation = Generation::new(&decoder, texts, 24, Choice::new())?;
-            for _ in 0..6 {
-                generation.step()?;
-            }
-            assert_eq!(generation.unrecorded(), None, "{model}");
-            assert!(generation.replayed() > 2, "{model} {}", generation.replayed());
-            let recorded = follow(&decoder, texts, 24, Choice::new())?;
-            assert_eq!(recorded, apart, "{model}");
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn every_layout_is_the_same_model() -> Result<()> {
     let scratch = Scratch::new("layouts");
@@ -368,36 +330,6 @@ fn a_batch_is_its_texts_one_at_a_time() -> Result<()> {
 }
 
 /// A long text is computed in chunks, and goes on token by token as if it were computed at once.
-/// Steps as a GPU records them, of shapes and places that the host does not know, on the CPU.
-#[test]
-fn steps_to_be_recorded_are_the_same_steps() -> Result<()> {
-    let random = Choice::new().temperature(0.8).top_k(20).top_p(0.9).seed(7);
-    for model in MODELS {
-        let (decoder, expected) = (open(model, &Engine::reference()), Expected::of(model)?);
-        let prompt = expected.prompt.as_slice();
-        // The third text crosses the places at which shapes change.
-        let long: Vec<u32> = prompt.iter().copied().cycle().take(250).collect();
-        let batches: [&[&[u32]]; 3] =
-            [&[prompt], &[&prompt[..7], prompt, &prompt[5..6]], &[&long, &prompt[..9]]];
-        for texts in batches {
-            for choice in [Choice::new(), random] {
-                let plain = follow(&decoder, texts, 12, choice)?;
-                let generation = Generation::new(&decoder, texts, 12, choice)?.recorded(true)?;
-                assert_eq!(finish(generation, texts.len())?, plain, "{model} {choice:?}");
-                let mut generation =
-                    Generation::new(&decoder, texts, 12, choice)?.recorded(true)?;
-                let first: Vec<_> = (0..5).map(|_| generation.step()).collect::<Result<_>>()?;
-                let rest = finish(generation.recorded(false)?, texts.len())?;
-                for (at, (text, rest)) in plain.iter().zip(rest).enumerate() {
-                    let own = first.iter().flatten().filter_map(|step| step[at]);
-                    assert_eq!(own.chain(rest).collect::<Vec<_>>(), *text, "{model} {choice:?}");
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn texts_go_on_as_if_at_once() -> Result<()> {
     for model in MODELS {
