@@ -9,8 +9,9 @@ use nvfp4::gemm::Activation as Function;
 use super::architecture::Architecture;
 use super::config::{Feed, LayerConfig, Mixture, SwiGlu, Weighing};
 use super::layers::{Experts, Gated, Projection};
+use super::matrices::{Below, Matrices};
 use super::meter::Meter;
-use super::store::{Below, Loader, Matrices};
+use super::store::Loader;
 use super::values::Floats;
 use crate::{Gate, GateOrder, MoeMlp};
 

@@ -43,6 +43,7 @@ mod generation;
 mod known;
 mod latent;
 mod layers;
+mod matrices;
 mod meter;
 mod norm;
 mod recording;
