@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
+#[cfg(feature = "models")]
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -68,17 +69,20 @@ struct Retired {
 }
 
 /// The promise that memory which layers had allocated before is kept.
+#[cfg(feature = "models")]
 pub(crate) struct Lease {
     id: u64,
     retired: Arc<Mutex<Retired>>,
 }
 
+#[cfg(feature = "models")]
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lease({})", self.id)
     }
 }
 
+#[cfg(feature = "models")]
 impl Drop for Lease {
     fn drop(&mut self) {
         let freed: Vec<_> = {
@@ -133,8 +137,10 @@ mod tests {
     use super::*;
 
     /// Counts what is freed.
+    #[cfg(feature = "models")]
     struct Thing(Arc<Mutex<usize>>);
 
+    #[cfg(feature = "models")]
     impl Drop for Thing {
         fn drop(&mut self) {
             *lock(&self.0) += 1;
