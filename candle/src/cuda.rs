@@ -10,7 +10,7 @@ use nvfp4::cudarc::{Element, read, write};
 use nvfp4::device::Device;
 use nvfp4::{FloatType, HalfType};
 
-use crate::engine::{Computer, Engine, float_type};
+use crate::engine::{Computer, Engine, dtype, float_type};
 use crate::error::{shape, wrap};
 
 type Result<T, E = candle_core::Error> = std::result::Result<T, E>;
@@ -42,13 +42,6 @@ fn device(engine: &Engine) -> nvfp4::Result<&Device> {
     }
 }
 
-fn dtype(half: HalfType) -> DType {
-    match half {
-        HalfType::F16 => DType::F16,
-        HalfType::Bf16 => DType::BF16,
-    }
-}
-
 /// Activations in an engine's 16-bit type, one after the other, at a multiple of 16 bytes.
 pub(crate) struct Halves<'a> {
     half: HalfType,
@@ -68,12 +61,12 @@ impl<'a> Halves<'a> {
         float_type(storage.dtype(), "the activations")?;
         let source = match layout.contiguous_offsets() {
             Some((start, end))
-                if storage.dtype() == dtype(half)
+                if storage.dtype() == dtype(half.float())
                     && (start as u64 * 2).is_multiple_of(VIEW_ALIGNMENT) =>
             {
                 Source::Given(storage, start, end)
             }
-            Some(_) | None => Source::Copied(storage.to_dtype(layout, dtype(half))?),
+            Some(_) | None => Source::Copied(storage.to_dtype(layout, dtype(half.float()))?),
         };
         Ok(Self { half, source })
     }
@@ -207,7 +200,7 @@ pub(crate) fn new_halves(
     elements: usize,
     launch: impl FnOnce(&DeviceBuffer) -> Result<(), Failed>,
 ) -> Result<CudaStorage> {
-    let required = dtype(engine.half());
+    let required = dtype(engine.half().float());
     if like.dtype() != required {
         let actual = like.dtype().as_str();
         return Err(shape("type of the activations", required.as_str(), actual));

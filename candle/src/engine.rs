@@ -262,3 +262,12 @@ pub(crate) fn float_type(dtype: DType, what: &str) -> Result<FloatType> {
         other => Err(shape(format!("type of {what}"), "f32, f16 or bf16", other.as_str())),
     }
 }
+
+/// Candle's type of floats.
+pub(crate) fn dtype(float: FloatType) -> DType {
+    match float {
+        FloatType::F32 => DType::F32,
+        FloatType::F16 => DType::F16,
+        FloatType::Bf16 => DType::BF16,
+    }
+}

@@ -18,7 +18,7 @@ use nvfp4::{FloatType, floats};
 use crate::engine::{Engine, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
-use crate::weights::{Gate, Sizes, Weights, bring, reference};
+use crate::weights::{Gate, Sizes, Weights, bring, reference, upload_floats};
 
 /// Plans that a layer keeps, one for each number of tokens and type of result.
 const PLANS: usize = 64;
@@ -209,10 +209,7 @@ impl Linear {
         let x = HalfMatrix::round("activations", Dims::new(1, rows, k)?, half, x)?;
         let x = DeviceBuffer::upload(device, "activations", x.bytes())?;
         let y = DeviceBuffer::poisoned(device, "result", rows * n * size_of::<f32>())?;
-        let added = added.map(|added| {
-            let bytes: Vec<u8> = added.iter().flat_map(|value| value.to_le_bytes()).collect();
-            DeviceBuffer::upload(device, "what is added", &bytes)
-        });
+        let added = added.map(|added| upload_floats(device, "what is added", added));
         let added = added.transpose()?;
         let added = added.as_ref().map(|added| Residual::of(added, FloatType::F32));
         self.launch(rows, &x, &y, FloatType::F32, added)?;

@@ -16,7 +16,7 @@ use nvfp4::{FloatType, floats};
 use crate::engine::{Activations, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
-use crate::weights::Weights;
+use crate::weights::{Weights, upload_floats};
 use crate::{Engine, MoeLinear};
 
 /// The weighted sum of the results of each token's experts:
@@ -211,17 +211,12 @@ impl MoeMlp {
     ) -> nvfp4::Result<Vec<f32>> {
         let (device, half) = (kernels.device(), self.engine().half());
         let Sizes { tokens, top_k: _, hidden } = sizes;
-        let upload = |name: &str, words: &mut dyn Iterator<Item = [u8; 4]>| {
-            DeviceBuffer::upload(device, name, &words.flatten().collect::<Vec<u8>>())
-        };
-        let words = |name: &str, values: &[f32]| {
-            upload(name, &mut values.iter().map(|value| value.to_le_bytes()))
-        };
         let x = HalfMatrix::round("activations", Dims::new(1, tokens, hidden)?, half, x)?;
         let x = DeviceBuffer::upload(device, "activations", x.bytes())?;
-        let ids = upload("ids", &mut ids.iter().map(|id| id.to_le_bytes()))?;
-        let weights = words("weights", weights)?;
-        let added = added.map(|added| words("what is added", added)).transpose()?;
+        let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let ids = DeviceBuffer::upload(device, "ids", &ids)?;
+        let weights = upload_floats(device, "weights", weights)?;
+        let added = added.map(|added| upload_floats(device, "what is added", added)).transpose()?;
         let y = DeviceBuffer::poisoned(device, "result", tokens * hidden * size_of::<f32>())?;
         let inputs =
             MoeInputs { activations: &x, ids: &ids, weights: &weights, shared: added.as_ref() };

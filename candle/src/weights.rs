@@ -180,9 +180,9 @@ pub(crate) fn bring(
                 many => Repacked::stack(many).and_then(|stack| stack.upload(device)),
             };
             let upload = |bias: &Tensor| -> Result<Option<DeviceBuffer>> {
-                let values: Vec<f32> = bias.flatten_all()?.to_vec1()?;
-                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                DeviceBuffer::upload(device, "bias", &bytes).map_err(wrap).map(Some)
+                upload_floats(device, "bias", &bias.flatten_all()?.to_vec1()?)
+                    .map_err(wrap)
+                    .map(Some)
             };
             let bias = match (bias, gate) {
                 (None, _) => Biases::default(),
@@ -197,6 +197,16 @@ pub(crate) fn bring(
         }
     };
     Ok((weights, sizes))
+}
+
+/// Values in f32 in a buffer of their own.
+pub(crate) fn upload_floats(
+    device: &nvfp4::device::Device,
+    name: &str,
+    values: &[f32],
+) -> nvfp4::Result<DeviceBuffer> {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    DeviceBuffer::upload(device, name, &bytes)
 }
 
 /// `x w^T + bias` in f32 for rows of `K` values, or the results of both halves of gated weights.

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicUsize;
 
 use candle_core::{DType, Device, Module, Result, Tensor};
 use mistralrs_quant::{IsqType, QuantMethod, QuantMethodConfig, QuantizeOntoGuard, QuantizedSerde};
-use nvfp4::HalfType;
 use nvfp4::tensor::Blocks;
 
 use crate::error::{shape, wrap};
@@ -51,10 +50,7 @@ impl PackedExperts {
 
 /// The type of activations that the kernels of an engine take as they are.
 fn dtype(engine: &Engine) -> DType {
-    match engine.half() {
-        HalfType::F16 => DType::F16,
-        HalfType::Bf16 => DType::BF16,
-    }
+    crate::engine::dtype(engine.half().float())
 }
 
 /// The error for an operation that these weights do not have.

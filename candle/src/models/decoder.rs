@@ -20,6 +20,7 @@ use super::meter::Meter;
 use super::norm::Norm;
 use super::step::{Inputs, Step};
 use super::store::Loader;
+use crate::engine::dtype;
 use crate::error::{shape, wrap};
 use crate::graph::refuse_recording;
 use crate::memory::Lease;
@@ -117,10 +118,7 @@ impl Decoder {
         };
         let dtype = match engine.device() {
             Device::Cpu => DType::F32,
-            _ => match engine.half() {
-                nvfp4::HalfType::F16 => DType::F16,
-                nvfp4::HalfType::Bf16 => DType::BF16,
-            },
+            _ => dtype(engine.half().float()),
         };
         let (meter, bytes) = (Arc::<Meter>::default(), Rc::<Cell<u64>>::default());
         let loader = Loader { builder, dtype, meter: meter.clone(), bytes: bytes.clone() };

@@ -177,7 +177,7 @@ impl Open<'_> {
             return Tensor::from_vec(self.values(all)?, dims, device);
         }
         let is_stored_so = |source: &Source<'_>| match source {
-            Source::Bytes(stored, _) => candle_type(*stored) == dtype,
+            Source::Bytes(stored, _) => crate::engine::dtype(*stored) == dtype,
             Source::Values(_) => false,
         };
         if cfg!(target_endian = "little")
@@ -198,14 +198,6 @@ impl Open<'_> {
             }
             _ => Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)?.to_device(device),
         }
-    }
-}
-
-fn candle_type(dtype: FloatType) -> DType {
-    match dtype {
-        FloatType::F32 => DType::F32,
-        FloatType::F16 => DType::F16,
-        FloatType::Bf16 => DType::BF16,
     }
 }
 
