@@ -9,7 +9,7 @@ use crate::gemm::{self, Operands, Problems, sm100};
 use crate::quantize::tokens;
 use crate::quantize::{AMAX, DEQUANTIZE, Format, QUANTIZE};
 use crate::rows::{ROWS, RowsSink};
-use crate::{ceiling, gemv, moe};
+use crate::{attention, ceiling, gemv, moe};
 
 /// A family of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +28,8 @@ pub enum Family {
     Rows(RowsSink),
     /// Dequantising.
     Dequantize,
+    /// Attention of one token of each text.
+    Attention,
     /// Launches that lay out the block-scaled activations of a GEMM.
     GemmPrepare,
     /// Launches around the grouped products of a mixture of experts.
@@ -76,6 +78,8 @@ pub enum Operation {
     Moe,
     /// `rows`.
     Rows,
+    /// `attention`.
+    Attention,
 }
 
 impl Operation {
@@ -90,6 +94,7 @@ impl Operation {
             Self::Gemm => "gemm",
             Self::Moe => "moe",
             Self::Rows => "rows",
+            Self::Attention => "attention",
         }
     }
 }
@@ -116,7 +121,7 @@ macro_rules! names {
 
 impl Family {
     /// All families, of whatever architecture.
-    pub const ALL: [Self; 47] = {
+    pub const ALL: [Self; 48] = {
         use TileWidth::{Narrow, Wide};
         [
             Self::Ceiling,
@@ -130,6 +135,7 @@ impl Family {
             Self::Rows(RowsSink::E4m3),
             Self::Rows(RowsSink::Half),
             Self::Dequantize,
+            Self::Attention,
             Self::GemmPrepare,
             Self::Moe,
             Self::Gemm(Operands::NVFP4, Narrow),
@@ -184,6 +190,7 @@ impl Family {
             Self::Rows(RowsSink::E4m3) => "rows_e4m3",
             Self::Rows(RowsSink::Half) => "rows_half",
             Self::Dequantize => "dequantize",
+            Self::Attention => "attention",
             Self::GemmPrepare => "gemm_prepare",
             Self::Moe => "moe",
             Self::Gemm(operands, TileWidth::Narrow) => names!(operands, "gemm_", "_narrow"),
@@ -202,6 +209,7 @@ impl Family {
             Self::Gemv => Operation::Gemv,
             Self::QuantizeNvfp4 | Self::QuantizeMxfp4 | Self::QuantizeTokens => Operation::Quantize,
             Self::Dequantize => Operation::Dequantize,
+            Self::Attention => Operation::Attention,
             Self::Moe => Operation::Moe,
             Self::Rows(_) => Operation::Rows,
             Self::GemmPrepare | Self::Gemm(..) | Self::Grouped(..) | Self::Mixed(..) => {
@@ -237,6 +245,7 @@ impl Family {
         let dequantize = DEQUANTIZE.iter().map(|config| (Self::Dequantize, config.name));
         let tokens = tokens::names().map(|name| (Self::QuantizeTokens, name));
         let rows = ROWS.iter().map(|config| (Self::Rows(config.sink), config.name));
+        let attention = attention::ATTENTION.iter().map(|config| (Self::Attention, config.name));
         let tensor = arch.tensor();
         let gemm = gemm::table::kernels(tensor).iter().map(|kernel| {
             let gemm::table::Kernel { name, operands, problems, tile: [_, extent] } = *kernel;
@@ -254,6 +263,7 @@ impl Family {
             .chain(tokens)
             .chain(rows)
             .chain(dequantize)
+            .chain(attention)
             .chain(moe::NAMES.iter().map(|name| (Self::Moe, *name)))
             .chain(prepare.iter().map(|name| (Self::GemmPrepare, *name)))
             .chain(gemm)
@@ -322,6 +332,7 @@ mod tests {
                 + tokens::names().count()
                 + ROWS.len()
                 + DEQUANTIZE.len()
+                + attention::ATTENTION.len()
                 + moe::NAMES.len()
                 + match arch.tensor() {
                     TensorFamily::MmaSync => sm80::all().count(),

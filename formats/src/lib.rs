@@ -21,6 +21,7 @@
 //! | [`params`] | parameter blocks as bytes | CUDA driver API |
 //! | [`divisor`] | division by multiplication | published algorithm |
 //! | [`family`] | which kernels are compiled and loaded together | this project |
+//! | [`attention`] | the parameter block and configurations of attention of one token | this project |
 //! | [`ceiling`] | the parameter block of the kernel that only reads | this project |
 //! | [`gemm`] | tile configurations, parameter blocks and weight layouts of the GEMM kernels | this project |
 //! | [`gemv`] | tile configurations and the parameter block of the GEMV kernels | this project |
@@ -31,6 +32,7 @@
 #![no_std]
 
 pub mod arch;
+pub mod attention;
 pub mod block;
 pub mod ceiling;
 pub mod divisor;

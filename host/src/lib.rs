@@ -10,6 +10,7 @@
 //! | [`tensor`] | block-scaled matrices in host memory, checked at construction |
 //! | [`quantize`], [`dequantize`] | to and from NVFP4 and MXFP4, each project's bytes by name, on the CPU and on a device |
 //! | [`rows`] | norm, gated activation, rotation and quantisation in one kernel |
+//! | [`attention`] | attention of one token of each text, with what is before and behind it, in one kernel |
 //! | [`device`], [`buffer`] | what runs kernels, and its memory |
 //! | [`kernels`], [`modules`] | where the compiled kernels are, and how they are loaded |
 //! | [`plan`] | cost models, and choices of kernels by them |
@@ -196,6 +197,7 @@
 //! quantised weights, and quantises, converts and verifies them. The crate `nvfp4-lab` has the f64 oracle, test
 //! inputs from a seed, verified and timed runs, and the program `nvfp4`.
 
+pub mod attention;
 pub mod buffer;
 #[cfg(feature = "capture")]
 pub mod capture;

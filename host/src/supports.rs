@@ -9,6 +9,7 @@ use std::fmt;
 use fp4_formats::quantize::Format;
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
+use crate::attention::{self, AttentionOptions, AttentionShape};
 use crate::dequantize;
 use crate::device::Target;
 use crate::error::{Error, ErrorKind, Result};
@@ -120,6 +121,15 @@ pub enum Description<'a> {
         /// The options.
         options: &'a RowsOptions,
     },
+    /// An [`Attention`](crate::attention::Attention).
+    Attention {
+        /// Sizes.
+        shape: AttentionShape,
+        /// Type of the tensors.
+        element: HalfType,
+        /// The options.
+        options: &'a AttentionOptions,
+    },
 }
 
 /// One product of a [`MixedGemm`](crate::gemm::MixedGemm), without its operands.
@@ -148,6 +158,7 @@ impl Description<'_> {
             Self::Quantize { .. } => "quantize",
             Self::Dequantize { .. } => "dequantize",
             Self::Rows { .. } => "rows",
+            Self::Attention { .. } => "attention",
         }
     }
 
@@ -188,6 +199,10 @@ impl Description<'_> {
             }
             Self::Rows { rows, columns, element, options } => {
                 rows::Planned::new(target, rows, columns, element, options).map(drop)
+            }
+            Self::Attention { shape, element, options } => {
+                let expected = shape.capacity;
+                attention::Planned::new(target, shape, element, expected, options).map(drop)
             }
         }
     }

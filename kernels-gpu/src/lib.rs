@@ -28,6 +28,8 @@ use assert_names;
 
 // A module of a family's kernels is compiled without the folders that they do not need, so that a
 // change there does not make it stale.
+#[cfg(any(not(cuda_builder_module), gpu_operation = "attention"))]
+pub mod attention;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "ceiling"))]
 pub mod ceiling;
 #[cfg(any(not(cuda_builder_module), gpu_operation = "dequantize"))]

@@ -6,6 +6,7 @@
 //! | [`oracle`] | the f64 reference of a GEMV, and the tolerance of every result |
 //! | [`gemm`] | the f64 reference of a GEMM, and the comparison of its results |
 //! | [`rows`] | the f64 reference of operations on rows, and the comparison of their results |
+//! | [`attention`] | the f64 reference of attention of one token, and the comparison of its results |
 //! | [`moe`] | a mixture of experts with operands on the host, compared step by step |
 //! | [`shape`], [`generate`], [`rng`] | shape strings and sets of shapes, test inputs from a seed |
 //! | [`mod@bench`] | one verified run of a shape, with times or counters |
@@ -13,6 +14,7 @@
 //! | [`operands`] | operands of products in a safetensors file |
 //! | [`doctor`] | the driver, GPUs and kernels of this machine, and which of them will be used |
 
+pub mod attention;
 pub mod bench;
 pub mod doctor;
 pub mod gemm;

@@ -56,6 +56,8 @@ gemm_*_mixed | remove | fence.proxy.tensormap::generic.acquire.sys [%rd], 128; |
 gemm_sm90_* | relaxed | barrier.cluster.arrive.release.aligned; #2 | a remote load is over when it is issued, so none is under way when its CTA ends
 gemm_sm80_* | remove | bar.sync 0; ~e27c | as the flag's order: no schedule of these launches sets it before the sums behind it
 gemm_sm120_* | remove | bar.sync 0; ~e27c | as that of sm_80
+attention_* | relaxed | atom.acq_rel.gpu.global.inc.u32* | orders in global memory are not looked at (machine::race)
+attention_* | remove | bar.sync 0; ~0abb | as the flag's order: no schedule of these launches counts a split before its sums are stored
 gemm_sm120_nvfp4_128x16_grouped | remove | bar.warp.sync %r; ~b852 | lanes write the same words of a run, but no launch parts them just there
 ";
 

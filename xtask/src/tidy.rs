@@ -289,13 +289,14 @@ const LIBRARY: Layers<'_> = Layers {
         "quantize",
         "dequantize",
         "rows",
+        "attention",
         "gemm",
         "gemv",
         "moe",
         "supports",
         "cudarc",
     ],
-    files: 75,
+    files: 76,
 };
 
 /// The layers of the library's GEMM.

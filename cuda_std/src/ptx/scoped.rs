@@ -50,3 +50,21 @@ pub unsafe fn ld_relaxed_gpu_global_v4_b32(address: u64) -> [u32; 4] {
     }
     [a, b, c, d]
 }
+
+/// `atom.acq_rel.gpu.global.inc.u32 d, [a], b;` ISA 9.7.13.10. sm_70+. Any thread. Adds one to the number at `address`, which becomes
+/// 0 behind `largest`, and returns the number before. What the thread has written, and has observed of others through a
+/// barrier, is visible to the threads that count after it.
+///
+/// # Safety
+/// `address` is 4-byte aligned and names 4 initialised writable bytes of global memory.
+#[inline(always)]
+pub unsafe fn atom_acq_rel_gpu_global_inc_u32(address: u64, largest: u32) -> u32 {
+    let before;
+    // SAFETY: the caller guarantees the address; neither `readonly` nor `nomem`.
+    unsafe {
+        asm!("atom.acq_rel.gpu.global.inc.u32 {}, [{}], {};",
+            out(reg32) before, in(reg64) address, in(reg32) largest,
+            options(nostack, preserves_flags));
+    }
+    before
+}

@@ -6,7 +6,7 @@ use fp4_formats::Family;
 /// A part of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Products with vectors, quantising and dequantising: in every program with this crate.
+    /// Products with vectors, quantising, dequantising and attention of one token: in every program with this crate.
     Vectors,
     /// Products with matrices: the feature `gemm`.
     Gemm,
@@ -23,7 +23,8 @@ pub const fn parts(family: Family) -> &'static [Part] {
         | Family::QuantizeMxfp4
         | Family::QuantizeTokens
         | Family::Rows(_)
-        | Family::Dequantize => &[Part::Vectors],
+        | Family::Dequantize
+        | Family::Attention => &[Part::Vectors],
         Family::GemmPrepare => &[Part::Gemm, Part::Moe],
         Family::Gemm(..) => &[Part::Gemm],
         Family::Moe | Family::Grouped(..) | Family::Mixed(..) => &[Part::Moe],

@@ -18,10 +18,15 @@ pub fn left_out() -> [String; 2] {
 }
 
 /// The modules of the kernels' mutation checks. They use nothing of the test programs that they are in.
-const MODULES: [&str; 3] =
-    ["tests/gemm/mutants.rs", "tests/library/mutants.rs", "tests/moe/expert_mutants.rs"];
+const MODULES: [&str; 4] = [
+    "tests/attention/mutants.rs",
+    "tests/gemm/mutants.rs",
+    "tests/library/mutants.rs",
+    "tests/moe/expert_mutants.rs",
+];
 /// The folders and files of the test programs, in the tests' package.
-pub const PROGRAMS: [&str; 9] = [
+pub const PROGRAMS: [&str; 10] = [
+    "attention",
     "exporters",
     "gemm",
     "gemm_hang.rs",
