@@ -22,6 +22,9 @@ pub(crate) struct Memory {
     /// Plans of norms, which layers of the same sizes share.
     #[cfg(feature = "models")]
     pub norms: Mutex<Recent<Arc<crate::models::PlannedNorm>>>,
+    /// Plans of attentions, which layers of the same sizes share.
+    #[cfg(feature = "models")]
+    pub attentions: Mutex<Recent<Arc<crate::models::PlannedAttention>>>,
     retired: Arc<Mutex<Retired>>,
     /// Whether all is kept, as graphs of other owners may refer to it.
     keeps_all: bool,

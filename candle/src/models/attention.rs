@@ -1,15 +1,20 @@
 //! Attention with grouped heads, rotary positions, windows and sinks.
 
+use std::sync::Arc;
+
 use candle_core::{D, Result, Tensor};
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::rope;
+use nvfp4::attention::AttentionOptions;
 
 use super::architecture::Architecture;
 use super::cache::KeyValues;
 use super::config::Config;
 use super::layers::{Joined, Projection};
-use super::step::Step;
+use super::one_token::OneToken;
+use super::step::{Apart, Step};
 use super::store::Loader;
+use crate::Engine;
 
 /// The weights of a layer's attention.
 pub(super) struct Attention {
@@ -24,11 +29,18 @@ pub(super) struct Attention {
     norms: Option<[Tensor; 2]>,
     /// A score of each head that takes part in the softmax, and has no value: `[1, heads, 1, 1]`.
     sinks: Option<Tensor>,
+    /// The kernel for one token of each text.
+    one_token: OneToken,
 }
 
 impl Attention {
-    /// Loads the attention of the layer that `loader` is at.
-    pub fn load(loader: &Loader, config: &Config, window: Option<usize>) -> Result<Self> {
+    /// Loads the attention of the layer that `loader` is at, for an engine.
+    pub fn load(
+        loader: &Loader,
+        config: &Config,
+        window: Option<usize>,
+        engine: &Arc<Engine>,
+    ) -> Result<Self> {
         let Config {
             hidden, heads, kv_heads, head_dim: dim, epsilon, attention_bias: bias, ..
         } = *config;
@@ -52,7 +64,14 @@ impl Attention {
             | Architecture::Mixtral
             | Architecture::DeepseekV3 => None,
         };
+        let of_head = sinks.as_ref().map(|sinks: &Tensor| sinks.flatten_all()).transpose()?;
+        let mut options = AttentionOptions::new((dim as f32).sqrt().recip()).window(window);
+        if norms.is_some() {
+            options = options.norm(Some(epsilon));
+        }
+        let sizes = [heads, kv_heads, dim];
         Ok(Self {
+            one_token: OneToken::new(engine, sizes, options, norms.clone(), of_head),
             heads,
             kv_heads,
             dim,
@@ -70,6 +89,11 @@ impl Attention {
         self.qkv.products() + 1
     }
 
+    /// Whether the library's kernel takes steps of one token of each of so many texts of at most `capacity` tokens.
+    pub fn fuses(&self, texts: usize, capacity: usize) -> bool {
+        self.one_token.takes(texts, capacity)
+    }
+
     /// The result for rows `x`, `[texts, tokens, hidden]`, plus `residual`. Keys and values are appended to the cache.
     pub fn forward(
         &self,
@@ -78,6 +102,15 @@ impl Attention {
         step: &Step,
         cache: &KeyValues,
     ) -> Result<Tensor> {
+        let mixed = match step {
+            Step::Fused(step) => self.one_token.forward(&self.qkv.whole(x)?, step, cache)?,
+            Step::Apart(step) => self.apart(x, step, cache)?,
+        };
+        self.output.forward_add(&mixed, residual)
+    }
+
+    /// The heads' results by candle's operations.
+    fn apart(&self, x: &Tensor, step: &Apart, cache: &KeyValues) -> Result<Tensor> {
         let (texts, tokens, _) = x.dims3()?;
         let Self { heads, kv_heads, dim, .. } = *self;
         let all = self.qkv.forward(x)?;
@@ -117,7 +150,6 @@ impl Attention {
         };
         let shares = shares.reshape((texts, kv_heads, rows, places))?;
         let mixed = shares.matmul(&values)?.reshape((texts, heads, tokens, dim))?;
-        let mixed = mixed.transpose(1, 2)?.reshape((texts, tokens, heads * dim))?;
-        self.output.forward_add(&mixed, residual)
+        mixed.transpose(1, 2)?.reshape((texts, tokens, heads * dim))
     }
 }

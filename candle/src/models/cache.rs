@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::step::{Place, Step};
+use super::step::{Apart, Place};
 
 /// Keys and values of a layer: `[texts, heads, places, elements of a head]`. Latent attention has one head, with latent vectors as
 /// keys and turned keys as values.
@@ -23,10 +23,20 @@ impl KeyValues {
         Ok(Self { keys: empty(key)?, values: empty(value)? })
     }
 
+    /// Texts, and places of each.
+    pub fn sizes(&self) -> [usize; 2] {
+        [self.keys.dims()[0], self.keys.dims()[2]]
+    }
+
+    /// Keys and values of all places.
+    pub fn tensors(&self) -> [&Tensor; 2] {
+        [&self.keys, &self.values]
+    }
+
     /// Stores the step's keys and values, and returns those of the places that the step looks at through a window.
     pub fn append(
         &self,
-        step: &Step,
+        step: &Apart,
         window: Option<usize>,
         [keys, values]: [&Tensor; 2],
     ) -> Result<[Tensor; 2]> {

@@ -133,7 +133,7 @@ impl Decoder {
             let (own, layer) = (loader.at(format!("model.layers.{at}")), config.layers[at]);
             Ok(Block {
                 attention_norm: norm(&own, "input_layernorm.weight")?,
-                attention: Attending::load(&own, &config, layer)?,
+                attention: Attending::load(&own, &config, layer, &computing)?,
                 feed_norm: norm(&own, "post_attention_layernorm.weight")?,
                 feed: Forward::load(&own, config.architecture, hidden, layer)?,
             })
@@ -200,7 +200,8 @@ impl Decoder {
             KeyValues::new([texts, heads, capacity], [key, value], place)
         };
         let layers = self.blocks.iter().map(layer).collect::<Result<_>>()?;
-        Ok(Cache { layers, tables, pads: vec![0; texts], capacity, used: 0 })
+        let fuses = self.blocks.iter().all(|block| block.attention.fuses(texts, capacity));
+        Ok(Cache { layers, tables, pads: vec![0; texts], capacity, used: 0, fuses })
     }
 
     /// Logits `[texts, vocabulary]` in f32 after the last token of each text. Texts that are shorter than the longest begin
@@ -270,7 +271,8 @@ impl Decoder {
         self.check(&ids, [texts.len(), tokens], cache)?;
         refuse_recording(self.engine.device())?;
         let ids = Tensor::from_vec(ids, (texts.len(), tokens), self.engine.device())?;
-        let step = Step::new(&self.windows(), &cache.tables, &cache.pads, [cache.used, tokens])?;
+        let (windows, range) = (self.windows(), [cache.used, tokens]);
+        let step = Step::new(&windows, &cache.tables, &cache.pads, range, cache.fuses)?;
         let x = self.through_layers(&ids, &step, cache)?;
         cache.used += tokens;
         Ok(x)
@@ -316,7 +318,8 @@ impl Decoder {
     pub(super) fn inputs(&self, cache: &Cache) -> Result<Inputs> {
         let sizes = (self.config.heads, self.config.cached());
         let place = (self.dtype, self.engine.device());
-        Inputs::new(&self.windows(), &cache.pads, cache.capacity, sizes, place)
+        let capacity = (cache.capacity, cache.fuses);
+        Inputs::new(&self.windows(), &cache.pads, capacity, sizes, place)
     }
 
     /// Checks one more token of each text, as [`next`](Self::next) does.
@@ -366,6 +369,8 @@ pub struct Cache {
     pads: Vec<usize>,
     capacity: usize,
     used: usize,
+    /// Whether the library's kernel takes steps of one token of each text.
+    fuses: bool,
 }
 
 impl Cache {

@@ -4,6 +4,8 @@
 //! Queries are brought into the vectors' space by the part of `kv_b_proj` that would make keys, and mixed vectors out of it by
 //! the part that makes values, so that no key or value of a head is ever made. Both parts are products of each head, of floats.
 
+use std::sync::Arc;
+
 use candle_core::{Module, Result, Tensor};
 use candle_nn::ops::{rms_norm, softmax_last_dim};
 use candle_nn::rotary_emb::{rope, rope_i};
@@ -13,8 +15,9 @@ use super::cache::KeyValues;
 use super::config::{Config, LayerConfig};
 use super::deepseek::LatentConfig;
 use super::layers::{Joined, Projection};
-use super::step::Step;
+use super::step::{Apart, Step};
 use super::store::Loader;
+use crate::Engine;
 
 /// The number that norms of queries and of latent vectors add, whatever the configuration says for others.
 const EPSILON: f32 = 1e-6;
@@ -26,11 +29,16 @@ pub(super) enum Attending {
 }
 
 impl Attending {
-    /// Loads the attention of the layer that `loader` is at.
-    pub fn load(loader: &Loader, config: &Config, layer: LayerConfig) -> Result<Self> {
+    /// Loads the attention of the layer that `loader` is at, for an engine.
+    pub fn load(
+        loader: &Loader,
+        config: &Config,
+        layer: LayerConfig,
+        engine: &Arc<Engine>,
+    ) -> Result<Self> {
         match config.latent {
             Some(latent) => Latent::load(loader, config, latent).map(Self::Latent),
-            None => Attention::load(loader, config, layer.window).map(Self::Grouped),
+            None => Attention::load(loader, config, layer.window, engine).map(Self::Grouped),
         }
     }
 
@@ -39,6 +47,14 @@ impl Attending {
         match self {
             Self::Grouped(attention) => attention.products(),
             Self::Latent(attention) => attention.products(),
+        }
+    }
+
+    /// Whether the library's kernel takes steps of one token of each of so many texts of at most `capacity` tokens.
+    pub fn fuses(&self, texts: usize, capacity: usize) -> bool {
+        match self {
+            Self::Grouped(attention) => attention.fuses(texts, capacity),
+            Self::Latent(_) => false,
         }
     }
 
@@ -52,7 +68,7 @@ impl Attending {
     ) -> Result<Tensor> {
         match self {
             Self::Grouped(attention) => attention.forward(x, residual, step, cache),
-            Self::Latent(attention) => attention.forward(x, residual, step, cache),
+            Self::Latent(attention) => attention.forward(x, residual, step.apart()?, cache),
         }
     }
 }
@@ -119,7 +135,7 @@ impl Latent {
         &self,
         x: &Tensor,
         residual: &Tensor,
-        step: &Step,
+        step: &Apart,
         cache: &KeyValues,
     ) -> Result<Tensor> {
         let (texts, tokens, _) = x.dims3()?;

@@ -56,6 +56,14 @@ impl Joined {
         self.outputs.iter().map(&mut part).collect()
     }
 
+    /// All projections of each row, one after the other.
+    pub fn whole(&self, x: &Tensor) -> Result<Tensor> {
+        match self.layers.as_slice() {
+            [one] => one.forward(x),
+            _ => Tensor::cat(&self.forward(x)?, D::Minus1),
+        }
+    }
+
     /// The number of products.
     pub fn products(&self) -> usize {
         self.layers.len()

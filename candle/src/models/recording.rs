@@ -3,12 +3,9 @@
 use candle_core::{DType, Result, Tensor};
 
 use super::decoder::{Cache, Decoder};
-use super::step::Inputs;
+use super::step::{Inputs, expected_places};
 use crate::graph::Graph;
 use crate::memory::Lease;
-
-/// Places of the cache by which steps look at more of it: between them a recording stays the same.
-const STRIDE: usize = 256;
 
 /// The most logits of a part.
 const PART: usize = 512;
@@ -44,7 +41,7 @@ impl Results {
     }
 }
 
-/// Steps of texts whose operations have the same shapes until the tokens reach the next multiple of [`STRIDE`] places. The
+/// Steps of texts whose operations have the same shapes until tokens are behind the [expected places](expected_places). The
 /// first of each runs launch by launch, the second is recorded on a GPU, and the rest repeat the recording.
 pub(super) struct Recording {
     // Dropped before the memory that it refers to.
@@ -99,7 +96,7 @@ impl Recording {
     pub fn next(&mut self, decoder: &Decoder, tokens: &[u32], cache: &mut Cache) -> Result<()> {
         decoder.check_next(tokens, cache)?;
         let place = cache.used();
-        let end = (place + 1).next_multiple_of(STRIDE).min(cache.capacity());
+        let end = expected_places(place, cache.capacity());
         if end != self.end {
             (self.graph, self.end) = (None, end);
             if !matches!(self.stage, Stage::Refused(_)) {

@@ -2,8 +2,77 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use crate::error::shape;
+
 /// A step's tokens: the same for all layers.
-pub(super) struct Step {
+pub(super) enum Step {
+    /// One token of each text, for the kernel that has all that attention does.
+    Fused(Fused),
+    /// Tokens for candle's operations.
+    Apart(Apart),
+}
+
+impl Step {
+    /// The step of `tokens` tokens from the place `begin` on, of texts that begin at the places `pads`. `tables` are cosines
+    /// and sines of all positions. One token of each text is for the kernel where `fuses` says so.
+    pub fn new(
+        windows: &[Option<usize>],
+        tables: &[Tensor; 2],
+        pads: &[usize],
+        [begin, tokens]: [usize; 2],
+        fuses: bool,
+    ) -> Result<Self> {
+        if !fuses || tokens != 1 {
+            return Apart::new(windows, tables, pads, [begin, tokens]).map(Self::Apart);
+        }
+        let device = tables[0].device();
+        let place = Tensor::from_vec(vec![begin as u32], 1, device)?;
+        let expected = expected_places(begin, tables[0].dim(0)?);
+        let (begins, tables) = (begins(pads, device)?, tables.clone());
+        Ok(Self::Fused(Fused { place, begins, tables, expected }))
+    }
+
+    /// The step for candle's operations.
+    ///
+    /// # Errors
+    /// For one that is for the kernel.
+    pub fn apart(&self) -> Result<&Apart> {
+        match self {
+            Self::Apart(step) => Ok(step),
+            Self::Fused(_) => Err(shape("a step", "for candle's operations", "for the kernel")),
+        }
+    }
+}
+
+/// Places of the cache by which steps look at more of it, of `capacity`: a step at `place` looks at those below the result.
+pub(super) fn expected_places(place: usize, capacity: usize) -> usize {
+    const STRIDE: usize = 256;
+    (place + 1).next_multiple_of(STRIDE).min(capacity)
+}
+
+/// The places at which texts begin, u32 `[texts]`, if not all begin at the first.
+fn begins(pads: &[usize], device: &Device) -> Result<Option<Tensor>> {
+    if pads.iter().all(|&pad| pad == 0) {
+        return Ok(None);
+    }
+    let begins: Vec<u32> = pads.iter().map(|&pad| pad as u32).collect();
+    Tensor::from_vec(begins, pads.len(), device).map(Some)
+}
+
+/// One token of each text, whose place the device knows.
+pub(super) struct Fused {
+    /// u32 `[1]`: the place in the cache.
+    pub place: Tensor,
+    /// u32 `[texts]`: the place at which each text begins, if not all begin at the first.
+    pub begins: Option<Tensor>,
+    /// Cosines and sines of all positions.
+    pub tables: [Tensor; 2],
+    /// The end of the places that are expected to be looked at.
+    pub expected: usize,
+}
+
+/// Tokens with what candle's operations need of them.
+pub(super) struct Apart {
     place: Place,
     /// The place behind the last one that is looked at.
     end: usize,
@@ -22,10 +91,8 @@ pub(super) enum Place {
     Device([Tensor; 2]),
 }
 
-impl Step {
-    /// The step of `tokens` tokens from the place `begin` on, of texts that begin at the places `pads`. `tables` are cosines
-    /// and sines of all positions.
-    pub fn new(
+impl Apart {
+    fn new(
         windows: &[Option<usize>],
         tables: &[Tensor; 2],
         pads: &[usize],
@@ -127,11 +194,21 @@ fn mask(
 /// The inputs of steps of one token of each text. From step to step only their values change, so that the operations of a step
 /// can be recorded.
 pub(super) struct Inputs {
-    /// Tokens, their positions, and their place in the cache: `[2 * texts + 1]`.
+    /// Place in the cache, at a multiple of 16 bytes as kernels need it, then tokens and their positions:
+    /// `[FIRST_TOKEN + 2 * texts]`.
     numbers: Tensor,
     pads: Vec<usize>,
-    /// The place at which each text begins, if not all begin at the first: `[texts, 1]`.
+    /// The place at which each text begins, if not all begin at the first: `[texts]`.
     begins: Option<Tensor>,
+    /// What candle's operations need; nothing for the kernel.
+    masks: Option<Masks>,
+}
+
+/// The first token among [`Inputs::numbers`].
+const FIRST_TOKEN: usize = 4;
+
+/// Inputs of candle's operations.
+struct Masks {
     /// The places of the cache, `[places]`, and for each window the first place that no longer sees through it.
     places: Tensor,
     beyond: Vec<(Option<usize>, Option<Tensor>)>,
@@ -141,45 +218,57 @@ pub(super) struct Inputs {
     sizes: (usize, [usize; 3]),
 }
 
-impl Inputs {
-    /// Inputs for texts that begin at the places `pads` of a cache with `capacity` places.
-    pub fn new(
+impl Masks {
+    fn new(
         windows: &[Option<usize>],
-        pads: &[usize],
         capacity: usize,
         sizes: (usize, [usize; 3]),
         (dtype, device): (DType, &Device),
     ) -> Result<Self> {
-        let column = |values: Vec<u32>| {
-            let count = values.len();
-            Tensor::from_vec(values, count, device)
-        };
         // A window beyond the cache hides nothing.
         let every = |ahead: usize| {
             let ahead = ahead.min(capacity);
-            column((ahead..ahead + capacity).map(|at| at as u32).collect())
+            let places: Vec<u32> = (ahead..ahead + capacity).map(|at| at as u32).collect();
+            Tensor::from_vec(places, capacity, device)
         };
         let sum = |sum: f32| Tensor::full(sum, 1, &Device::Cpu)?.to_dtype(dtype)?.to_device(device);
-        let begins = match pads.iter().all(|&pad| pad == 0) {
-            true => None,
-            false => Some(column(pads.iter().map(|&pad| pad as u32).collect())?.unsqueeze(1)?),
-        };
         Ok(Self {
-            numbers: column(vec![0; 2 * pads.len() + 1])?,
-            pads: pads.to_vec(),
-            begins,
             places: every(0)?,
             beyond: of_each(windows, |window| window.map(every).transpose())?,
             sums: [sum(0.)?, sum(f32::NEG_INFINITY)?],
             sizes,
         })
     }
+}
+
+impl Inputs {
+    /// Inputs for texts that begin at the places `pads` of a cache with `capacity` places. The steps are for the kernel where
+    /// `fuses` says so.
+    pub fn new(
+        windows: &[Option<usize>],
+        pads: &[usize],
+        (capacity, fuses): (usize, bool),
+        sizes: (usize, [usize; 3]),
+        (dtype, device): (DType, &Device),
+    ) -> Result<Self> {
+        let masks = match fuses {
+            true => None,
+            false => Some(Masks::new(windows, capacity, sizes, (dtype, device))?),
+        };
+        Ok(Self {
+            numbers: Tensor::zeros(FIRST_TOKEN + 2 * pads.len(), DType::U32, device)?,
+            pads: pads.to_vec(),
+            begins: begins(pads, device)?,
+            masks,
+        })
+    }
 
     /// Sets the tokens, which go to the place `place`.
     pub fn set(&self, tokens: &[u32], place: usize) -> Result<()> {
-        let positions = self.pads.iter().map(|&pad| place.saturating_sub(pad) as u32);
-        let numbers: Vec<u32> =
-            tokens.iter().copied().chain(positions).chain([place as u32]).collect();
+        let mut numbers = vec![0; FIRST_TOKEN];
+        numbers[0] = place as u32;
+        numbers.extend(tokens);
+        numbers.extend(self.pads.iter().map(|&pad| place.saturating_sub(pad) as u32));
         let count = numbers.len();
         let numbers = Tensor::from_vec(numbers, count, self.numbers.device())?;
         self.numbers.slice_set(&numbers, 0, 0)
@@ -187,21 +276,28 @@ impl Inputs {
 
     /// The tokens, `[texts, 1]`.
     pub fn tokens(&self) -> Result<Tensor> {
-        self.numbers.narrow(0, 0, self.pads.len())?.unsqueeze(1)
+        self.numbers.narrow(0, FIRST_TOKEN, self.pads.len())?.unsqueeze(1)
     }
 
     /// The step of the tokens, which looks at all places below `end`.
     pub fn step(&self, tables: &[Tensor; 2], end: usize) -> Result<Step> {
         let texts = self.pads.len();
-        let (heads, [kv_heads, key, value]) = self.sizes;
-        let positions = self.numbers.narrow(0, texts, texts)?;
-        let place = self.numbers.narrow(0, 2 * texts, 1)?;
+        let place = self.numbers.narrow(0, 0, 1)?;
+        let Some(masks) = &self.masks else {
+            let (begins, tables) = (self.begins.clone(), tables.clone());
+            return Ok(Step::Fused(Fused { place, begins, tables, expected: end }));
+        };
+        let Masks { places, beyond, sums, sizes: (heads, [kv_heads, key, value]) } = masks;
+        let positions = self.numbers.narrow(0, FIRST_TOKEN + texts, texts)?;
         let of_table = |table: &Tensor| table.index_select(&positions, 0)?.reshape((texts, 1, ()));
         let rope = [of_table(&tables[0])?, of_table(&tables[1])?];
-        let places = self.places.narrow(0, 0, end)?;
+        let places = places.narrow(0, 0, end)?;
         let until_now = places.broadcast_le(&place)?.unsqueeze(0)?;
         let of_texts = match &self.begins {
-            Some(begins) => until_now.broadcast_mul(&places.unsqueeze(0)?.broadcast_ge(begins)?)?,
+            Some(begins) => {
+                let begun = places.unsqueeze(0)?.broadcast_ge(&begins.unsqueeze(1)?)?;
+                until_now.broadcast_mul(&begun)?
+            }
             None => until_now,
         };
         let mask = |beyond: &Option<Tensor>| -> Result<Option<Tensor>> {
@@ -212,20 +308,20 @@ impl Inputs {
                 }
                 None => of_texts.clone(),
             };
-            let [seen_sum, hidden] = self.sums.each_ref().map(|sum| sum.broadcast_as(seen.shape()));
+            let [seen_sum, hidden] = sums.each_ref().map(|sum| sum.broadcast_as(seen.shape()));
             let sums = seen.where_cond(&seen_sum?, &hidden?)?.unsqueeze(1)?.unsqueeze(1)?;
             // One for each head, so that no layer spreads it again.
-            sums.broadcast_as((texts, heads, 1, end))?.contiguous().map(Some)
+            sums.broadcast_as((texts, *heads, 1, end))?.contiguous().map(Some)
         };
-        let masks = self.beyond.iter().map(|(window, beyond)| Ok((*window, mask(beyond)?)));
-        let index = |dim: usize| place.broadcast_as((texts, kv_heads, 1, dim))?.contiguous();
-        let of_keys = index(key)?;
-        let of_values = if value == key { of_keys.clone() } else { index(value)? };
-        Ok(Step {
+        let masks = beyond.iter().map(|(window, beyond)| Ok((*window, mask(beyond)?)));
+        let index = |dim: usize| place.broadcast_as((texts, *kv_heads, 1, dim))?.contiguous();
+        let of_keys = index(*key)?;
+        let of_values = if value == key { of_keys.clone() } else { index(*value)? };
+        Ok(Step::Apart(Apart {
             place: Place::Device([of_keys, of_values]),
             end,
             rope,
             masks: masks.collect::<Result<_>>()?,
-        })
+        }))
     }
 }
