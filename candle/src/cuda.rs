@@ -12,6 +12,7 @@ use nvfp4::{FloatType, HalfType};
 
 use crate::engine::{Computer, Engine, dtype, float_type};
 use crate::error::{shape, wrap};
+use crate::results;
 
 type Result<T, E = candle_core::Error> = std::result::Result<T, E>;
 
@@ -215,7 +216,7 @@ fn new<T: CudaDType + DeviceRepr + Element>(
     launch: impl FnOnce(&DeviceBuffer) -> Result<(), Failed>,
 ) -> Result<CudaStorage, Failed> {
     // SAFETY: the launches write every element; if one fails, nobody gets the memory.
-    let mut out = unsafe { like.device().alloc::<T>(elements)? };
+    let mut out = unsafe { results::allocate::<T>(like.device(), elements)? };
     write(device(engine)?, "result", &mut out, launch)?;
     Ok(CudaStorage::wrap_cuda_slice(out, like.device().clone()))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use candle_core::{DType, Device, Result};
+use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::device::{Backend, Kernels};
 use nvfp4::gemm::{ActivationKind, Adding, Workspace};
 use nvfp4::{FloatType, HalfType};
@@ -251,6 +251,13 @@ fn on_gpu(gpu: &candle_core::CudaDevice) -> Result<Kernels> {
 /// Locks a mutex, whether or not a thread that held it has panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a result until the recording that it is made in, if there is one, is over.
+pub(crate) fn kept(result: Tensor) -> Tensor {
+    #[cfg(feature = "cuda")]
+    crate::results::keep(&result);
+    result
 }
 
 /// The type of elements.

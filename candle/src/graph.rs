@@ -11,6 +11,16 @@ use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, sys};
 use candle_core::{Device, Result};
 
 use crate::error::shape;
+#[cfg(feature = "cuda")]
+use crate::results;
+
+/// What a rehearsal has shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rehearsed {
+    /// Bytes of the results, in the order in which they are made.
+    #[cfg(feature = "cuda")]
+    sizes: Vec<usize>,
+}
 
 /// Launches of a GPU that were recorded.
 ///
@@ -40,15 +50,17 @@ impl Graph {
         false
     }
 
-    /// Runs `work` for its results, so that a recording of the same work finds all that it needs on the GPU.
-    pub fn rehearse<R>(device: &Device, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// Runs `work`, so that a recording of the same work finds all that it needs on the GPU. Returns what the recording has to
+    /// know of it.
+    pub fn rehearse(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<Rehearsed> {
         match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(gpu) => {
                 let _kept = gpu.enable_cuda_graph_htod_cache();
-                work()
+                let (result, sizes) = results::rehearse(work);
+                result.map(|()| Rehearsed { sizes })
             }
-            _ => work(),
+            _ => work().map(|()| Rehearsed::default()),
         }
     }
 
@@ -62,13 +74,17 @@ impl Graph {
     /// Memory that `work` uses and did not allocate is kept as long as the graph, and nothing that it allocates on candle's
     /// stream outlives it.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "nothing is recorded"))]
-    pub unsafe fn record(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<Self> {
+    pub unsafe fn record(
+        device: &Device,
+        rehearsed: &Rehearsed,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<Self> {
         match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(gpu) if Self::is_possible_on(device) => {
                 let _kept = gpu.enable_cuda_graph_htod_cache();
                 let capture = Capture::begin(gpu.cuda_stream())?;
-                work()?;
+                results::record(gpu, &rehearsed.sizes, work)?;
                 match capture.end()? {
                     Some(graph) => Ok(Self { graph, _of_thread: PhantomData }),
                     None => Err(shape("a recording", "with launches", "empty")),

@@ -55,6 +55,8 @@ mod mixture;
 #[cfg(feature = "models")]
 pub mod models;
 mod moe;
+#[cfg(feature = "cuda")]
+mod results;
 mod strided;
 mod weights;
 

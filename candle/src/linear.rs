@@ -15,7 +15,7 @@ use nvfp4::tensor::Blocks;
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
 
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, kept, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
 use crate::weights::{Gate, Sizes, Weights, bring, reference, upload_floats};
@@ -113,7 +113,7 @@ impl Linear {
     /// # Errors
     /// The same as `forward`'s, and for another shape or type of `added`.
     pub fn forward_add(&self, x: &Tensor, added: &Tensor) -> Result<Tensor> {
-        x.apply_op2_no_bwd(added, self)
+        x.apply_op2_no_bwd(added, self).map(kept)
     }
 
     /// Rows of `x`, and the shape of the result.
@@ -221,7 +221,7 @@ impl Module for Linear {
     /// # Errors
     /// For activations that do not have K columns, have another type, or are on another device.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.apply_op1_no_bwd(self)
+        x.apply_op1_no_bwd(self).map(kept)
     }
 }
 

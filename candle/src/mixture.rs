@@ -13,7 +13,7 @@ use nvfp4::moe::{MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeShape
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
 
-use crate::engine::{Activations, lock};
+use crate::engine::{Activations, kept, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
 use crate::weights::{Weights, upload_floats};
@@ -102,7 +102,7 @@ impl MoeMlp {
     /// # Errors
     /// For other shapes and types than the table says, and tensors on another device.
     pub fn forward(&self, x: &Tensor, ids: &Tensor, weights: &Tensor) -> Result<Tensor> {
-        x.apply_op3_no_bwd(ids, weights, &Op { layer: self, added: None })
+        x.apply_op3_no_bwd(ids, weights, &Op { layer: self, added: None }).map(kept)
     }
 
     /// The result for `x` plus `added`, which has its shape and type: the sum is rounded once.
@@ -121,7 +121,7 @@ impl MoeMlp {
             let actual = (added.dims(), added.dtype().as_str());
             return Err(shape("what is added", required, actual));
         }
-        x.apply_op3_no_bwd(ids, weights, &Op { layer: self, added: Some(added) })
+        x.apply_op3_no_bwd(ids, weights, &Op { layer: self, added: Some(added) }).map(kept)
     }
 
     fn engine(&self) -> &Engine {

@@ -17,7 +17,7 @@ use nvfp4::tensor::Blocks;
 use nvfp4::tensor::Dims;
 use nvfp4::{FloatType, floats};
 
-use crate::engine::{Activations, Engine, lock};
+use crate::engine::{Activations, Engine, kept, lock};
 use crate::error::{shape, wrap};
 use crate::strided;
 use crate::weights::{Gate, Sizes, Weights, bring, reference};
@@ -165,7 +165,7 @@ impl MoeLinear {
     /// # Errors
     /// For other shapes and types than the table says, and tensors on another device.
     pub fn gather_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
-        x.apply_op2_no_bwd(ids, self)
+        x.apply_op2_no_bwd(ids, self).map(kept)
     }
 
     fn shapes(&self, x: &Layout, ids: &Layout) -> Result<(Choices, Shape)> {

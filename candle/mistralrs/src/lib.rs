@@ -50,6 +50,9 @@ mod method;
 mod mixture;
 #[path = "../../src/moe.rs"]
 mod moe;
+#[cfg(feature = "cuda")]
+#[path = "../../src/results.rs"]
+mod results;
 #[path = "../../src/strided.rs"]
 mod strided;
 #[path = "../../src/weights.rs"]

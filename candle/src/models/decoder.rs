@@ -236,7 +236,10 @@ impl Decoder {
             last = Some(self.hidden(&chunk, cache)?);
         }
         match last {
-            Some(last) => self.logits_of(&last.narrow(1, last.dim(1)? - 1, 1)?)?.squeeze(1),
+            Some(last) => self
+                .logits_of(&last.narrow(1, last.dim(1)? - 1, 1)?)?
+                .squeeze(1)?
+                .to_dtype(DType::F32),
             None => Err(shape("texts", "at least one", texts.len())),
         }
     }
@@ -247,7 +250,7 @@ impl Decoder {
     /// The same as [`start`](Self::start), but for the cache.
     pub fn next(&self, tokens: &[u32], cache: &mut Cache) -> Result<Tensor> {
         let tokens: Vec<&[u32]> = tokens.iter().map(std::slice::from_ref).collect();
-        self.logits_of(&self.hidden(&tokens, cache)?)?.squeeze(1)
+        self.logits_of(&self.hidden(&tokens, cache)?)?.squeeze(1)?.to_dtype(DType::F32)
     }
 
     /// Logits `[tokens, vocabulary]` in f32 after each token of a text.
@@ -256,12 +259,12 @@ impl Decoder {
     /// The same as [`start`](Self::start).
     pub fn logits(&self, text: &[u32]) -> Result<Tensor> {
         let mut cache = self.cache(1, text.len().max(1))?;
-        self.logits_of(&self.hidden(&[text], &mut cache)?)?.squeeze(0)
+        self.logits_of(&self.hidden(&[text], &mut cache)?)?.squeeze(0)?.to_dtype(DType::F32)
     }
 
     fn logits_of(&self, hidden: &Tensor) -> Result<Tensor> {
         let hidden = self.norm.forward(hidden)?;
-        self.head.forward(&hidden)?.to_dtype(DType::F32)
+        self.head.forward(&hidden)
     }
 
     /// The last layer's result `[texts, tokens, hidden]` for further tokens of texts, as many of each.
@@ -328,7 +331,7 @@ impl Decoder {
         refuse_recording(self.engine.device())
     }
 
-    /// Logits `[texts, vocabulary]` in f32 of a step of one token of each text, which looks at all places of the cache below
+    /// Logits `[texts, vocabulary]`, of the type of activations, of a step of one token of each text, which looks at all places of the cache below
     /// `end`. The host neither knows nor counts the tokens.
     pub(super) fn fixed_step(&self, inputs: &Inputs, cache: &Cache, end: usize) -> Result<Tensor> {
         let step = inputs.step(&cache.tables, end)?;

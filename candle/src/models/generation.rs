@@ -1,6 +1,6 @@
 //! Texts that go on, token by token.
 
-use candle_core::{Device, Result};
+use candle_core::{DType, Device, Result};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 
 use super::decoder::{Cache, Decoder};
@@ -179,7 +179,7 @@ impl<'a> Generation<'a> {
         let chosen: Vec<u32> = match &mut self.choosing {
             Choosing::Likeliest => results.likeliest.to_vec1()?,
             Choosing::Random(all) => {
-                let logits = results.logits.to_device(&Device::Cpu)?;
+                let logits = results.logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
                 let each = all.iter_mut().enumerate();
                 each.map(|(text, own)| own.sample(&logits.get(text)?)).collect::<Result<_>>()?
             }

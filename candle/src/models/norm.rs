@@ -13,7 +13,7 @@ use nvfp4::floats;
 use nvfp4::rows::{Operands, Outputs, Results, Rows, RowsOptions, Source};
 
 use crate::Engine;
-use crate::engine::{Computer, lock};
+use crate::engine::{Computer, kept, lock};
 use crate::error::wrap;
 use crate::strided;
 
@@ -56,7 +56,9 @@ impl Norm {
         let x = x.contiguous()?;
         let rows = x.elem_count() / self.weight.elem_count();
         match self.engine.place() {
-            Computer::Kernels(_) if rows <= FEW => x.apply_op2_no_bwd(&self.weight, &Few(self)),
+            Computer::Kernels(_) if rows <= FEW => {
+                x.apply_op2_no_bwd(&self.weight, &Few(self)).map(kept)
+            }
             Computer::Kernels(_) | Computer::Reference => rms_norm(&x, &self.weight, self.epsilon),
         }
     }

@@ -6,9 +6,7 @@ mod launch;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use candle_core::{CpuStorage, CustomOp1, D, DType, Device, Layout, Result, Shape, Tensor};
-#[cfg(feature = "cuda")]
-use candle_core::{CudaStorage, InplaceOp1, Storage};
+use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::attention::{self, AttentionOptions, AttentionShape, Operands};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::device::{Kernels, Target};

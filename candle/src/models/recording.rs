@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::decoder::{Cache, Decoder};
 use super::step::{Inputs, expected_places};
-use crate::graph::Graph;
+use crate::graph::{Graph, Rehearsed};
 use crate::memory::Lease;
 
 /// The most logits of a part.
@@ -13,7 +13,7 @@ const PART: usize = 512;
 /// The results of a step.
 #[derive(Clone)]
 pub(super) struct Results {
-    /// Logits `[texts, vocabulary]` in f32, their sums `[texts]`, and the likeliest tokens `[texts]`.
+    /// Logits `[texts, vocabulary]`, their sums `[texts]` in f32, and the likeliest tokens `[texts]`.
     pub logits: Tensor,
     pub sums: Tensor,
     pub likeliest: Tensor,
@@ -26,7 +26,7 @@ impl Results {
         let (texts, vocabulary) = logits.dims2()?;
         let part = (1..=PART).rev().find(|&part| vocabulary.is_multiple_of(part)).unwrap_or(1);
         let parts = logits.reshape((texts, vocabulary / part, part))?;
-        let sums = parts.sum(2)?.sum(1)?;
+        let sums = parts.sum(2)?.to_dtype(DType::F32)?.sum(1)?;
         let (within, largest) = (parts.argmax(2)?, parts.max(2)?);
         let at = largest.argmax_keepdim(1)?;
         let likeliest = (within.gather(&at, 1)? + at.affine(part as f64, 0.)?)?.squeeze(1)?;
@@ -64,7 +64,7 @@ enum Stage {
     /// The next step runs for the first time with its shapes.
     New,
     /// The step ran, and may be recorded.
-    Rehearsed,
+    Rehearsed(Rehearsed),
     /// The step could not be recorded twice in a row, for a reason: steps run launch by launch, with shapes of their own.
     Refused(String),
 }
@@ -75,7 +75,7 @@ impl Recording {
         let (inputs, device) = (decoder.inputs(cache)?, decoder.engine().device());
         let texts = cache.texts();
         let results = Results {
-            logits: Tensor::zeros((texts, decoder.config().vocabulary()), DType::F32, device)?,
+            logits: Tensor::zeros((texts, decoder.config().vocabulary()), decoder.dtype(), device)?,
             sums: Tensor::zeros(texts, DType::F32, device)?,
             likeliest: Tensor::zeros(texts, DType::U32, device)?,
         };
@@ -104,17 +104,21 @@ impl Recording {
             }
         }
         if matches!(self.stage, Stage::Refused(_)) || decoder.is_metered() {
-            return self.results.set(&Results::of(decoder.next(tokens, cache)?)?);
+            return self
+                .results
+                .set(&Results::of(decoder.next(tokens, cache)?.to_dtype(decoder.dtype())?)?);
         }
         self.inputs.set(tokens, place)?;
         let device = decoder.engine().device();
         let Self { inputs, results, graph, stage, failures, .. } = self;
         let step = || results.set(&Results::of(decoder.fixed_step(inputs, cache, end)?)?);
-        if graph.is_none() && *stage == Stage::Rehearsed && Graph::is_possible_on(device) {
+        if let (None, Stage::Rehearsed(rehearsed)) = (&graph, &*stage)
+            && Graph::is_possible_on(device)
+        {
             // SAFETY: the step uses the decoder, its layers and what they have allocated, which the lease keeps; what candle has
             // uploaded for this thread, on which the graph stays; and the inputs, results and cache of the same texts. A
             // `Generation` has all of them, and drops the recording first. The results are copied to memory that was there.
-            match unsafe { Graph::record(device, step) } {
+            match unsafe { Graph::record(device, rehearsed, step) } {
                 Ok(recorded) => (*graph, *failures) = (Some(recorded), 0),
                 // Plans that steps of other texts have displaced are there again behind this step.
                 Err(_) if *failures == 0 => *failures = 1,
@@ -127,11 +131,11 @@ impl Recording {
                 self.replayed += 1;
             }
             (None, Stage::Refused(_)) => {
-                return self.results.set(&Results::of(decoder.next(tokens, cache)?)?);
+                let logits = decoder.next(tokens, cache)?.to_dtype(decoder.dtype())?;
+                return self.results.set(&Results::of(logits)?);
             }
-            (None, Stage::New | Stage::Rehearsed) => {
-                Graph::rehearse(device, step)?;
-                *stage = Stage::Rehearsed;
+            (None, Stage::New | Stage::Rehearsed(_)) => {
+                *stage = Stage::Rehearsed(Graph::rehearse(device, step)?);
             }
         }
         cache.advance();
@@ -151,7 +155,7 @@ impl Recording {
     /// The reason why steps could not be recorded.
     pub fn refused(&self) -> Option<&str> {
         match &self.stage {
-            Stage::New | Stage::Rehearsed => None,
+            Stage::New | Stage::Rehearsed(_) => None,
             Stage::Refused(reason) => Some(reason),
         }
     }

@@ -1,6 +1,7 @@
 //! Whole models against transformers: `tests/data/models` has tiny ones with random weights, and logits and tokens that
 //! transformers computed in f32 of the dequantised weights (`tests/exporters/decoders.py`).
 
+mod one_token;
 mod recorded;
 mod refused;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::HalfType;
-use nvfp4::device::{Device as Machine, DeviceRequest};
+use nvfp4::device::{Device as Machine, DeviceRequest, Kernels};
 use nvfp4::quantize::{Format, recipe_by_name};
 use nvfp4_candle::Engine;
 use nvfp4_candle::models::{Choice, Decoder, Generation, LoadOptions};
@@ -126,23 +127,26 @@ fn the_reference_is_transformers() -> Result<()> {
     Ok(())
 }
 
+/// The kernels of an emulated machine. Without them, the part of the test is skipped.
+fn machine(name: &str) -> Option<Kernels> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
+    let named = std::env::var_os("NVFP4_KERNELS_DIR");
+    let folder = named.as_ref().map_or(built, PathBuf::from);
+    let request: DeviceRequest = name.parse().expect("a machine");
+    match Machine::open(&request).and_then(|machine| machine.kernels(Some(&folder))) {
+        Ok(kernels) => Some(kernels),
+        Err(error) if named.is_some() => panic!("{name}: {error}"),
+        Err(error) => {
+            skipped::part(name, error);
+            None
+        }
+    }
+}
+
 #[test]
 fn the_emulator_gives_the_same_tokens() -> Result<()> {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernels");
-    let kernels = std::env::var_os("NVFP4_KERNELS_DIR").map_or(built, PathBuf::from);
     for name in ["emu:h200", "emu:rtx4090"] {
-        let request: DeviceRequest = name.parse().expect("a machine");
-        let kernels = Machine::open(&request).and_then(|machine| machine.kernels(Some(&kernels)));
-        let kernels = match kernels {
-            Ok(kernels) => kernels,
-            Err(error) if std::env::var_os("NVFP4_KERNELS_DIR").is_some() => {
-                panic!("{name}: {error}")
-            }
-            Err(error) => {
-                skipped::part(name, error);
-                continue;
-            }
-        };
+        let Some(kernels) = machine(name) else { continue };
         let engine = Engine::emulated(kernels, HalfType::Bf16)?;
         for model in MODELS {
             let (decoder, expected) = (open(model, &engine), Expected::of(model)?);

@@ -47,7 +47,7 @@ use fp4_formats::attention::{ATTENTION, AttentionParams, NO_WINDOW, Shared, THRE
 
 use crate::pipeline::{follow_stream, release_stream};
 use element::{Bf16, Element, F16};
-use tile::Sums;
+use tile::{Loaded, Sums};
 
 /// Bytes of a line of L2.
 const LINE: u64 = 128;
@@ -156,13 +156,23 @@ unsafe fn attend<E: Element, const DIM: usize>(p: &AttentionParams) {
         if seen.place >= p.capacity {
             return merge::refuse::<E, DIM>(p, &cta);
         }
+        let mut tile = seen.begin() + cta.split * WARPS + cta.warp;
+        let mut loaded = Loaded::NOTHING;
+        // The last tile waits for the token's own key and value; others are on their way meanwhile.
+        let mut is_loaded = tile < seen.last();
+        if is_loaded {
+            loaded = Loaded::of::<DIM>(p, &cta, &seen, tile * TILE);
+        }
         heads::prepare::<E, DIM>(p, &cta, &seen, &shared);
         thread::sync_threads();
         let queries = heads::load::<DIM>(p, &cta, &shared);
         let mut sums = Sums::NOTHING;
-        let mut tile = seen.begin() + cta.split * WARPS + cta.warp;
         while tile <= seen.last() {
-            sums.add::<E, DIM>(p, &cta, &seen, &queries, tile * TILE);
+            if !is_loaded {
+                loaded = Loaded::of::<DIM>(p, &cta, &seen, tile * TILE);
+            }
+            is_loaded = false;
+            sums.add::<E, DIM>(p, (&seen, cta.lane % 4), &queries, (tile * TILE, &loaded));
             tile += cta.splits * WARPS;
         }
         sums.store::<DIM>(p, &cta, &shared);

@@ -21,38 +21,28 @@ const LOADED: usize = 8;
 /// Selectors of `prmt` for the low halves of two words, and for the high ones.
 const HALVES: [u32; 2] = [0x5410, 0x7632];
 
-/// A warp's sums. Two numbers are those of rows `g` and `g + 8`.
-pub struct Sums {
-    /// Products with values: columns `2 j`, `2 j + 1` of each row, of each part and product.
-    products: [[[f32; 4]; LOADED]; PARTS],
-    /// The largest scores so far.
-    largest: [f32; 2],
-    /// Sums of the lane's shares.
-    shares: [f32; 2],
+/// A lane's keys and values of a tile.
+#[derive(Clone, Copy)]
+pub struct Loaded {
+    keys: [[[u32; 4]; LOADS]; 2],
+    values: [[[u32; 4]; PARTS]; 4],
 }
 
-impl Sums {
-    /// The sums of no places.
-    pub const NOTHING: Self = Self {
-        products: [[[0.0; 4]; LOADED]; PARTS],
-        largest: [f32::NEG_INFINITY; 2],
-        shares: [0.0; 2],
-    };
+impl Loaded {
+    /// Before a tile is loaded.
+    pub const NOTHING: Self = Self { keys: [[[0; 4]; LOADS]; 2], values: [[[0; 4]; PARTS]; 4] };
 
-    /// Adds the places from `base` on.
+    /// Loads the places from `base` on.
     ///
     /// # Safety
-    /// The launch satisfies the module's contract; the queries are those of the lane; all lanes of the warp are here; the
-    /// token sees a place of the tile.
+    /// The launch satisfies the module's contract; the token sees a place of the tile, and nobody writes those that it sees.
     #[inline(always)]
-    pub unsafe fn add<E: Element, const DIM: usize>(
-        &mut self,
+    pub unsafe fn of<const DIM: usize>(
         p: &AttentionParams,
         cta: &Cta,
         seen: &Seen,
-        queries: &Queries,
         base: u32,
-    ) {
+    ) -> Self {
         let (g, j) = (cta.lane / 4, cta.lane % 4);
         let cached = cta.cached::<DIM>(p);
         // Places that are not seen are read as one that is: nothing else is known to be a number.
@@ -83,6 +73,42 @@ impl Sums {
                 }
             }
         }
+        Self { keys, values }
+    }
+}
+
+/// A warp's sums. Two numbers are those of rows `g` and `g + 8`.
+pub struct Sums {
+    /// Products with values: columns `2 j`, `2 j + 1` of each row, of each part and product.
+    products: [[[f32; 4]; LOADED]; PARTS],
+    /// The largest scores so far.
+    largest: [f32; 2],
+    /// Sums of the lane's shares.
+    shares: [f32; 2],
+}
+
+impl Sums {
+    /// The sums of no places.
+    pub const NOTHING: Self = Self {
+        products: [[[0.0; 4]; LOADED]; PARTS],
+        largest: [f32::NEG_INFINITY; 2],
+        shares: [0.0; 2],
+    };
+
+    /// Adds the places from `base` on, whose keys and values are given.
+    ///
+    /// # Safety
+    /// The launch satisfies the module's contract; the queries are those of the lane; all lanes of the warp are here; the
+    /// token sees a place of the tile.
+    #[inline(always)]
+    pub unsafe fn add<E: Element, const DIM: usize>(
+        &mut self,
+        p: &AttentionParams,
+        (seen, j): (&Seen, u32),
+        queries: &Queries,
+        (base, loaded): (u32, &Loaded),
+    ) {
+        let Loaded { keys, mut values } = *loaded;
         if base < seen.first || base + (TILE - 1) > seen.place {
             // The share of a place that is not seen is 0, which infinity would make NaN.
             for i in 0..4 {

@@ -1,7 +1,7 @@
 //! The launch on a GPU: candle's memory is lent to it, the cache's to be changed.
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, DType, InplaceOp1, Layout, Result, Shape, Storage, Tensor,
+    CpuStorage, CudaStorage, CustomOp1, DType, InplaceOp1, Layout, Shape, Storage, Tensor,
 };
 use nvfp4::buffer::DeviceBuffer;
 
@@ -10,7 +10,10 @@ use super::super::step::Fused;
 use super::OneToken;
 use crate::Engine;
 use crate::cuda::{Failed, Halves, Ids, into, lend, new_halves};
+use crate::engine::kept;
 use crate::error::{shape, wrap};
+
+type Result<T, E = candle_core::Error> = std::result::Result<T, E>;
 
 /// The result of [`OneToken::forward`] on a GPU.
 pub(super) fn launch(
@@ -19,7 +22,7 @@ pub(super) fn launch(
     step: &Fused,
     cache: &KeyValues,
 ) -> Result<Tensor> {
-    projected.contiguous()?.apply_op1_no_bwd(&Launch { of, step, cache })
+    projected.contiguous()?.apply_op1_no_bwd(&Launch { of, step, cache }).map(kept)
 }
 
 /// The operation on a GPU, as one of candle's.
