@@ -74,6 +74,19 @@ impl Direction {
     }
 }
 
+impl Direction {
+    /// The runtime's number of a direction, which [`of`](Self::of) takes.
+    pub(crate) fn number(self) -> i32 {
+        match (self.from, self.to) {
+            (Some(false), Some(false)) => 0,
+            (Some(false), Some(true)) => 1,
+            (Some(true), Some(false)) => 2,
+            (Some(true), Some(true)) => 3,
+            (None, _) | (_, None) => 4,
+        }
+    }
+}
+
 const PAGE: u64 = 4096;
 /// Pages of memory that the program maps itself, bytes.
 pub(crate) const MAPPED_PAGE: u64 = 2 << 20;
@@ -183,6 +196,33 @@ impl Memory {
             return Err(Failure::new(INVALID_VALUE, message));
         }
         self.reserved.remove(&start);
+        Ok(())
+    }
+
+    /// Reserves addresses for memory that a graph allocates, with a gap behind them.
+    pub(crate) fn reserve_for(&mut self, bytes: u64) -> Result<u64, Failure> {
+        let pages =
+            bytes.checked_add(1).and_then(|bytes| bytes.checked_next_multiple_of(MAPPED_PAGE));
+        let Some(pages) = pages.filter(|_| bytes <= free_bytes()) else {
+            let message = format!("{bytes} bytes: the host has {} free", free_bytes());
+            return Err(Failure::new(OUT_OF_MEMORY, message));
+        };
+        self.reserve(pages, 0)
+    }
+
+    /// Allocates memory of the device at an address that was reserved for it.
+    pub(crate) fn place(&mut self, address: u64, bytes: u64) -> Result<(), Failure> {
+        if self.ranges.contains_key(&address) {
+            let message = format!(
+                "memory of the graph at {address:#x}: required none, actual what an earlier launch \
+                 allocated and nothing has freed"
+            );
+            return Err(Failure::new(INVALID_VALUE, message));
+        }
+        self.made += 1;
+        let name = format!("memory of a graph {}", self.made);
+        self.global.alloc_at(address, &name, bytes).map_err(|error| failed(&error))?;
+        self.ranges.insert(address, Range { bytes, kind: Kind::Device, words: Vec::new() });
         Ok(())
     }
 

@@ -171,6 +171,20 @@ fn graph_of_nodes() {
 }
 
 #[test]
+fn graph_of_nodes_of_every_kind() {
+    right("graph_nodes", SM_100A, &[]);
+}
+
+#[test]
+fn graph_with_memory_of_its_own() {
+    right("graph_memory", SM_100A, &[]);
+    let arguments = [&documented(SM_100A)[..], &["-DBROKEN"]].concat();
+    let Some(program) = compile("graph_memory.cu", "graph_memory-broken", &arguments) else { return };
+    let said = text(&exec(&[], &program).stderr);
+    assert!(said.contains("error[uninitialised-read]") && said.contains("memory of a graph"), "{said}");
+}
+
+#[test]
 fn cooperative_grid() {
     right("cooperative", SM_100A, &[]);
 }
