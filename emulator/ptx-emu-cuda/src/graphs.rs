@@ -245,9 +245,25 @@ impl State {
         }
     }
 
-    /// Gives a node another operation of the same kind. `graph`: the node's, or one made from it that can be
-    /// launched.
+    /// Gives a node another operation of the same kind; a kernel's keeps its launch attributes. `graph`: the node's,
+    /// or one made from it that can be launched.
     pub(crate) fn replace(
+        &mut self,
+        graph: u64,
+        node: u64,
+        mut operation: Operation,
+    ) -> Result<(), Failure> {
+        if let (Operation::Launch(new), Operation::Launch(old)) =
+            (&mut operation, &self.graph(graph)?.node(node)?.operation)
+        {
+            new.cluster = old.cluster;
+            (new.cooperative, new.programmatic) = (old.cooperative, old.programmatic);
+        }
+        self.set_operation(graph, node, operation)
+    }
+
+    /// Gives a node another operation of the same kind, as [`replace`](Self::replace) does, with its attributes.
+    pub(crate) fn set_operation(
         &mut self,
         graph: u64,
         node: u64,

@@ -184,8 +184,7 @@ not_modelled! {
     cudaGraphDebugDotPrint cudaGraphExecExternalSemaphoresSignalNodeSetParams
     cudaGraphExecExternalSemaphoresWaitNodeSetParams cudaGraphExternalSemaphoresSignalNodeGetParams
     cudaGraphExternalSemaphoresSignalNodeSetParams cudaGraphExternalSemaphoresWaitNodeGetParams
-    cudaGraphExternalSemaphoresWaitNodeSetParams cudaGraphKernelNodeCopyAttributes
-    cudaGraphKernelNodeGetAttribute cudaGraphKernelNodeSetAttribute cudaGraphReleaseUserObject
+    cudaGraphExternalSemaphoresWaitNodeSetParams     cudaGraphReleaseUserObject
     cudaGraphRetainUserObject cudaGraphicsEGLRegisterImage cudaGraphicsGLRegisterBuffer
     cudaGraphicsGLRegisterImage cudaGraphicsMapResources cudaGraphicsResourceGetMappedEglFrame
     cudaGraphicsResourceGetMappedMipmappedArray cudaGraphicsResourceGetMappedPointer

@@ -179,9 +179,25 @@ fn graph_of_nodes_of_every_kind() {
 fn graph_with_memory_of_its_own() {
     right("graph_memory", SM_100A, &[]);
     let arguments = [&documented(SM_100A)[..], &["-DBROKEN"]].concat();
-    let Some(program) = compile("graph_memory.cu", "graph_memory-broken", &arguments) else { return };
+    let Some(program) = compile("graph_memory.cu", "graph_memory-broken", &arguments) else {
+        return;
+    };
     let said = text(&exec(&[], &program).stderr);
-    assert!(said.contains("error[uninitialised-read]") && said.contains("memory of a graph"), "{said}");
+    assert!(
+        said.contains("error[uninitialised-read]") && said.contains("memory of a graph"),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_that_kernels_allocate() {
+    right("heap", SM_100A, &[]);
+    let arguments = [&documented(SM_100A)[..], &["-DBROKEN"]].concat();
+    let Some(program) = compile("heap.cu", "heap-broken", &arguments) else { return };
+    let out = exec(&[], &program);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("error[out-of-bounds]") && said.contains("device's heap"), "{said}");
 }
 
 #[test]

@@ -37,6 +37,14 @@ static void check_lists(cudaGraph_t graph, cudaGraphNode_t fill, cudaGraphNode_t
     require(count == 3, "dependent nodes");
 }
 
+/// The node of a graph that has one.
+static cudaGraphNode_t inside_of(cudaGraph_t graph) {
+    cudaGraphNode_t node;
+    size_t count = 1;
+    CHECK(cudaGraphGetNodes(graph, &node, &count));
+    return node;
+}
+
 int main() {
     int *data, value = 5, result[N], copied[N], noted = 0;
     const size_t bytes = sizeof result;
@@ -188,6 +196,25 @@ int main() {
     require(cudaGraphInstantiate(&executable, order, 0) == cudaErrorInvalidValue, "a circle");
     CHECK(cudaGraphRemoveDependencies(order, &end, &early, nullptr, 1));
     CHECK(cudaGraphInstantiate(&executable, order, 0));
+
+    // Launch attributes of nodes.
+    cudaKernelNodeAttrValue attribute = {};
+    attribute.cooperative = 1;
+    CHECK(cudaGraphKernelNodeSetAttribute(kernel, cudaLaunchAttributeCooperative, &attribute));
+    CHECK(cudaGraphKernelNodeSetParams(kernel, &shown));
+    attribute = {};
+    CHECK(cudaGraphKernelNodeGetAttribute(kernel, cudaLaunchAttributeCooperative, &attribute));
+    require(attribute.cooperative == 1, "an attribute");
+    attribute = {};
+    attribute.clusterDim = {1, 1, 1};
+    CHECK(cudaGraphKernelNodeSetAttribute(inside_of(shown_graph), cudaLaunchAttributeClusterDimension, &attribute));
+    CHECK(cudaGraphKernelNodeCopyAttributes(inside_of(shown_graph), kernel));
+    attribute = {};
+    CHECK(cudaGraphKernelNodeGetAttribute(inside_of(shown_graph), cudaLaunchAttributeCooperative, &attribute));
+    require(attribute.cooperative == 1, "a copied attribute");
+    CHECK(cudaGraphInstantiate(&executable, graph, 0));
+    CHECK(cudaGraphLaunch(executable, 0));
+    CHECK(cudaDeviceSynchronize());
 
     // Conditional nodes are refused by name.
     any = {cudaGraphNodeTypeConditional};
