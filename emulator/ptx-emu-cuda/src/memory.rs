@@ -9,7 +9,7 @@ use crate::abi::{host_bytes, set_host_bytes};
 use crate::errors::{Failure, INVALID_COPY_DIRECTION, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::report;
 use ptx_emu_core::{GlobalMemory, MemoryError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The owner of an allocation's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,19 @@ pub(crate) struct Memory {
     unplaced: BTreeMap<u64, u64>,
     /// Copies that took bytes that nobody wrote.
     unwritten: u32,
+    /// Memory that graphs have allocated.
+    pub(crate) of_graphs: OfGraphs,
+}
+
+/// Memory that graphs have allocated.
+#[derive(Debug, Default)]
+pub(crate) struct OfGraphs {
+    /// Where it is.
+    addresses: BTreeSet<u64>,
+    /// Bytes that are allocated.
+    pub(crate) used: u64,
+    /// The most that were, since the program set this back.
+    pub(crate) most: u64,
 }
 
 fn failed(error: &MemoryError) -> Failure {
@@ -223,6 +236,9 @@ impl Memory {
         let name = format!("memory of a graph {}", self.made);
         self.global.alloc_at(address, &name, bytes).map_err(|error| failed(&error))?;
         self.ranges.insert(address, Range { bytes, kind: Kind::Device, words: Vec::new() });
+        self.of_graphs.addresses.insert(address);
+        self.of_graphs.used += bytes;
+        self.of_graphs.most = self.of_graphs.most.max(self.of_graphs.used);
         Ok(())
     }
 
@@ -292,7 +308,10 @@ impl Memory {
             }
         }
         self.global.free(address).map_err(|error| failed(&error))?;
-        self.ranges.remove(&address);
+        let freed = self.ranges.remove(&address).map_or(0, |range| range.bytes);
+        if self.of_graphs.addresses.remove(&address) {
+            self.of_graphs.used -= freed;
+        }
         Ok(())
     }
 

@@ -163,11 +163,10 @@ not_modelled! {
     cudaArrayGetSparseProperties cudaCreateSurfaceObject cudaCreateTextureObject
     cudaDestroyExternalMemory cudaDestroyExternalSemaphore cudaDestroySurfaceObject
     cudaDestroyTextureObject cudaDeviceDisablePeerAccess cudaDeviceEnablePeerAccess
-    cudaDeviceFlushGPUDirectRDMAWrites cudaDeviceGetByPCIBusId cudaDeviceGetGraphMemAttribute
-    cudaDeviceGetHostAtomicCapabilities cudaDeviceGetNvSciSyncAttributes
+    cudaDeviceFlushGPUDirectRDMAWrites cudaDeviceGetByPCIBusId     cudaDeviceGetHostAtomicCapabilities cudaDeviceGetNvSciSyncAttributes
     cudaDeviceGetP2PAtomicCapabilities cudaDeviceGetP2PAttribute cudaDeviceGetPCIBusId
     cudaDeviceGetSharedMemConfig cudaDeviceGetTexture1DLinearMaxWidth
-    cudaDeviceRegisterAsyncNotification cudaDeviceSetGraphMemAttribute cudaDeviceSetMemPool
+    cudaDeviceRegisterAsyncNotification cudaDeviceSetMemPool
     cudaDeviceSetSharedMemConfig cudaDeviceUnregisterAsyncNotification
     cudaEGLStreamConsumerAcquireFrame cudaEGLStreamConsumerConnect
     cudaEGLStreamConsumerConnectWithFlags cudaEGLStreamConsumerDisconnect

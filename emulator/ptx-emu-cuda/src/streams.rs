@@ -1,11 +1,13 @@
 //! Streams and events. All streams together run their work in the order of the calls.
 
-use crate::errors::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure, ILLEGAL_STATE};
+use crate::errors::{
+    CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure, ILLEGAL_STATE,
+};
 use crate::graphs::Operation;
 use crate::modules::unknown;
 use crate::settings::EventTimes;
 use crate::state::State;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A stream.
 #[derive(Debug, Clone, Copy, Default)]
@@ -171,13 +173,39 @@ impl State {
             let message = "the stream is not one in which a capture was begun";
             return Err(Failure::new(CAPTURE_UNMATCHED, message));
         };
+        let joined = self.before(graph, self.front(stream).to_vec())?;
+        let mut unjoined = None;
         for (handle, other) in &mut self.streams {
             if other.graph == Some(graph) {
                 (other.graph, other.origin) = (None, false);
-                self.fronts.streams.remove(handle);
+                let front = self.fronts.streams.remove(handle).unwrap_or_default();
+                if front.iter().any(|node| !joined.contains(node)) {
+                    unjoined = Some(*handle);
+                }
             }
         }
+        if let Some(other) = unjoined {
+            self.destroy_graph(graph)?;
+            let message = format!(
+                "stream {other:#x} has captured work that the stream in which the capture was begun does not wait for"
+            );
+            return Err(Failure::new(CAPTURE_UNJOINED, message));
+        }
         Ok(graph)
+    }
+
+    /// Nodes of a graph and all that come before them.
+    fn before(&self, graph: u64, nodes: Vec<u64>) -> Result<HashSet<u64>, Failure> {
+        let graph = self.graph(graph)?;
+        let before: HashMap<u64, &Vec<u64>> =
+            graph.nodes.iter().map(|node| (node.handle, &node.before)).collect();
+        let (mut all, mut next) = (HashSet::new(), nodes);
+        while let Some(node) = next.pop() {
+            if all.insert(node) {
+                next.extend(before.get(&node).copied().into_iter().flatten());
+            }
+        }
+        Ok(all)
     }
 
     pub(crate) fn record_event(&mut self, handle: u64, stream: u64) -> Result<(), Failure> {

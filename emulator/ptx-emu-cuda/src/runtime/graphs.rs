@@ -182,6 +182,26 @@ exports! { runtime;
         crate::state::device(device)
     }
 
+    // Used now and at most, set aside now and at most: nothing is set aside that is not used.
+    query cudaDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) |state| {
+        crate::state::device(device)?;
+        match attribute {
+            0 | 2 => value.set(state.memory.of_graphs.used),
+            1 | 3 => value.set(state.memory.of_graphs.most),
+            _ => Err(Failure::new(INVALID_VALUE, format!("attribute: required 0 to 3, actual {attribute}"))),
+        }
+    }
+
+    call cudaDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: In<u64>) |state| {
+        crate::state::device(device)?;
+        if ![1, 3].contains(&attribute) || value.get()? != 0 {
+            let message = "required 0 for attribute 1 or 3, the most bytes of graphs";
+            return Err(Failure::new(INVALID_VALUE, message));
+        }
+        state.memory.of_graphs.most = state.memory.of_graphs.used;
+        Ok(())
+    }
+
     query cudaGraphConditionalHandleCreate(_handle: u64, _graph: u64, _value: u32, _flags: u32) |_state| {
         Err(Failure::not_modelled("a conditional node of a graph"))
     }

@@ -80,7 +80,17 @@ static void nodes() {
     require(result[4] == 7, "memory that is left");
     require(cudaGraphLaunch(left, 0) == cudaErrorInvalidValue, "it is there already");
     require(cudaGetLastError() == cudaErrorInvalidValue, "the error");
+    unsigned long long used = 0, most = 0, none = 0;
+    CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemCurrent, &used));
+    require(used == memory.bytesize, "memory of graphs");
     CHECK(cudaFree(memory.dptr));
+    CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemCurrent, &used));
+    CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &most));
+    require(used == 0 && most == memory.bytesize, "memory of graphs, freed");
+    CHECK(cudaDeviceSetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &none));
+    CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &most));
+    require(most == 0, "set back");
+    CHECK(cudaDeviceGraphMemTrim(0));
     CHECK(cudaGraphLaunch(left, 0));
     CHECK(cudaFreeAsync(memory.dptr, 0));
     CHECK(cudaGraphInstantiate(&automatic, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
@@ -128,7 +138,29 @@ static void both() {
     require(result[9] == 2, "filled and doubled");
 }
 
+// A stream whose captured work nobody waits for.
+static void unjoined() {
+    int* data;
+    CHECK(cudaMalloc(&data, N * sizeof(int)));
+    cudaStream_t one, two;
+    cudaEvent_t fork;
+    cudaGraph_t graph;
+    CHECK(cudaStreamCreate(&one));
+    CHECK(cudaStreamCreate(&two));
+    CHECK(cudaEventCreate(&fork));
+    CHECK(cudaStreamBeginCapture(one, cudaStreamCaptureModeGlobal));
+    set<<<1, N, 0, one>>>(data, 1);
+    CHECK(cudaEventRecord(fork, one));
+    CHECK(cudaStreamWaitEvent(two, fork, 0));
+    set<<<1, N, 0, two>>>(data, 2);
+    require(cudaStreamEndCapture(one, &graph) == cudaErrorStreamCaptureUnjoined, "not joined");
+    cudaStreamCaptureStatus status;
+    CHECK(cudaStreamIsCapturing(two, &status));
+    require(status == cudaStreamCaptureStatusNone, "the capture is over");
+}
+
 int main() {
+    unjoined();
     captured();
     nodes();
     both();
