@@ -121,7 +121,7 @@ pub(crate) struct Memory {
 /// Memory that graphs have allocated.
 #[derive(Debug, Default)]
 pub(crate) struct OfGraphs {
-    /// Where it is.
+    /// Its addresses.
     addresses: BTreeSet<u64>,
     /// Bytes that are allocated.
     pub(crate) used: u64,

@@ -34,9 +34,9 @@ pub(crate) struct Event {
 /// Nodes of captured graphs after which the next ones come.
 #[derive(Debug, Default)]
 pub(crate) struct Fronts {
-    /// Of a stream that is captured.
+    /// Nodes of a stream that is captured.
     streams: HashMap<u64, Vec<u64>>,
-    /// Of a stream when it recorded an event.
+    /// Nodes of a stream when it recorded an event.
     events: HashMap<u64, Vec<u64>>,
 }
 

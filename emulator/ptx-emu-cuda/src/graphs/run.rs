@@ -59,7 +59,7 @@ impl State {
         Ok(())
     }
 
-    /// What a launch of a graph runs; memory that an earlier launch left is freed if the graph is to do so.
+    /// The operations that a launch of a graph runs; memory that an earlier launch left is freed if the graph is to do so.
     fn launched(&mut self, handle: u64) -> Result<Vec<Operation>, Failure> {
         let flags = self.executable(handle)?;
         let mut all = Vec::new();

@@ -47,14 +47,14 @@ struct State {
     used: u64,
     /// Blocks made.
     made: usize,
-    /// Where the next block may begin, counted from the heap's start.
+    /// Least address of the next block, counted from the heap's start.
     next: u64,
 }
 
 /// The reason why memory was not freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotFreed {
-    /// It was freed before.
+    /// The memory was freed before.
     Twice,
     /// `malloc` never gave the address.
     Unknown,
