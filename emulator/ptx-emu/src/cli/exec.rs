@@ -29,7 +29,8 @@ const RUNTIMES: [&str; 1] = ["libcudart.so.13"];
 /// The program has its kernels as PTX and the CUDA runtime as a shared library:
 /// nvcc -cudart shared -gencode arch=compute_100a,code=compute_100a. A launch with a denied
 /// finding makes the program's later calls fail. The exit code is 1 if there was one, 2 if a
-/// launch did not run and the program did not mind, else the program's.
+/// launch did not run and the program did not mind, else the program's; with --explore that of the
+/// first schedule that goes wrong, and 1 if that one only prints something else.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     #[command(flatten)]
