@@ -174,6 +174,13 @@ pub enum DiagnosticKind {
         /// Function of the source.
         function: String,
     },
+    /// `free` got an address that `malloc` did not give, or that was freed before.
+    InvalidFree {
+        /// The address.
+        address: u64,
+        /// Whether it was freed before.
+        twice: bool,
+    },
     /// `trap` was executed.
     Trap,
     /// `brkpt` was executed.
@@ -409,6 +416,12 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         }
         DiagnosticKind::Assertion { condition, file, line, function } => {
             write!(f, "assertion failed: `{condition}`, {file}:{line}, {function}")
+        }
+        DiagnosticKind::InvalidFree { address, twice: true } => {
+            write!(f, "invalid free: memory at {address:#x} was freed before")
+        }
+        DiagnosticKind::InvalidFree { address, twice: false } => {
+            write!(f, "invalid free: {address:#x} is no address that malloc gave")
         }
         DiagnosticKind::Trap => write!(f, "trap executed"),
         DiagnosticKind::Breakpoint => write!(f, "breakpoint executed"),

@@ -73,6 +73,16 @@ impl<T: Copy> In<T> {
     pub(crate) fn address(self) -> u64 {
         self.0 as u64
     }
+
+    /// A part of the argument, such as a member of a union that another member names: it begins so many bytes behind
+    /// the argument's start.
+    pub(crate) fn part<U: Copy>(self, bytes: usize) -> In<U> {
+        const { assert!(size_of::<U>() <= size_of::<T>()) };
+        if self.0.is_null() {
+            return In(std::ptr::null());
+        }
+        In(self.0.wrapping_byte_add(bytes.min(size_of::<T>() - size_of::<U>())).cast())
+    }
 }
 
 /// Text that ends with a zero byte.

@@ -14,6 +14,16 @@ pub(crate) struct Attribute {
     value: [u64; 8],
 }
 
+impl Attribute {
+    pub(crate) const COOPERATIVE: u32 = 2;
+    pub(crate) const CLUSTER: u32 = 4;
+    pub(crate) const PROGRAMMATIC: u32 = 6;
+
+    pub(crate) const fn new(id: u32, value: [u64; 8]) -> Self {
+        Self { id, padding: 0, value }
+    }
+}
+
 /// The effect of attributes on a launch.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attributes {
@@ -28,13 +38,13 @@ impl Attributes {
         let mut read = Self::default();
         for Attribute { id, value, .. } in all {
             let low = value[0] as u32;
-            match id {
-                2 => read.cooperative = low != 0,
-                4 => {
+            match *id {
+                Attribute::COOPERATIVE => read.cooperative = low != 0,
+                Attribute::CLUSTER => {
                     let cluster = [low, (value[0] >> 32) as u32, value[1] as u32];
                     read.cluster = (cluster != [0; 3]).then_some(cluster);
                 }
-                6 => read.programmatic = low != 0,
+                Attribute::PROGRAMMATIC => read.programmatic = low != 0,
                 // Hints and priorities, which change no result: access policy, synchronisation
                 // of the host, scheduling of clusters, priority, domains of fences, a larger
                 // cluster where there is room, carve-out of shared memory, NVLink.
@@ -49,7 +59,7 @@ impl Attributes {
                     let what = "a launch attribute (kernel node updatable from the device)";
                     return Err(Failure::not_modelled(what));
                 }
-                _ => return Err(Failure::not_modelled(&format!("launch attribute {id}"))),
+                id => return Err(Failure::not_modelled(&format!("launch attribute {id}"))),
             }
         }
         Ok(read)
@@ -182,7 +192,7 @@ mod tests {
     use super::*;
 
     fn attribute(id: u32, value: [u64; 2]) -> Attribute {
-        Attribute { id, padding: 0, value: [value[0], value[1], 0, 0, 0, 0, 0, 0] }
+        Attribute::new(id, [value[0], value[1], 0, 0, 0, 0, 0, 0])
     }
 
     #[test]

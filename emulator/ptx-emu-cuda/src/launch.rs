@@ -49,11 +49,10 @@ impl State {
     /// Launches, or records the launch in the graph that the stream is captured in.
     pub(crate) fn launch(&mut self, launch: Launch) -> Result<(), Failure> {
         self.check_launch(&launch)?;
-        let captured = self.capturing(launch.stream)?;
-        if let Some(graph) = captured {
-            return self.record(graph, Operation::Launch(launch));
+        match self.capturing(launch.stream)? {
+            Some(_) => self.enqueue(launch.stream, Operation::Launch(launch)),
+            None => self.run(launch),
         }
-        self.run(launch)
     }
 
     /// Runs a launch that was checked, or lets it wait for one that may overlap it.

@@ -16,7 +16,7 @@
 //! | modules | PTX, and PTX in fat binaries, whatever their compression; machine code is refused |
 //! | memory | device, pinned, registered, managed (see `memory`); the device's size is what the host has |
 //! | launches | all forms; clusters, programmatic dependence, cooperative grids |
-//! | graphs | launches, copies, fills and host functions, captured or added, in that order |
+//! | graphs | captured or of nodes of all kinds but conditional ones and external semaphores, cloned, changed and updated; nodes run one by one in an order that their dependencies allow; memory that a graph allocates has the same address in each launch |
 //! | tensor maps | tiled ones |
 //! | attributes of kernels | registers and local memory are 0 unless PTX states them |
 //! | occupancy | by threads, shared memory, CTAs, and registers where PTX states them |

@@ -9,7 +9,7 @@ use crate::abi::{host_bytes, set_host_bytes};
 use crate::errors::{Failure, INVALID_COPY_DIRECTION, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::report;
 use ptx_emu_core::{GlobalMemory, MemoryError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The owner of an allocation's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,19 @@ impl Direction {
     }
 }
 
+impl Direction {
+    /// The runtime's number of a direction, which [`of`](Self::of) takes.
+    pub(crate) fn number(self) -> i32 {
+        match (self.from, self.to) {
+            (Some(false), Some(false)) => 0,
+            (Some(false), Some(true)) => 1,
+            (Some(true), Some(false)) => 2,
+            (Some(true), Some(true)) => 3,
+            (None, _) | (_, None) => 4,
+        }
+    }
+}
+
 const PAGE: u64 = 4096;
 /// Pages of memory that the program maps itself, bytes.
 pub(crate) const MAPPED_PAGE: u64 = 2 << 20;
@@ -101,6 +114,19 @@ pub(crate) struct Memory {
     unplaced: BTreeMap<u64, u64>,
     /// Copies that took bytes that nobody wrote.
     unwritten: u32,
+    /// Memory that graphs have allocated.
+    pub(crate) of_graphs: OfGraphs,
+}
+
+/// Memory that graphs have allocated.
+#[derive(Debug, Default)]
+pub(crate) struct OfGraphs {
+    /// Its addresses.
+    addresses: BTreeSet<u64>,
+    /// Bytes that are allocated.
+    pub(crate) used: u64,
+    /// The most that were, since the program set this back.
+    pub(crate) most: u64,
 }
 
 fn failed(error: &MemoryError) -> Failure {
@@ -186,6 +212,36 @@ impl Memory {
         Ok(())
     }
 
+    /// Reserves addresses for memory that a graph allocates, with a gap behind them.
+    pub(crate) fn reserve_for(&mut self, bytes: u64) -> Result<u64, Failure> {
+        let pages =
+            bytes.checked_add(1).and_then(|bytes| bytes.checked_next_multiple_of(MAPPED_PAGE));
+        let Some(pages) = pages.filter(|_| bytes <= free_bytes()) else {
+            let message = format!("{bytes} bytes: the host has {} free", free_bytes());
+            return Err(Failure::new(OUT_OF_MEMORY, message));
+        };
+        self.reserve(pages, 0)
+    }
+
+    /// Allocates memory of the device at an address that was reserved for it.
+    pub(crate) fn place(&mut self, address: u64, bytes: u64) -> Result<(), Failure> {
+        if self.ranges.contains_key(&address) {
+            let message = format!(
+                "memory of the graph at {address:#x}: required none, actual what an earlier launch \
+                 allocated and nothing has freed"
+            );
+            return Err(Failure::new(INVALID_VALUE, message));
+        }
+        self.made += 1;
+        let name = format!("memory of a graph {}", self.made);
+        self.global.alloc_at(address, &name, bytes).map_err(|error| failed(&error))?;
+        self.ranges.insert(address, Range { bytes, kind: Kind::Device, words: Vec::new() });
+        self.of_graphs.addresses.insert(address);
+        self.of_graphs.used += bytes;
+        self.of_graphs.most = self.of_graphs.most.max(self.of_graphs.used);
+        Ok(())
+    }
+
     /// Memory that is not at any address yet.
     pub(crate) fn create(&mut self, handle: u64, bytes: u64) -> Result<u64, Failure> {
         whole_pages("size", bytes)?;
@@ -252,7 +308,10 @@ impl Memory {
             }
         }
         self.global.free(address).map_err(|error| failed(&error))?;
-        self.ranges.remove(&address);
+        let freed = self.ranges.remove(&address).map_or(0, |range| range.bytes);
+        if self.of_graphs.addresses.remove(&address) {
+            self.of_graphs.used -= freed;
+        }
         Ok(())
     }
 

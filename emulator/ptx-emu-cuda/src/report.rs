@@ -46,11 +46,14 @@ impl Event {
 
 /// Tells `exec`, if that runs the program.
 pub(crate) fn tell(settings: &Settings, event: Event) {
+    append(settings, event.word());
+}
+
+fn append(settings: &Settings, line: &str) {
     let Some(path) = &settings.report else { return };
     let opened = OpenOptions::new().append(true).create(true).open(path);
     // One short write at the end of the file: several processes may have it open.
-    let written =
-        opened.and_then(|mut file| file.write_all(format!("{}\n", event.word()).as_bytes()));
+    let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     if let Err(error) = written {
         complain(format_args!("{}: cannot be written: {error}", path.display()));
     }
@@ -66,4 +69,5 @@ pub(crate) fn finding(settings: &Settings, found: &Diagnostic) {
         kind.advice()
     ));
     tell(settings, if denied { Event::Denied } else { Event::Warned });
+    append(settings, &format!("finding {}", found.to_json()));
 }

@@ -7,7 +7,7 @@ use crate::launch::Launch;
 use crate::memory::Memory;
 use crate::modules::{Kernel, Loaded, all_ptx};
 use crate::settings::Settings;
-use crate::streams::{Event, Stream};
+use crate::streams::{Event, Fronts, Stream};
 use ptx_emu_core::Gpu;
 use ptx_emu_core::tensor_map::TensorMap;
 use std::collections::HashMap;
@@ -54,6 +54,7 @@ pub(crate) struct State {
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) graphs: HashMap<u64, Graph>,
+    pub(crate) fronts: Fronts,
     pub(crate) links: HashMap<u64, Link>,
     pub(crate) contexts: HashMap<u64, Context>,
     pub(crate) limits: HashMap<i32, u64>,
@@ -107,6 +108,7 @@ impl State {
             streams: HashMap::new(),
             events: HashMap::new(),
             graphs: HashMap::new(),
+            fronts: Fronts::default(),
             links: HashMap::new(),
             contexts: HashMap::from([(PRIMARY, Context::default())]),
             limits: HashMap::new(),

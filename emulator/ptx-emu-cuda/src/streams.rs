@@ -1,10 +1,13 @@
 //! Streams and events. All streams together run their work in the order of the calls.
 
-use crate::errors::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure};
+use crate::errors::{
+    CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Failure, ILLEGAL_STATE,
+};
 use crate::graphs::Operation;
 use crate::modules::unknown;
 use crate::settings::EventTimes;
 use crate::state::State;
+use std::collections::{HashMap, HashSet};
 
 /// A stream.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,6 +29,24 @@ pub(crate) struct Event {
     pub(crate) recorded: bool,
     /// The graph in which the stream that recorded it was captured.
     pub(crate) graph: Option<u64>,
+}
+
+/// Nodes of captured graphs after which the next ones come.
+#[derive(Debug, Default)]
+pub(crate) struct Fronts {
+    /// Nodes of a stream that is captured.
+    streams: HashMap<u64, Vec<u64>>,
+    /// Nodes of a stream when it recorded an event.
+    events: HashMap<u64, Vec<u64>>,
+}
+
+/// Adds nodes that are not there yet.
+fn join(front: &mut Vec<u64>, nodes: &[u64]) {
+    for node in nodes {
+        if !front.contains(node) {
+            front.push(*node);
+        }
+    }
 }
 
 /// `CU_EVENT_DISABLE_TIMING`
@@ -73,12 +94,14 @@ impl State {
         Ok(self.stream(stream)?.graph)
     }
 
-    /// Runs an operation, or records it in the graph that the stream is captured in.
+    /// Runs an operation, or records it in the graph that the stream is captured in, behind what the stream was
+    /// given before.
     pub(crate) fn enqueue(&mut self, stream: u64, operation: Operation) -> Result<(), Failure> {
-        match self.capturing(stream)? {
-            Some(graph) => self.record(graph, operation),
-            None => self.perform(&operation),
-        }
+        let Some(graph) = self.capturing(stream)? else { return self.perform(&operation) };
+        let before = self.fronts.streams.get(&stream).cloned().unwrap_or_default();
+        let node = self.add_node(graph, &before, operation)?;
+        self.fronts.streams.insert(stream, vec![node]);
+        Ok(())
     }
 
     /// A call that may not be made of a stream while it is captured.
@@ -96,9 +119,53 @@ impl State {
             return Err(Failure::new(CAPTURE_UNSUPPORTED, message));
         }
         let graph = self.create_graph();
+        self.capture_to(stream, graph, Vec::new());
+        Ok(())
+    }
+
+    /// Begins a capture that adds nodes to a graph, behind some of its nodes.
+    pub(crate) fn begin_capture_to(
+        &mut self,
+        stream: u64,
+        graph: u64,
+        after: Vec<u64>,
+    ) -> Result<(), Failure> {
+        self.not_captured(stream)?;
+        let found = self.graph(graph)?;
+        after.iter().try_for_each(|node| found.node(*node).map(drop))?;
+        self.capture_to(stream, graph, after);
+        Ok(())
+    }
+
+    fn capture_to(&mut self, stream: u64, graph: u64, after: Vec<u64>) {
         let captured = self.streams.entry(stream).or_default();
         (captured.graph, captured.origin) = (Some(graph), true);
+        self.fronts.streams.insert(stream, after);
+    }
+
+    /// Changes what the next node of a captured stream comes after: other nodes as well, or instead.
+    pub(crate) fn update_capture(
+        &mut self,
+        stream: u64,
+        nodes: Vec<u64>,
+        instead: bool,
+    ) -> Result<(), Failure> {
+        let Some(graph) = self.capturing(stream)? else {
+            return Err(Failure::new(ILLEGAL_STATE, "the stream is not being captured"));
+        };
+        let found = self.graph(graph)?;
+        nodes.iter().try_for_each(|node| found.node(*node).map(drop))?;
+        let front = self.fronts.streams.entry(stream).or_default();
+        if instead {
+            front.clear();
+        }
+        join(front, &nodes);
         Ok(())
+    }
+
+    /// The nodes that the next one of a captured stream comes after.
+    pub(crate) fn front(&self, stream: u64) -> &[u64] {
+        self.fronts.streams.get(&stream).map_or(&[], Vec::as_slice)
     }
 
     pub(crate) fn end_capture(&mut self, stream: u64) -> Result<u64, Failure> {
@@ -106,17 +173,50 @@ impl State {
             let message = "the stream is not one in which a capture was begun";
             return Err(Failure::new(CAPTURE_UNMATCHED, message));
         };
-        for other in self.streams.values_mut().filter(|other| other.graph == Some(graph)) {
-            (other.graph, other.origin) = (None, false);
+        let joined = self.before(graph, self.front(stream).to_vec())?;
+        let mut unjoined = None;
+        for (handle, other) in &mut self.streams {
+            if other.graph == Some(graph) {
+                (other.graph, other.origin) = (None, false);
+                let front = self.fronts.streams.remove(handle).unwrap_or_default();
+                if front.iter().any(|node| !joined.contains(node)) {
+                    unjoined = Some(*handle);
+                }
+            }
+        }
+        if let Some(other) = unjoined {
+            self.destroy_graph(graph)?;
+            let message = format!(
+                "stream {other:#x} has captured work that the stream in which the capture was begun does not wait for"
+            );
+            return Err(Failure::new(CAPTURE_UNJOINED, message));
         }
         Ok(graph)
     }
 
-    pub(crate) fn record_event(&mut self, event: u64, stream: u64) -> Result<(), Failure> {
+    /// Nodes of a graph and all that come before them.
+    fn before(&self, graph: u64, nodes: Vec<u64>) -> Result<HashSet<u64>, Failure> {
+        let graph = self.graph(graph)?;
+        let before: HashMap<u64, &Vec<u64>> =
+            graph.nodes.iter().map(|node| (node.handle, &node.before)).collect();
+        let (mut all, mut next) = (HashSet::new(), nodes);
+        while let Some(node) = next.pop() {
+            if all.insert(node) {
+                next.extend(before.get(&node).copied().into_iter().flatten());
+            }
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn record_event(&mut self, handle: u64, stream: u64) -> Result<(), Failure> {
         let graph = self.capturing(stream)?;
         let seconds = self.seconds;
-        let event = self.event(event)?;
+        let event = self.event(handle)?;
         (event.recorded, event.graph, event.seconds) = (true, graph, seconds);
+        if graph.is_some() {
+            let front = self.front(stream).to_vec();
+            self.fronts.events.insert(handle, front);
+        }
         Ok(())
     }
 
@@ -126,6 +226,8 @@ impl State {
         if self.streams.values().any(|other| other.origin && other.graph == Some(graph)) {
             self.stream(stream)?;
             self.streams.entry(stream).or_default().graph = Some(graph);
+            let front = self.fronts.events.get(&event).cloned().unwrap_or_default();
+            join(self.fronts.streams.entry(stream).or_default(), &front);
         }
         Ok(())
     }

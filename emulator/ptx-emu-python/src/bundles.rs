@@ -55,9 +55,9 @@ impl OutputReport {
 /// Keywords are those of `run`. Outputs that differ do not raise; see `Result.clean`.
 #[pyfunction]
 #[pyo3(
-    signature = (folder, *, gpu=None, schedule=None, model=None, allow=None, warn=None, deny=None,
+    signature = (folder, *, gpu=None, lax=false, schedule=None, model=None, allow=None, warn=None, deny=None,
         max_findings=None, instruction_limit=None, check=true),
-    text_signature = "(folder, *, gpu=None, schedule='eager', model='hardware', allow=(), warn=(), \
+    text_signature = "(folder, *, gpu=None, lax=False, schedule='eager', model='hardware', allow=(), warn=(), \
         deny=(), max_findings=20, instruction_limit=None, check=True)"
 )]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -65,6 +65,7 @@ pub fn replay(
     py: Python<'_>,
     folder: &Bound<'_, PyAny>,
     gpu: Given<'_, '_>,
+    lax: bool,
     schedule: Given<'_, '_>,
     model: Given<'_, '_>,
     allow: Given<'_, '_>,
@@ -75,7 +76,7 @@ pub fn replay(
     check: bool,
 ) -> PyResult<Py<Result>> {
     let keywords =
-        Keywords { gpu, schedule, model, allow, warn, deny, max_findings, instruction_limit };
+        Keywords { gpu, lax, schedule, model, allow, warn, deny, max_findings, instruction_limit };
     let options = keywords.read()?;
     let folder = options::folder("folder", folder)?;
     let conditions = options.conditions;

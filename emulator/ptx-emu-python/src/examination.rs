@@ -176,19 +176,22 @@ impl Kernel {
 /// Says which kernels of a module can be launched, with their parameters, and what is not modelled of
 /// the others. A kernel is looked at with the functions that it reaches.
 ///
+/// `lax`: also kernels with statements that ptxas refuses load, such as those that the module's target lacks.
+///
 /// Raises LoadError if the whole module is refused: it is not PTX, or for another GPU.
 #[pyfunction]
-#[pyo3(signature = (ptx, entry=None, *, gpu=None))]
+#[pyo3(signature = (ptx, entry=None, *, gpu=None, lax=false))]
 pub fn check(
     py: Python<'_>,
     ptx: &Bound<'_, PyAny>,
     entry: Given<'_, '_>,
     gpu: Given<'_, '_>,
+    lax: bool,
 ) -> PyResult<Examination> {
     let gpu = gpu.map(options::gpu).transpose()?;
     let text = options::ptx(ptx)?;
     let entry = entry.map(|_| options::entry(&text, entry)).transpose()?;
-    let gpu = gpu.unwrap_or_else(|| Gpu::for_module(&text));
+    let gpu = options::machine(gpu, lax, &text);
     let found = py.detach(|| examine(&text, &gpu, entry.as_deref()));
     let found = found.map_err(|refused| error::load(&refused, &text))?;
     for examined in &found.entries {

@@ -118,10 +118,10 @@ impl Failure {
 #[pyfunction]
 #[pyo3(
     signature = (ptx, entry, grid, block, args=None, *, seeds=None, allow_different=false, cluster=None,
-        dynamic_shared=None, gpu=None, model=None, allow=None, warn=None, deny=None,
+        dynamic_shared=None, gpu=None, lax=false, model=None, allow=None, warn=None, deny=None,
         max_findings=None, instruction_limit=None),
     text_signature = "(ptx, entry, grid, block, args=(), *, seeds=10, allow_different=False, \
-        cluster=None, dynamic_shared=0, gpu=None, model='hardware', allow=(), warn=(), deny=(), \
+        cluster=None, dynamic_shared=0, gpu=None, lax=False, model='hardware', allow=(), warn=(), deny=(), \
         max_findings=20, instruction_limit=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -137,6 +137,7 @@ pub fn explore(
     cluster: Given<'_, '_>,
     dynamic_shared: Given<'_, '_>,
     gpu: Given<'_, '_>,
+    lax: bool,
     model: Given<'_, '_>,
     allow: Given<'_, '_>,
     warn: Given<'_, '_>,
@@ -146,7 +147,7 @@ pub fn explore(
 ) -> PyResult<Exploration> {
     let schedule = None;
     let keywords =
-        Keywords { gpu, schedule, model, allow, warn, deny, max_findings, instruction_limit };
+        Keywords { gpu, lax, schedule, model, allow, warn, deny, max_findings, instruction_limit };
     let options = keywords.read()?;
     let seeds = match seeds {
         // Their number and two more are counted.

@@ -1,4 +1,5 @@
-//! The Python module `ptx_emu`: PTX kernels on NumPy arrays, on the emulator.
+//! The Python module `ptx_emu`: PTX kernels on NumPy arrays, on the emulator. The package in `python`, with the plugin
+//! of pytest, has what this library exports as `_ptx_emu`.
 //!
 //! It wraps the library of the same name and adds no rule of its own; what it decides is how
 //! Python values become parameters ([`arguments`]), and which results are exceptions ([`error`]).
@@ -16,6 +17,7 @@ mod examination;
 mod exploration;
 mod finding;
 mod kinds;
+mod log;
 mod maps;
 mod options;
 mod record;
@@ -28,7 +30,7 @@ use pyo3::prelude::*;
 ///
 /// `run` launches a kernel once, `explore` under many schedules, `replay` a launch that was
 /// captured; `check` says whether a module loads; `kinds` and `explain` describe the findings.
-#[pymodule(name = "ptx_emu")]
+#[pymodule(name = "_ptx_emu")]
 mod ptx_emu_module {
     #[pymodule_export]
     use crate::arrays::Output;
@@ -46,6 +48,8 @@ mod ptx_emu_module {
     use crate::finding::Finding;
     #[pymodule_export]
     use crate::kinds::{Kind, explain, kinds};
+    #[pymodule_export]
+    use crate::log::sarif;
     #[pymodule_export]
     use crate::maps::TensorMap;
     #[pymodule_export]

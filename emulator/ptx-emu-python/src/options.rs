@@ -119,6 +119,8 @@ pub type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 pub struct Keywords<'a, 'py> {
     /// Machine.
     pub gpu: Given<'a, 'py>,
+    /// Whether modules are loaded that ptxas refuses.
+    pub lax: bool,
     /// Interleaving.
     pub schedule: Given<'a, 'py>,
     /// The orders that hold.
@@ -138,6 +140,7 @@ pub struct Keywords<'a, 'py> {
 /// The values of the keywords.
 pub struct Options {
     gpu: Option<Gpu>,
+    lax: bool,
     /// Schedule, limit and checks.
     pub conditions: Conditions,
 }
@@ -156,7 +159,7 @@ impl Keywords<'_, '_> {
         let gpu = self.gpu.map(gpu).transpose()?;
         let checks = self.checks()?;
         let conditions = Conditions { schedule, threads: None, instruction_limit, checks };
-        Ok(Options { gpu, conditions })
+        Ok(Options { gpu, lax: self.lax, conditions })
     }
 
     /// The checks of a model: a finding does not end the run unless it must. The strictest level
@@ -187,8 +190,13 @@ impl Keywords<'_, '_> {
 impl Options {
     /// The machine: the one that was asked for, or the one that the module is for.
     pub fn machine(&self, ptx: &str) -> Gpu {
-        self.gpu.clone().unwrap_or_else(|| Gpu::for_module(ptx))
+        machine(self.gpu.clone(), self.lax, ptx)
     }
+}
+
+/// The machine that was asked for, or the one that the module is for. `lax`: it loads modules that ptxas refuses.
+pub fn machine(gpu: Option<Gpu>, lax: bool, ptx: &str) -> Gpu {
+    Gpu { lax, ..gpu.unwrap_or_else(|| Gpu::for_module(ptx)) }
 }
 
 /// A machine by its name.

@@ -203,6 +203,8 @@ impl Request<'_, '_> {
 ///     args: an item for each parameter, as the README's table has it.
 ///     dynamic_shared: bytes of dynamic shared memory of a CTA.
 ///     gpu: "a100", "rtx3090", "rtx4090", "l40s", "h200", "b200", "b300", "rtx5090", "rtx-pro-6000" or "dgx-spark"; None for the one that the module is for.
+///     lax: load what ptxas refuses, too: statements that the module's target or version lacks or that no version of
+///         PTX has, and more static shared memory than the target allows.
 ///     schedule: "eager", "lazy" or "random:SEED". Data races are looked for by the latter two.
 ///     model: "hardware" (orders that hardware is known to keep) or "ptx" (those that PTX ISA promises).
 ///     allow, warn, deny: names of kinds of findings (`kinds()`) that are to have another level.
@@ -215,10 +217,10 @@ impl Request<'_, '_> {
 /// writeable, before FindingError is raised. If a finding ends the kernel, no array is written.
 #[pyfunction]
 #[pyo3(
-    signature = (ptx, entry, grid, block, args=None, *, cluster=None, dynamic_shared=None, gpu=None,
+    signature = (ptx, entry, grid, block, args=None, *, cluster=None, dynamic_shared=None, gpu=None, lax=false,
         schedule=None, model=None, allow=None, warn=None, deny=None, max_findings=None,
         instruction_limit=None, check=true, capture=None),
-    text_signature = "(ptx, entry, grid, block, args=(), *, cluster=None, dynamic_shared=0, gpu=None, \
+    text_signature = "(ptx, entry, grid, block, args=(), *, cluster=None, dynamic_shared=0, gpu=None, lax=False, \
         schedule='eager', model='hardware', allow=(), warn=(), deny=(), max_findings=20, \
         instruction_limit=None, check=True, capture=None)"
 )]
@@ -233,6 +235,7 @@ pub fn run(
     cluster: Given<'_, '_>,
     dynamic_shared: Given<'_, '_>,
     gpu: Given<'_, '_>,
+    lax: bool,
     schedule: Given<'_, '_>,
     model: Given<'_, '_>,
     allow: Given<'_, '_>,
@@ -244,7 +247,7 @@ pub fn run(
     capture: Given<'_, '_>,
 ) -> PyResult<Py<Result>> {
     let keywords =
-        Keywords { gpu, schedule, model, allow, warn, deny, max_findings, instruction_limit };
+        Keywords { gpu, lax, schedule, model, allow, warn, deny, max_findings, instruction_limit };
     let options = keywords.read()?;
     let capture = capture.map(|folder| options::folder("capture", folder)).transpose()?;
     let request = Request { ptx, entry, grid, block, args, cluster, dynamic_shared };

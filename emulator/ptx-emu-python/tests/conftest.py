@@ -3,6 +3,8 @@
 import numpy
 import pytest
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture
 def random():

@@ -116,7 +116,7 @@ impl std::fmt::Display for Finding {
 }
 
 /// The schedules of an exploration, in the order in which failures count.
-pub(crate) fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> + Clone {
+pub fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> + Clone {
     [Schedule::Eager, Schedule::Lazy].into_iter().chain((0..seeds).map(Schedule::Random))
 }
 

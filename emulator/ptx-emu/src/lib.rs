@@ -10,6 +10,7 @@
 //! | which instructions did launches reach? | [`coverage`] | `--coverage FILE`, `ptx-emu coverage` |
 //! | which thread waits for which, and what is in flight at that time? | [`trace`] | `--trace out.json` |
 //! | does a launch that was written down give the expected results? | [`bundle`] | `ptx-emu replay` |
+//! | what was found, for code hosts and editors? | [`sarif`] | `--sarif FILE` |
 //! | what is the least time for the machine code? | [`bound`] | `ptx-emu bound` |
 //! | how much was copied and computed, and what is the least time for it? | [`Counters`], [`LowerBound`] | `--json` |
 //!
@@ -22,6 +23,7 @@ pub mod experiment;
 pub mod explore;
 pub mod mutate;
 mod replay;
+pub mod sarif;
 pub mod trace;
 
 /// Launch bundles: a launch with all its inputs and its expected outputs, as a folder.

@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-const SM_100A: &str = "arch=compute_100a,code=compute_100a";
+pub(crate) const SM_100A: &str = "arch=compute_100a,code=compute_100a";
 const SM_90A: &str = "arch=compute_90a,code=compute_90a";
 
 /// The folder in which programs are compiled.
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exec");
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
 }
 
 /// nvcc, and the folder where the linker finds what programs need.
-fn tools() -> Option<&'static (PathBuf, PathBuf)> {
+pub(crate) fn tools() -> Option<&'static (PathBuf, PathBuf)> {
     static TOOLS: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
     let found = TOOLS.get_or_init(|| {
         let nvcc = PathBuf::from(std::env::var_os("PTX_EMU_NVCC")?);
@@ -48,7 +48,7 @@ fn tools() -> Option<&'static (PathBuf, PathBuf)> {
 }
 
 /// The stand-in library, which cargo has beside the test or above it.
-fn stand_in() -> PathBuf {
+pub(crate) fn stand_in() -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let found = test.ancestors().skip(1).take(2).map(|at| at.join("libptx_emu_cuda.so"));
     found.into_iter().find(|path| path.is_file()).expect("cargo builds the library")
@@ -59,7 +59,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// Compiles a program; `None`: there is no nvcc.
-fn compile(source_name: &str, name: &str, arguments: &[&str]) -> Option<PathBuf> {
+pub(crate) fn compile(source_name: &str, name: &str, arguments: &[&str]) -> Option<PathBuf> {
     let (nvcc, libraries) = tools()?;
     let program = folder().join(name);
     let out = Command::new(nvcc)
@@ -76,11 +76,11 @@ fn compile(source_name: &str, name: &str, arguments: &[&str]) -> Option<PathBuf>
 }
 
 /// The arguments that the documentation gives.
-fn documented(arch: &str) -> [&str; 4] {
+pub(crate) fn documented(arch: &str) -> [&str; 4] {
     ["-cudart", "shared", "-gencode", arch]
 }
 
-fn exec(options: &[&str], program: &Path) -> Output {
+pub(crate) fn exec(options: &[&str], program: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ptx-emu"))
         .arg("exec")
         .arg("--stand-in")
@@ -92,7 +92,7 @@ fn exec(options: &[&str], program: &Path) -> Output {
         .expect("ptx-emu runs")
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -168,6 +168,36 @@ fn graph() {
 #[test]
 fn graph_of_nodes() {
     right("nodes", SM_100A, &[]);
+}
+
+#[test]
+fn graph_of_nodes_of_every_kind() {
+    right("graph_nodes", SM_100A, &[]);
+}
+
+#[test]
+fn graph_with_memory_of_its_own() {
+    right("graph_memory", SM_100A, &[]);
+    let arguments = [&documented(SM_100A)[..], &["-DBROKEN"]].concat();
+    let Some(program) = compile("graph_memory.cu", "graph_memory-broken", &arguments) else {
+        return;
+    };
+    let said = text(&exec(&[], &program).stderr);
+    assert!(
+        said.contains("error[uninitialised-read]") && said.contains("memory of a graph"),
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_that_kernels_allocate() {
+    right("heap", SM_100A, &[]);
+    let arguments = [&documented(SM_100A)[..], &["-DBROKEN"]].concat();
+    let Some(program) = compile("heap.cu", "heap-broken", &arguments) else { return };
+    let out = exec(&[], &program);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("error[out-of-bounds]") && said.contains("device's heap"), "{said}");
 }
 
 #[test]

@@ -94,6 +94,8 @@ kinds! {
     Deadlock "deadlock" Class::Fatal;
     /// A device-side assertion.
     Assertion "assertion-failed" Class::Fatal;
+    /// `free` of something that `malloc` did not give.
+    InvalidFree "invalid-free" Class::Fatal;
     /// `trap`
     Trap "trap" Class::Fatal;
     /// `brkpt`

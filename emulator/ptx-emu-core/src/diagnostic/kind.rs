@@ -19,6 +19,7 @@ impl DiagnosticKind {
             Self::BarrierMismatch { .. } => Kind::BarrierMismatch,
             Self::Deadlock { .. } => Kind::Deadlock,
             Self::Assertion { .. } => Kind::Assertion,
+            Self::InvalidFree { .. } => Kind::InvalidFree,
             Self::Trap => Kind::Trap,
             Self::Breakpoint => Kind::Breakpoint,
             Self::BadTarget { .. } => Kind::BadTarget,

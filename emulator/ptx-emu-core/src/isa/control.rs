@@ -75,6 +75,8 @@ fn call(d: &mut Decode<'_>) -> Decoded<Op> {
             if !d.module.functions[index].defined {
                 let args =
                     args.iter().map(|arg| passed(d, arg, false)).collect::<Decoded<Vec<_>>>()?;
+                // Addresses of the heap depend on the order in which threads allocate.
+                d.function.global_sync |= system_call::uses_heap(target);
                 return system_call::decode(target, &args, &returns).unwrap_or_else(|| {
                     Err(Reject::unsupported(format!("call of external function {target}")))
                 });

@@ -1,6 +1,10 @@
 //! Functions that the CUDA driver provides and PTX modules only declare: `vprintf`
-//! (device-side `printf`) and `__assertfail` (device-side `assert`), as the CUDA
-//! C++ Programming Guide describes them.
+//! (device-side `printf`), `__assertfail` (device-side `assert`), `malloc` and `free` (also those of
+//! `new` and `delete`), as the CUDA C++ Programming Guide describes them.
+//!
+//! Memory of `malloc` comes from a heap of 8 MiB unless the launch's memory has another limit; its
+//! result is null where that is full, and for 0 bytes. It stays allocated from launch to launch until
+//! a kernel frees it. Memory that is never freed is no finding.
 //!
 //! The output is collected, cluster after cluster and lane after lane, and is part of the launch's
 //! report; the result is the number of arguments, -1 for a null format. A failed assertion is a
@@ -12,6 +16,7 @@ use crate::machine::code::{Op, Passed};
 use crate::machine::regs::{LANES, map_row};
 use crate::machine::units::lanes;
 use crate::machine::{AddressSpace, Context, print};
+use crate::memory::NotFreed;
 
 /// Longest string that is read.
 const LONGEST: usize = 1 << 16;
@@ -31,6 +36,8 @@ pub(super) fn decode(name: &str, args: &[Passed], returns: &[Passed]) -> Option<
     };
     Some(match name {
         "vprintf" => fits(2, 1).map(|()| vprintf([args[0], args[1]], returns.first().copied())),
+        "malloc" => fits(1, 1).map(|()| malloc(args[0], returns.first().copied())),
+        "free" => fits(1, 0).map(|()| free(args[0])),
         "__assertfail" => fits(5, 0).map(|()| assertion([args[0], args[1], args[2], args[3]])),
         _ => return None,
     })
@@ -98,16 +105,53 @@ fn vprintf([format, values]: [Passed; 2], result: Option<Passed>) -> Op {
                 let cluster = x + clusters[0] * (y + clusters[1] * z);
                 cx.stats.printed.push((cluster, text));
             }
-            match result {
-                Some(Passed::R32(slot, _)) => cx.regs.put_lane(slot, lane, count),
-                Some(Passed::R64(slot) | Passed::R128(slot)) => {
-                    cx.regs.put_lane(slot, lane, u64::from(count));
-                }
-                Some(Passed::Frame { offset, .. }) => {
-                    let at = (cx.frame + offset) as usize;
-                    cx.local.store(lane, at, 4, &[count.into(), 0, 0, 0]);
-                }
-                None => {}
+            put(cx, result, lane, count.into());
+        }
+        Ok(())
+    }))
+}
+
+/// Gives a lane the result of a call.
+fn put(cx: &mut Context<'_>, result: Option<Passed>, lane: usize, value: u64) {
+    match result {
+        Some(Passed::R32(slot, _)) => cx.regs.put_lane(slot, lane, value as u32),
+        Some(Passed::R64(slot) | Passed::R128(slot)) => cx.regs.put_lane(slot, lane, value),
+        Some(Passed::Frame { offset, bytes }) => {
+            let at = (cx.frame + offset) as usize;
+            let bytes = if bytes >= 8 { 8 } else { 4 };
+            cx.local.store(lane, at, bytes, &[value, 0, 0, 0]);
+        }
+        None => {}
+    }
+}
+
+/// Whether a function allocates memory of the device's heap, or frees it.
+pub(super) fn uses_heap(name: &str) -> bool {
+    matches!(name, "malloc" | "free")
+}
+
+fn malloc(bytes: Passed, result: Option<Passed>) -> Op {
+    Op::Effect(Box::new(move |cx, mask| {
+        let sizes = argument(cx, bytes, mask);
+        for lane in lanes(mask) {
+            let address = cx.env.global.heap_allocate(sizes[lane]).unwrap_or(0);
+            put(cx, result, lane, address);
+        }
+        Ok(())
+    }))
+}
+
+fn free(address: Passed) -> Op {
+    Op::Effect(Box::new(move |cx, mask| {
+        let addresses = argument(cx, address, mask);
+        for lane in lanes(mask) {
+            let address = addresses[lane];
+            if address == 0 {
+                continue;
+            }
+            if let Err(why) = cx.env.global.heap_free(address) {
+                let kind = DiagnosticKind::InvalidFree { address, twice: why == NotFreed::Twice };
+                return Err(Fault::lane(kind, lane as u32));
             }
         }
         Ok(())

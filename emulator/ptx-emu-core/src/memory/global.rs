@@ -7,6 +7,11 @@
 //! locked instruction only while other host threads run (`exclusive` false).
 
 mod duplicate;
+mod heap;
+
+pub(crate) use heap::NotFreed;
+
+use heap::Heap;
 
 use super::{MemoryError, POISON_WORD, Value, bit_mask, byte_mask, copy_words_out, word_of};
 use std::collections::HashMap;
@@ -52,6 +57,7 @@ pub struct GlobalMemory {
     next: u64,
     /// Addresses of a module's `.global` variables, by module identity.
     modules: HashMap<u64, Vec<u64>>,
+    heap: Heap,
 }
 
 fn atomics(name: &str, addr: u64, count: u64, value: u64) -> Result<Box<[AtomicU64]>, MemoryError> {
@@ -227,6 +233,14 @@ impl Block {
         }
     }
 
+    fn reset_touched(&mut self) {
+        for marks in [&mut self.read, &mut self.written] {
+            for word in marks.iter_mut() {
+                *word.get_mut() = 0;
+            }
+        }
+    }
+
     fn write_bytes(&self, addr: u64, bytes: &[u8]) {
         let mut at = addr;
         let mut rest = bytes;
@@ -261,6 +275,15 @@ impl Block {
         out.drain(..(addr - start) as usize);
         out.truncate(bytes as usize);
         out
+    }
+}
+
+/// The signed distance of an address from the nearer end of a block: negative before its start, from 0 behind its end.
+fn distance(block: &Block, addr: u64) -> i64 {
+    if addr < block.addr {
+        -((block.addr - addr) as i64)
+    } else {
+        (addr - block.addr).saturating_sub(block.len) as i64
     }
 }
 
@@ -476,49 +499,59 @@ impl GlobalMemory {
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<BlockId> {
         let at = self.blocks.partition_point(|block| block.addr <= addr);
-        let id = at.checked_sub(1)?;
-        self.blocks[id].holds(addr, 1).then_some(id)
+        match at.checked_sub(1).filter(|id| self.blocks[*id].holds(addr, 1)) {
+            Some(id) => Some(id),
+            None => self.heap.find(addr),
+        }
     }
 
     /// A block by index.
     #[inline(always)]
     pub(crate) fn block(&self, id: BlockId) -> &Block {
-        &self.blocks[id]
+        match self.blocks.get(id) {
+            Some(block) => block,
+            None => self.heap.block(id),
+        }
     }
 
-    /// Number of blocks.
+    /// Allocates memory of the device's heap; `None`: it is full.
+    pub(crate) fn heap_allocate(&self, bytes: u64) -> Option<u64> {
+        self.heap.allocate(bytes)
+    }
+
+    /// Frees memory of the device's heap.
+    pub(crate) fn heap_free(&self, addr: u64) -> Result<(), NotFreed> {
+        self.heap.free(addr)
+    }
+
+    /// Sets how many bytes kernels may have allocated at a time with `malloc`; 8 MiB unless it is set.
+    pub fn set_heap_limit(&mut self, bytes: u64) {
+        self.heap.set_limit(bytes);
+    }
+
+    /// Number of blocks without the heap's.
     pub(crate) fn count(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Block nearest to an address and the signed distance of the address from
-    /// its nearer end: negative before its start, from 0 behind its end.
-    pub(crate) fn nearest(&self, addr: u64) -> Option<(&Block, i64)> {
-        let distance = |block: &Block| {
-            if addr < block.addr {
-                -((block.addr - addr) as i64)
-            } else {
-                (addr - block.addr).saturating_sub(block.len) as i64
-            }
-        };
+    /// Name, address and length of the allocation nearest to an address.
+    pub(crate) fn nearest(&self, addr: u64) -> Option<(String, u64, u64)> {
+        let described = |block: &Block, name: String| (name, block.addr, block.len);
+        if let Some((block, freed)) = self.heap.nearest(addr) {
+            let name = if freed { format!("{}, freed", block.name) } else { block.name.clone() };
+            return Some(described(block, name));
+        }
         let after = self.blocks.partition_point(|block| block.addr <= addr);
-        [after.checked_sub(1), Some(after)]
-            .into_iter()
-            .flatten()
-            .filter_map(|at| self.blocks.get(at))
-            .map(|block| (block, distance(block)))
-            .min_by_key(|(_, distance)| distance.unsigned_abs())
+        let around = [after.checked_sub(1), Some(after)].into_iter().flatten();
+        let blocks = around.filter_map(|at| self.blocks.get(at));
+        let nearest = blocks.min_by_key(|block| distance(block, addr).unsigned_abs())?;
+        Some(described(nearest, nearest.name.clone()))
     }
 
     /// Forgets which sectors were read and written.
     pub(crate) fn reset_touched(&mut self) {
-        for block in &mut self.blocks {
-            for marks in [&mut block.read, &mut block.written] {
-                for word in marks.iter_mut() {
-                    *word.get_mut() = 0;
-                }
-            }
-        }
+        self.blocks.iter_mut().for_each(Block::reset_touched);
+        self.heap.begin_launch();
     }
 
     /// Bytes of the distinct 32-byte sectors read and written since the reset.
@@ -526,7 +559,7 @@ impl GlobalMemory {
         let count = |marks: &[AtomicU64]| -> u64 {
             marks.iter().map(|word| u64::from(word.load(Relaxed).count_ones()) * 32).sum()
         };
-        self.blocks.iter().fold((0, 0), |(read, written), block| {
+        self.blocks.iter().chain(self.heap.blocks()).fold((0, 0), |(read, written), block| {
             // The first and last sector may stick out of a small allocation.
             (
                 read + count(&block.read).min(block.len),

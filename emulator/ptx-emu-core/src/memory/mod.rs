@@ -11,8 +11,8 @@ mod local;
 mod plain;
 
 pub use error::MemoryError;
-pub(crate) use global::BlockId;
 pub use global::GlobalMemory;
+pub(crate) use global::{BlockId, NotFreed};
 pub(crate) use local::Local;
 pub(crate) use plain::Plain;
 

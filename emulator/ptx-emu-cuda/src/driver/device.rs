@@ -64,7 +64,18 @@ fn proc_address(
     if missing { Err(Failure::silent(NOT_FOUND)) } else { Ok(()) }
 }
 
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`
+const HEAP: i32 = 2;
+
 impl State {
+    /// Sets a limit; that of the heap holds for later calls of `malloc` by kernels.
+    pub(crate) fn set_limit(&mut self, limit: i32, value: u64) {
+        self.limits.insert(limit, value);
+        if limit == HEAP {
+            self.memory.global.set_heap_limit(value);
+        }
+    }
+
     /// A limit: what was set, else what devices begin with.
     pub(crate) fn limit(&self, limit: i32) -> Result<u64, Failure> {
         if let Some(value) = self.limits.get(&limit) {
@@ -74,7 +85,7 @@ impl State {
             // Stack of a thread, buffer of printf, heap of the device, bytes.
             0 => 1024,
             1 => 1 << 20,
-            2 => 8 << 20,
+            HEAP => 8 << 20,
             // L2: granularity of fetches and what is set aside.
             5 => 64,
             6 => 0,
@@ -248,7 +259,7 @@ exports! { driver;
     }
 
     query cuCtxSetLimit(limit: i32, value: u64) |state| {
-        state.limits.insert(limit, value);
+        state.set_limit(limit, value);
         Ok(())
     }
 

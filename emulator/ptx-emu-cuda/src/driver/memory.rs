@@ -65,13 +65,13 @@ fn copy(
     stream: u64,
 ) -> Result<(), Failure> {
     let [to, from] = ends.map(|address| Rows::one(address, bytes));
-    state.enqueue(stream, Operation::Copy { to, from, direction })
+    state.enqueue(stream, Operation::copy(to, from, direction))
 }
 
 fn copy_2d(state: &mut State, copy: Copy2d, stream: u64) -> Result<(), Failure> {
     let Copy2d { from, to, width, height } = copy;
     let (from, to) = (from.rows(width, height)?, to.rows(width, height)?);
-    state.enqueue(stream, Operation::Copy { to, from, direction: Direction::ANY })
+    state.enqueue(stream, Operation::copy(to, from, Direction::ANY))
 }
 
 fn fill(state: &mut State, to: Rows, pattern: &[u8], stream: u64) -> Result<(), Failure> {
@@ -116,7 +116,9 @@ exports! { driver;
     }
 
     call cuMemAllocAsync | cuMemAllocAsync_ptsz(address: Out<u64>, bytes: u64, stream: u64) |state| {
-        state.not_captured(stream)?;
+        if bytes != 0 && state.capturing(stream)?.is_some() {
+            return address.set(state.capture_allocation(bytes, stream)?);
+        }
         allocate(state, address, bytes, "cuMemAllocAsync")
     }
 
@@ -158,7 +160,9 @@ exports! { driver;
     }
 
     call cuMemFreeAsync | cuMemFreeAsync_ptsz(address: u64, stream: u64) |state| {
-        state.not_captured(stream)?;
+        if state.capturing(stream)?.is_some() {
+            return state.enqueue(stream, Operation::Free(address));
+        }
         state.memory.free(address, &[Kind::Device])
     }
 

@@ -88,7 +88,7 @@ exports! { runtime;
     }
 
     query cudaDeviceSetLimit(limit: i32, value: u64) |state| {
-        state.limits.insert(limit, value);
+        state.set_limit(limit, value);
         Ok(())
     }
 

@@ -1,69 +1,68 @@
-//! Graphs.
+//! Graphs: their nodes as a whole, and launches.
 
-use crate::abi::{Callback, Dim3, In, Out, exports};
-use crate::arguments::{Attributes, Shape};
+use crate::abi::{In, Out, exports, host_bytes, set_host_bytes};
 use crate::errors::{Failure, INVALID_VALUE};
-use crate::graphs::{self, Operation, Rows};
-use crate::launch::Launch;
-use crate::memory::Direction;
+use crate::graphs;
 use crate::state::State;
 
-/// `cudaKernelNodeParams`
+/// `cudaGraphInstantiateParams`
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct KernelNode {
-    function: u64,
-    grid: Dim3,
-    block: Dim3,
-    dynamic_shared: u32,
-    arguments: In<u64>,
-    extra: u64,
+struct Instantiation {
+    flags: u64,
+    upload: u64,
+    node: u64,
+    result: u32,
 }
 
-/// `cudaMemsetParams`
+/// `cudaGraphExecUpdateResultInfo`
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct FillNode {
-    to: u64,
-    pitch: u64,
-    value: u32,
-    element: u32,
-    width: u64,
-    height: u64,
+struct UpdateResult {
+    result: i32,
+    node: u64,
+    from: u64,
 }
 
-/// `cudaHostNodeParams`
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct HostNode {
-    function: extern "C" fn(u64),
-    argument: u64,
-}
-
-fn launch(state: &mut State, node: KernelNode) -> Result<Launch, Failure> {
-    if node.extra != 0 {
-        return Err(Failure::not_modelled("a kernel node with extra arguments"));
+/// Ports of programmatic dependence between nodes are not modelled.
+pub(super) fn no_edge_data(edges: u64) -> Result<(), Failure> {
+    if edges != 0 {
+        return Err(Failure::not_modelled("data of a graph's edges"));
     }
-    let kernel = state.registered_kernel(node.function)?;
-    let dynamic_shared = node.dynamic_shared.into();
-    let shape =
-        Shape { grid: node.grid.into(), block: node.block.into(), dynamic_shared, stream: 0 };
-    let launch = state.launch_of(kernel, shape, Attributes::default(), node.arguments)?;
-    state.check_launch(&launch)?;
-    Ok(launch)
+    Ok(())
 }
 
-/// Adds a node behind others of the graph.
-fn add(
-    state: &mut State,
-    node: Out<u64>,
-    graph: u64,
-    after: &[u64],
-    operation: Operation,
-) -> Result<(), Failure> {
-    let added = state.add_node(graph, operation)?;
-    after.iter().try_for_each(|before| state.depend(graph, *before, added))?;
-    node.set(added)
+/// Answers a call that asks for lists of the same length: the program says how long its lists are, and learns how much
+/// was written; without lists, how much there is.
+fn lists(count: u64, lists: &[(u64, Vec<u64>)]) -> Result<(), Failure> {
+    if count == 0 {
+        return Err(Failure::new(INVALID_VALUE, "the pointer to the number is null"));
+    }
+    let there = lists.first().map_or(0, |(_, values)| values.len());
+    let mut number = there;
+    let wanted = lists.iter().any(|(address, _)| *address != 0);
+    if wanted {
+        let room =
+            host_bytes(count, 8).iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        number = usize::try_from(room).unwrap_or(usize::MAX).min(there);
+        for (address, values) in lists.iter().filter(|(address, _)| *address != 0) {
+            let bytes: Vec<u8> =
+                values[..number].iter().flat_map(|value| value.to_le_bytes()).collect();
+            set_host_bytes(*address, &bytes);
+        }
+    }
+    set_host_bytes(count, &(number as u64).to_le_bytes());
+    Ok(())
+}
+
+/// Makes a graph that can be launched from another one.
+fn instantiate(state: &mut State, graph: u64, flags: u64, parameters: u64) -> Result<u64, Failure> {
+    let made = state.instantiate(graph, flags);
+    if parameters != 0 {
+        // No node is named. Circles are the structure's fault.
+        set_host_bytes(parameters + 16, &0u64.to_le_bytes());
+        set_host_bytes(parameters + 24, &if made.is_ok() { 0u32 } else { 2 }.to_le_bytes());
+    }
+    made
 }
 
 exports! { runtime;
@@ -72,13 +71,35 @@ exports! { runtime;
     }
 
     call cudaGraphInstantiate | cudaGraphInstantiateWithFlags(
-        executable: Out<u64>, graph: u64, _flags: u64,
+        executable: Out<u64>, graph: u64, flags: u64,
     ) |state| {
-        executable.set(state.instantiate(graph)?)
+        executable.set(instantiate(state, graph, flags, 0)?)
+    }
+
+    call cudaGraphInstantiateWithParams | cudaGraphInstantiateWithParams_ptsz(
+        executable: Out<u64>, graph: u64, parameters: In<Instantiation>,
+    ) |state| {
+        let flags = parameters.get()?.flags;
+        executable.set(instantiate(state, graph, flags, parameters.address())?)
+    }
+
+    query cudaGraphExecGetFlags(executable: u64, flags: Out<u64>) |state| {
+        flags.set(state.executable(executable)?)
     }
 
     call cudaGraphClone(clone: Out<u64>, graph: u64) |state| {
-        clone.set(state.instantiate(graph)?)
+        clone.set(state.copy_graph(graph, None)?)
+    }
+
+    query cudaGraphNodeFindInClone(node: Out<u64>, original: u64, clone: u64) |state| {
+        node.set(state.find_in_clone(original, clone)?)
+    }
+
+    call cudaGraphExecUpdate(executable: u64, graph: u64, info: Out<UpdateResult>) |state| {
+        let updated = state.update(executable, graph);
+        let (result, from) = updated.as_ref().err().map_or((0, 0), |(_, reason, node)| (*reason, *node));
+        info.set_if_wanted(UpdateResult { result, node: 0, from });
+        updated.map_err(|(failure, ..)| failure)
     }
 
     free cudaGraphLaunch | cudaGraphLaunch_ptsz(executable: u64, stream: u64) |_state| {
@@ -86,70 +107,102 @@ exports! { runtime;
     }
 
     call cudaGraphUpload | cudaGraphUpload_ptsz(executable: u64, _stream: u64) |state| {
-        state.graph(executable).map(drop)
+        state.executable(executable).map(drop)
     }
 
     call cudaGraphDestroy | cudaGraphExecDestroy(graph: u64) |state| {
         state.destroy_graph(graph)
     }
 
-    call cudaGraphGetNodes(graph: u64, nodes: u64, count: Out<u64>) |state| {
-        if nodes != 0 {
-            return Err(Failure::not_modelled("a list of a graph's nodes"));
-        }
-        count.set(state.graph(graph)?.operations.len() as u64)
+    query cudaGraphGetNodes(graph: u64, nodes: u64, count: u64) |state| {
+        let all = state.graph(graph)?.nodes.iter().map(|node| node.handle).collect();
+        lists(count, &[(nodes, all)])
     }
 
-    call cudaGraphAddKernelNode(
-        node: Out<u64>, graph: u64, after: In<u64>, count: u64, parameters: In<KernelNode>,
-    ) |state| {
-        let launch = launch(state, parameters.get()?)?;
-        add(state, node, graph, &after.all(count as usize)?, Operation::Launch(launch))
+    query cudaGraphGetRootNodes(graph: u64, nodes: u64, count: u64) |state| {
+        let roots = state.graph(graph)?.nodes.iter().filter(|node| node.before.is_empty());
+        lists(count, &[(nodes, roots.map(|node| node.handle).collect())])
     }
 
-    call cudaGraphAddMemcpyNode1D(
-        node: Out<u64>, graph: u64, after: In<u64>, count: u64, to: u64, from: u64, bytes: u64, kind: i32,
-    ) |state| {
-        let (to, from) = (Rows::one(to, bytes), Rows::one(from, bytes));
-        let copy = Operation::Copy { to, from, direction: Direction::of(kind)? };
-        add(state, node, graph, &after.all(count as usize)?, copy)
+    query cudaGraphGetEdges(graph: u64, from: u64, to: u64, data: u64, count: u64) |state| {
+        let edges = state.graph(graph)?.edges();
+        let end = |at: usize| edges.iter().map(|edge| edge[at]).collect();
+        lists(count, &[(from, end(0)), (to, end(1)), (data, vec![0; edges.len()])])
     }
 
-    call cudaGraphAddMemsetNode(
-        node: Out<u64>, graph: u64, after: In<u64>, count: u64, parameters: In<FillNode>,
-    ) |state| {
-        let FillNode { to, pitch, value, element, width, height } = parameters.get()?;
-        if ![1, 2, 4].contains(&element) {
-            let message = format!("element size: required 1, 2 or 4, actual {element}");
-            return Err(Failure::new(INVALID_VALUE, message));
-        }
-        let pattern = value.to_le_bytes()[..element as usize].to_vec();
-        let to = Rows { address: to, pitch, width, height };
-        add(state, node, graph, &after.all(count as usize)?, Operation::Fill { to, pattern })
+    query cudaGraphNodeGetDependencies(node: u64, nodes: u64, data: u64, count: u64) |state| {
+        let before = state.graph(state.graph_of(node)?)?.node(node)?.before.clone();
+        let none = vec![0; before.len()];
+        lists(count, &[(nodes, before), (data, none)])
     }
 
-    call cudaGraphAddHostNode(
-        node: Out<u64>, graph: u64, after: In<u64>, count: u64, parameters: In<HostNode>,
-    ) |state| {
-        let HostNode { function, argument } = parameters.get()?;
-        let host = Operation::Host(Callback::Host { function, argument });
-        add(state, node, graph, &after.all(count as usize)?, host)
-    }
-
-    call cudaGraphAddEmptyNode(node: Out<u64>, graph: u64, after: In<u64>, count: u64) |state| {
-        add(state, node, graph, &after.all(count as usize)?, Operation::Nothing)
+    query cudaGraphNodeGetDependentNodes(node: u64, nodes: u64, data: u64, count: u64) |state| {
+        let edges = state.graph(state.graph_of(node)?)?.edges();
+        let after: Vec<u64> = edges.iter().filter(|[from, _]| *from == node).map(|edge| edge[1]).collect();
+        let none = vec![0; after.len()];
+        lists(count, &[(nodes, after), (data, none)])
     }
 
     call cudaGraphAddDependencies(graph: u64, from: In<u64>, to: In<u64>, edges: u64, count: u64) |state| {
-        if edges != 0 {
-            return Err(Failure::not_modelled("data of a graph's edges"));
-        }
+        no_edge_data(edges)?;
         let pairs = from.all(count as usize)?.into_iter().zip(to.all(count as usize)?);
         pairs.into_iter().try_for_each(|(before, after)| state.depend(graph, before, after))
     }
 
-    call cudaGraphExecKernelNodeSetParams(executable: u64, node: u64, parameters: In<KernelNode>) |state| {
-        let launch = launch(state, parameters.get()?)?;
-        state.replace(executable, node, launch)
+    call cudaGraphRemoveDependencies(graph: u64, from: In<u64>, to: In<u64>, edges: u64, count: u64) |state| {
+        no_edge_data(edges)?;
+        let pairs = from.all(count as usize)?.into_iter().zip(to.all(count as usize)?);
+        pairs.into_iter().try_for_each(|(before, after)| state.undepend(graph, before, after))
+    }
+
+    call cudaGraphDestroyNode(node: u64) |state| {
+        state.destroy_node(node)
+    }
+
+    query cudaGraphNodeGetType(node: u64, kind: Out<i32>) |state| {
+        kind.set(state.operation(node)?.kind())
+    }
+
+    call cudaGraphNodeSetEnabled(executable: u64, node: u64, enabled: u32) |state| {
+        state.executable(executable)?;
+        let kind = state.graph(executable)?.node(node)?.operation.kind();
+        if !(0..3).contains(&kind) {
+            return Err(Failure::new(INVALID_VALUE, "node: required a kernel, a copy or a fill"));
+        }
+        state.enable(executable, node, enabled != 0)
+    }
+
+    query cudaGraphNodeGetEnabled(executable: u64, node: u64, enabled: Out<u32>) |state| {
+        state.executable(executable)?;
+        enabled.set(state.graph(executable)?.node(node)?.enabled.into())
+    }
+
+    // Memory of graphs is freed where it is freed.
+    query cudaDeviceGraphMemTrim(device: i32) |_state| {
+        crate::state::device(device)
+    }
+
+    // Used now and at most, set aside now and at most: nothing is set aside that is not used.
+    query cudaDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>) |state| {
+        crate::state::device(device)?;
+        match attribute {
+            0 | 2 => value.set(state.memory.of_graphs.used),
+            1 | 3 => value.set(state.memory.of_graphs.most),
+            _ => Err(Failure::new(INVALID_VALUE, format!("attribute: required 0 to 3, actual {attribute}"))),
+        }
+    }
+
+    call cudaDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: In<u64>) |state| {
+        crate::state::device(device)?;
+        if ![1, 3].contains(&attribute) || value.get()? != 0 {
+            let message = "required 0 for attribute 1 or 3, the most bytes of graphs";
+            return Err(Failure::new(INVALID_VALUE, message));
+        }
+        state.memory.of_graphs.most = state.memory.of_graphs.used;
+        Ok(())
+    }
+
+    query cudaGraphConditionalHandleCreate(_handle: u64, _graph: u64, _value: u32, _flags: u32) |_state| {
+        Err(Failure::not_modelled("a conditional node of a graph"))
     }
 }

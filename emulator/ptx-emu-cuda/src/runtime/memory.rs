@@ -39,7 +39,7 @@ struct Extent {
 /// `cudaMemcpy3DParms`
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Copy3d {
+pub(super) struct Copy3d {
     from_array: u64,
     from_at: Extent,
     from: Pitched,
@@ -77,7 +77,7 @@ fn copy(
     stream: u64,
 ) -> Result<(), Failure> {
     let [to, from] = ends.map(|address| Rows::one(address, bytes));
-    state.enqueue(stream, Operation::Copy { to, from, direction })
+    state.enqueue(stream, Operation::copy(to, from, direction))
 }
 
 fn copy_rows(
@@ -88,31 +88,61 @@ fn copy_rows(
     direction: Direction,
     stream: u64,
 ) -> Result<(), Failure> {
-    let (width, height) = size;
-    let rows = |(address, pitch): (u64, u64)| {
-        if pitch < width && height > 1 {
-            let message = format!("pitch: required at least {width}, actual {pitch}");
-            return Err(Failure::new(INVALID_VALUE, message));
-        }
-        Ok(Rows { address, pitch, width, height })
-    };
-    state.enqueue(stream, Operation::Copy { to: rows(to)?, from: rows(from)?, direction })
+    state.enqueue(stream, Operation::copy(rows(to, size)?, rows(from, size)?, direction))
 }
 
-fn copy_3d(state: &mut State, copy: Copy3d, stream: u64) -> Result<(), Failure> {
+/// Rows at an address with a pitch.
+fn rows((address, pitch): (u64, u64), (width, height): (u64, u64)) -> Result<Rows, Failure> {
+    if pitch < width && height > 1 {
+        let message = format!("pitch: required at least {width}, actual {pitch}");
+        return Err(Failure::new(INVALID_VALUE, message));
+    }
+    Ok(Rows { address, pitch, width, height })
+}
+
+/// The operation of a copy in three dimensions.
+pub(super) fn copy_3d(copy: Copy3d) -> Result<Operation, Failure> {
     if copy.from_array != 0 || copy.to_array != 0 {
         return Err(Failure::not_modelled("a copy of an array"));
     }
     let direction = Direction::of(copy.kind)?;
-    for layer in 0..copy.extent.depth {
-        let at = |at: Extent, rows: Pitched| {
-            let row = (at.depth + layer) * rows.height + at.height;
-            (rows.address + row * rows.pitch + at.width, rows.pitch)
+    let Extent { width, height, depth } = copy.extent;
+    let layer = |layer: u64| -> Result<[Rows; 2], Failure> {
+        let at = |at: Extent, pitched: Pitched| {
+            let row = (at.depth + layer) * pitched.height + at.height;
+            let address = pitched.address + row * pitched.pitch + at.width;
+            rows((address, pitched.pitch), (width, height))
         };
-        let (to, from) = (at(copy.to_at, copy.to), at(copy.from_at, copy.from));
-        copy_rows(state, to, from, (copy.extent.width, copy.extent.height), direction, stream)?;
+        Ok([at(copy.to_at, copy.to)?, at(copy.from_at, copy.from)?])
+    };
+    let layers = (0..depth).map(layer).collect::<Result<_, _>>()?;
+    Ok(Operation::Copy { layers, direction })
+}
+
+/// A copy as the parameters of one in three dimensions, whose positions are in the addresses.
+pub(super) fn parameters_3d(layers: &[[Rows; 2]], direction: Direction) -> Copy3d {
+    let zero = Extent { width: 0, height: 0, depth: 0 };
+    let end = |at: usize| {
+        let pitched = |first: &[Rows; 2]| {
+            let Rows { address, pitch, width, height } = first[at];
+            let apart = layers.get(1).map_or(0, |second| second[at].address - address);
+            let height = if pitch == 0 || apart == 0 { height } else { apart / pitch };
+            Pitched { address, pitch, width, height }
+        };
+        let none = Pitched { address: 0, pitch: 0, width: 0, height: 0 };
+        layers.first().map_or(none, pitched)
+    };
+    let (width, height) = layers.first().map_or((0, 0), |[to, _]| (to.width, to.height));
+    Copy3d {
+        from_array: 0,
+        from_at: zero,
+        from: end(1),
+        to_array: 0,
+        to_at: zero,
+        to: end(0),
+        extent: Extent { width, height, depth: layers.len() as u64 },
+        kind: direction.number(),
     }
-    Ok(())
 }
 
 fn fill(state: &mut State, to: Rows, value: i32, stream: u64) -> Result<(), Failure> {
@@ -120,7 +150,12 @@ fn fill(state: &mut State, to: Rows, value: i32, stream: u64) -> Result<(), Fail
 }
 
 /// Address of a part of the variable that a host variable stands for.
-fn variable(state: &mut State, symbol: u64, bytes: u64, offset: u64) -> Result<u64, Failure> {
+pub(super) fn variable(
+    state: &mut State,
+    symbol: u64,
+    bytes: u64,
+    offset: u64,
+) -> Result<u64, Failure> {
     let (address, size) = state.registered_variable(symbol)?;
     if offset.checked_add(bytes).is_none_or(|end| end > size) {
         let message =
@@ -136,14 +171,18 @@ exports! { runtime;
     }
 
     call cudaMallocAsync | cudaMallocAsync_ptsz(address: Out<u64>, bytes: u64, stream: u64) |state| {
-        state.not_captured(stream)?;
+        if bytes != 0 && state.capturing(stream)?.is_some() {
+            return address.set(state.capture_allocation(bytes, stream)?);
+        }
         allocate(state, address, bytes, "cudaMallocAsync")
     }
 
     call cudaMallocFromPoolAsync | cudaMallocFromPoolAsync_ptsz(
         address: Out<u64>, bytes: u64, _pool: u64, stream: u64,
     ) |state| {
-        state.not_captured(stream)?;
+        if bytes != 0 && state.capturing(stream)?.is_some() {
+            return address.set(state.capture_allocation(bytes, stream)?);
+        }
         allocate(state, address, bytes, "cudaMallocFromPoolAsync")
     }
 
@@ -196,7 +235,9 @@ exports! { runtime;
     }
 
     call cudaFreeAsync | cudaFreeAsync_ptsz(address: u64, stream: u64) |state| {
-        state.not_captured(stream)?;
+        if address != 0 && state.capturing(stream)?.is_some() {
+            return state.enqueue(stream, Operation::Free(address));
+        }
         free(state, address)
     }
 
@@ -246,11 +287,11 @@ exports! { runtime;
     }
 
     call cudaMemcpy3D | cudaMemcpy3D_ptds(parameters: In<Copy3d>) |state| {
-        copy_3d(state, parameters.get()?, 0)
+        state.enqueue(0, copy_3d(parameters.get()?)?)
     }
 
     call cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz(parameters: In<Copy3d>, stream: u64) |state| {
-        copy_3d(state, parameters.get()?, stream)
+        state.enqueue(stream, copy_3d(parameters.get()?)?)
     }
 
     call cudaMemcpyToSymbol | cudaMemcpyToSymbol_ptds(

@@ -1,6 +1,8 @@
 //! The CUDA runtime's functions.
 
 mod device;
+mod graph_attributes;
+mod graph_nodes;
 mod graphs;
 mod launch;
 mod memory;

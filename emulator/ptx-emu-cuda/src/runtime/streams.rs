@@ -1,6 +1,7 @@
 //! Streams and events.
 
-use crate::abi::{Out, exports};
+use super::graphs::no_edge_data;
+use crate::abi::{In, Out, exports};
 use crate::errors::{Failure, INVALID_VALUE};
 
 /// `cudaEventRecordExternal`
@@ -66,6 +67,23 @@ exports! { runtime;
         state.begin_capture(stream)
     }
 
+    call cudaStreamBeginCaptureToGraph | cudaStreamBeginCaptureToGraph_ptsz(
+        stream: u64, graph: u64, after: In<u64>, edges: u64, count: u64, _mode: i32,
+    ) |state| {
+        no_edge_data(edges)?;
+        state.begin_capture_to(stream, graph, after.all(count as usize)?)
+    }
+
+    call cudaStreamUpdateCaptureDependencies | cudaStreamUpdateCaptureDependencies_ptsz(
+        stream: u64, nodes: In<u64>, edges: u64, count: u64, flags: u32,
+    ) |state| {
+        no_edge_data(edges)?;
+        if flags > 1 {
+            return Err(Failure::new(INVALID_VALUE, format!("flags: required 0 or 1, actual {flags}")));
+        }
+        state.update_capture(stream, nodes.all(count as usize)?, flags == 1)
+    }
+
     call cudaStreamEndCapture | cudaStreamEndCapture_ptsz(stream: u64, graph: Out<u64>) |state| {
         graph.set(state.end_capture(stream)?)
     }
@@ -83,8 +101,9 @@ exports! { runtime;
         let Some(handle) = found else { return Ok(()) };
         id.set_if_wanted(handle);
         graph.set_if_wanted(handle);
-        dependencies.set_if_wanted(0);
-        count.set_if_wanted(0);
+        let front = state.front(stream);
+        dependencies.set_if_wanted(front.as_ptr() as u64);
+        count.set_if_wanted(front.len() as u64);
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! that watches (package `ptx-emu-capture`) and then the driver's own: each function is the first
 //! of these two that has it.
 
-use super::program::{self, ProgramError};
+use super::program::{self, ProgramError, Streams};
 use super::{console, stub};
 use clap::Args;
 use serde_json::json;
@@ -101,6 +101,6 @@ fn in_folder(
         "report": report,
     });
     let variable = ("PTX_EMU_CAPTURE", settings.to_string());
-    let status = program::run(&args.program, folder, variable)?;
+    let status = program::run(&args.program, folder, variable, Streams::Shared)?;
     Ok((status, std::fs::read_to_string(report).unwrap_or_default()))
 }

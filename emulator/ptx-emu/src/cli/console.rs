@@ -16,6 +16,14 @@ pub(crate) fn printed(text: &str) {
     let _ = write!(io::stderr(), "{text}");
 }
 
+/// Writes what a program printed to standard output and standard error, where somebody may read it.
+#[cfg(target_os = "linux")]
+pub(crate) fn bytes([out, error]: &[Vec<u8>; 2]) {
+    let mut stdout = io::stdout();
+    let _ = stdout.write_all(out).and_then(|()| stdout.flush());
+    let _ = io::stderr().write_all(error);
+}
+
 /// Writes the report to standard output. The exit code: `code`, or what says that it could not be
 /// written.
 pub(crate) fn report(text: &str, code: u8) -> u8 {

@@ -1,12 +1,14 @@
 //! `--explore` of `ptx-emu run` and `ptx-emu replay`.
 
-use super::{checks, report};
+use super::{checks, report, sarif};
 use clap::Args;
 use ptx_emu::bundle::OutputReport;
 use ptx_emu::experiment::Experiment;
 use ptx_emu::explore::{Exploration, ExploreOptions, Failure, Finding};
+use ptx_emu::sarif::{Fault, Log};
 use ptx_emu::{Checks, Model, Schedule, readable_name};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Trying many schedules.
 #[derive(Debug, Clone, Args)]
@@ -116,6 +118,27 @@ pub(crate) fn report(tried: &Tried, model: Model, json: bool) -> (Option<String>
     (Some(text), 1)
 }
 
+/// Adds what was found to a log.
+pub(crate) fn add(tried: &Tried, log: &mut Log, module: &Path) {
+    let found = &tried.found;
+    sarif::findings(log, &found.warnings, module, None);
+    let Some(failure) = &found.failure else { return };
+    let replay = command_line(std::env::args(), failure.schedule);
+    for part in std::iter::once(&failure.finding).chain(&failure.output) {
+        match part {
+            Finding::Diagnostic(diagnostic) => {
+                let all = std::iter::once(&**diagnostic).chain(&diagnostic.others);
+                sarif::findings(log, all, module, Some(&replay));
+            }
+            Finding::Wrong(_) | Finding::Different(_) => {
+                let schedule = failure.schedule;
+                let text = format!("under schedule {schedule} {part}\nReplay: {replay}");
+                log.fault(Fault::Outputs, &text, module);
+            }
+        }
+    }
+}
+
 fn wrong(experiment: &Experiment, failure: &Failure, output: &OutputReport, status: &str) -> Value {
     json!({
         "status": status,
@@ -128,11 +151,12 @@ fn wrong(experiment: &Experiment, failure: &Failure, output: &OutputReport, stat
     })
 }
 
-/// The command line `words` without its exploration, and with `schedule`.
-fn command_line(words: impl Iterator<Item = String>, schedule: Schedule) -> String {
+/// The command line `words` without its exploration, and with `schedule`. Words behind `--` are a
+/// program's.
+pub(crate) fn command_line(words: impl Iterator<Item = String>, schedule: Schedule) -> String {
     let mut kept = Vec::new();
     let mut words = words.peekable();
-    while let Some(word) = words.next() {
+    while let Some(word) = words.next_if(|word| word != "--") {
         match word.as_str() {
             "--explore" => {
                 words.next();
@@ -142,7 +166,9 @@ fn command_line(words: impl Iterator<Item = String>, schedule: Schedule) -> Stri
             word => kept.push(quoted(word)),
         }
     }
-    format!("{} --schedule {schedule}", kept.join(" "))
+    kept.push(format!("--schedule {schedule}"));
+    kept.extend(words.map(|word| quoted(&word)));
+    kept.join(" ")
 }
 
 /// A word as a POSIX shell reads it.
@@ -164,6 +190,10 @@ mod tests {
         for (explored, expected) in [
             ("ptx-emu run k.ptx --explore 9 --json", "ptx-emu run k.ptx --json --schedule lazy"),
             ("ptx-emu --explore=9 --allow-different a", "ptx-emu a --schedule lazy"),
+            (
+                "ptx-emu exec --explore 9 -- a --explore 3",
+                "ptx-emu exec --schedule lazy -- a --explore 3",
+            ),
         ] {
             assert_eq!(command_line(words(explored).into_iter(), Schedule::Lazy), expected);
         }

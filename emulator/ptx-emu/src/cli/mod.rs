@@ -30,12 +30,14 @@ mod program;
 mod replay;
 mod report;
 mod run;
+mod sarif;
 mod sequence;
 #[cfg(target_os = "linux")]
 mod stub;
 mod trace;
 
 use clap::{Parser, Subcommand};
+use ptx_emu::sarif::Log;
 use std::process::ExitCode;
 
 /// Runs PTX kernels for Hopper and Blackwell GPUs on the CPU and says what is
@@ -98,10 +100,21 @@ pub(crate) fn main() -> ExitCode {
 
 /// Returns the text for standard output, and the exit code.
 fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
+    let mut log = Log::new();
+    let (text, code) = launch(args, &mut log);
+    (text, args.sarif.write(&log, code))
+}
+
+/// Launches once or under many schedules, and adds what was found to the log.
+fn launch(args: &run::RunArgs, log: &mut Log) -> (Option<String>, u8) {
+    let module = &args.module;
     if let Some(seeds) = args.explore.seeds() {
         return match run::explore(args, seeds) {
-            Ok(tried) => explore::report(&tried, args.checks.model(), args.json),
-            Err(error) => failed(&error, args),
+            Ok(tried) => {
+                explore::add(&tried, log, module);
+                explore::report(&tried, args.checks.model(), args.json)
+            }
+            Err(error) => failed(&error, args, log),
         };
     }
     match run::run(args) {
@@ -110,20 +123,26 @@ fn run_kernel(args: &run::RunArgs) -> (Option<String>, u8) {
                 console::complain(format_args!("warning: {warning}"));
             }
             checks::complain(&done.findings, done.findings_left_out);
+            sarif::findings(log, &done.findings, module, None);
+            sarif::outputs(log, &done.compared, module);
             let text = if args.json { report::json(&done) } else { report::text(&done) };
             (Some(text), u8::from(!done.is_right()))
         }
-        Err(error) => failed(&error, args),
+        Err(error) => failed(&error, args, log),
     }
 }
 
-fn failed(error: &error::CliError, args: &run::RunArgs) -> (Option<String>, u8) {
+fn failed(error: &error::CliError, args: &run::RunArgs, log: &mut Log) -> (Option<String>, u8) {
     match error {
         error::CliError::Launch(ptx_emu::LaunchError::Diagnostic(found)) => {
             console::complain(checks::line(found));
             checks::complain(&found.others, 0);
+            sarif::diagnostic(log, found, &args.module);
         }
-        error => console::complain(error),
+        error => {
+            console::complain(error);
+            log.failed(&error.to_string());
+        }
     }
     let json = || report::failure(error, Some(args.checks.model()));
     (args.json.then(json), error.exit_code())

@@ -1,11 +1,12 @@
 //! Programs that find libraries of ours before those of CUDA.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The reason why a program could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -59,20 +60,36 @@ pub(super) fn in_folder<T>(
     result
 }
 
+/// The use of a program's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streams {
+    /// The program has those of this one.
+    Shared,
+    /// The program's output goes to the files `stdout` and `stderr` of the folder; its input is empty.
+    Kept,
+}
+
 /// Runs a program that finds the libraries in the folder first.
 pub(super) fn run(
     program: &[OsString],
     folder: &Path,
     (variable, value): (&str, String),
+    streams: Streams,
 ) -> Result<ExitStatus, ProgramError> {
     let mut paths = vec![folder.to_owned()];
     let inherited = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     paths.extend(std::env::split_paths(&inherited));
     let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.as_os_str().to_owned());
-    Command::new(&program[0])
-        .args(&program[1..])
-        .env(variable, value)
-        .env("LD_LIBRARY_PATH", paths)
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env(variable, value).env("LD_LIBRARY_PATH", paths);
+    if streams == Streams::Kept {
+        let file = |name: &str| {
+            let path = folder.join(name);
+            File::create(&path).map_err(|source| ProgramError::Folder { path, source })
+        };
+        command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?);
+    }
+    command
         .status()
         .map_err(|source| ProgramError::Program { program: (&program[0]).into(), source })
 }

@@ -5,11 +5,13 @@ use super::coverage::CoverageArgs;
 use super::error::CliError;
 use super::explore::{self, ExploreArgs};
 use super::run::MachineArgs;
+use super::sarif::SarifArgs;
 use super::trace::TraceArgs;
-use super::{checks, console, hardware, report, sequence};
+use super::{checks, console, hardware, report, sarif, sequence};
 use clap::Args;
 use ptx_emu::bundle::{self, BUNDLE_FILE, Bundle, BundleError, Compare, Replay, RunBundle as _};
 use ptx_emu::experiment::{Conditions, Experiment};
+use ptx_emu::sarif::Log;
 use ptx_emu::{LaunchError, Level, LoadError, Model, Module, Schedule, readable_name};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -38,13 +40,15 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(super) coverage: CoverageArgs,
     #[command(flatten)]
+    pub(super) sarif: SarifArgs,
+    #[command(flatten)]
     pub(super) outputs: OutputArgs,
     /// Run the bundle on a GPU instead of the emulator, with its memory at the same addresses.
     #[arg(
         long,
         value_name = "cuda:N",
         value_parser = hardware::ordinal,
-        conflicts_with_all = ["gpu", "schedule", "explore", "trace", "instruction_limit"],
+        conflicts_with_all = ["gpu", "schedule", "explore", "trace", "instruction_limit", "sarif"],
     )]
     pub(super) on: Option<u32>,
     /// Print the report as JSON.
@@ -131,25 +135,37 @@ pub(crate) fn run(args: &ReplayArgs) -> (Option<String>, u8) {
     if let Some(folders) = sequence::folders(&args.bundle) {
         return match args.trace.check_single(folders.len()) {
             Ok(()) => sequence::run(args, folders),
-            Err(error) => failed(args, &error.into()),
+            Err(error) => failed(args, &error.into(), &mut Log::new()),
         };
     }
     if let Some(ordinal) = args.on {
         return hardware::run(args, ordinal);
     }
+    let mut log = Log::new();
+    let (text, code) = one(args, &mut log);
+    (text, args.sarif.write(&log, code))
+}
+
+/// Replays one bundle on the emulator, and adds what was found to the log.
+pub(super) fn one(args: &ReplayArgs, log: &mut Log) -> (Option<String>, u8) {
     if let Some(seeds) = args.explore.seeds() {
         return match try_schedules(args, seeds) {
-            Ok(tried) => explore::report(&tried, args.checks.model(), args.json),
-            Err(error) => failed(args, &error),
+            Ok(tried) => {
+                explore::add(&tried, log, &module_file(args));
+                explore::report(&tried, args.checks.model(), args.json)
+            }
+            Err(error) => failed(args, &error, log),
         };
     }
     match replay(args) {
         Ok((bundle, replay)) => {
             checks::complain(&replay.findings, replay.findings_left_out);
+            sarif::findings(log, &replay.findings, &module_file(args), None);
+            sarif::outputs(log, &replay.outputs, &module_file(args));
             let show = if args.json { as_json } else { as_text };
             (Some(show(args, &bundle, &replay)), u8::from(!replay.is_right()))
         }
-        Err(error) => failed(args, &error),
+        Err(error) => failed(args, &error, log),
     }
 }
 
@@ -179,12 +195,13 @@ impl From<CliError> for Failure {
     }
 }
 
-fn failed(args: &ReplayArgs, failure: &Failure) -> (Option<String>, u8) {
+fn failed(args: &ReplayArgs, failure: &Failure, log: &mut Log) -> (Option<String>, u8) {
     let model = Some(args.checks.model());
     let error = match failure {
         Failure::Bundle(error) => error,
         Failure::File(error) => {
             console::complain(error);
+            log.failed(&error.to_string());
             return (args.json.then(|| report::failure(error, model)), error.exit_code());
         }
     };
@@ -192,8 +209,12 @@ fn failed(args: &ReplayArgs, failure: &Failure) -> (Option<String>, u8) {
         BundleError::Launch(LaunchError::Diagnostic(found)) => {
             console::complain(checks::line(found));
             checks::complain(&found.others, 0);
+            sarif::diagnostic(log, found, &module_file(args));
         }
-        error => console::complain(error),
+        error => {
+            console::complain(error);
+            log.failed(&error.to_string());
+        }
     }
     let code = if error.happened_while_running() { 1 } else { 2 };
     (args.json.then(|| self::failure(error, model)), code)

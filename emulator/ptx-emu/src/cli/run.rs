@@ -6,6 +6,7 @@ use super::error::CliError;
 use super::explore::ExploreArgs;
 use super::output::Output;
 use super::output::Written;
+use super::sarif::SarifArgs;
 use super::trace::TraceArgs;
 use super::{arguments, console, output, parameters};
 use clap::Args;
@@ -44,6 +45,8 @@ pub(crate) struct RunArgs {
     trace: TraceArgs,
     #[command(flatten)]
     coverage: CoverageArgs,
+    #[command(flatten)]
+    pub(crate) sarif: SarifArgs,
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,

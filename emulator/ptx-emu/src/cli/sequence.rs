@@ -5,6 +5,7 @@
 use super::console;
 use super::replay::{self, ReplayArgs};
 use ptx_emu::bundle::BUNDLE_FILE;
+use ptx_emu::sarif::Log;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -22,7 +23,7 @@ pub(super) fn folders(folder: &Path) -> Option<Vec<PathBuf>> {
 /// Replays all of them: what to print on standard output (with `--json` a list),
 /// and the worst exit code.
 pub(super) fn run(args: &ReplayArgs, folders: Vec<PathBuf>) -> (Option<String>, u8) {
-    let (mut texts, mut worst) = (Vec::new(), 0);
+    let (mut texts, mut worst, mut found) = (Vec::new(), 0, Vec::new());
     for bundle in folders {
         let name = bundle.display().to_string();
         let mut outputs = args.outputs.clone();
@@ -30,13 +31,18 @@ pub(super) fn run(args: &ReplayArgs, folders: Vec<PathBuf>) -> (Option<String>, 
         let args = ReplayArgs { bundle, outputs, ..args.clone() };
         let (text, code) = match args.on {
             Some(ordinal) => on_gpu(&args, ordinal),
-            None => replay::run(&args),
+            None => {
+                let mut log = Log::new();
+                let ended = replay::one(&args, &mut log);
+                found.push(log.run());
+                ended
+            }
         };
         worst = worst.max(code);
         texts.extend(text.map(|text| if args.json { text } else { format!("{name}\n{text}") }));
     }
     let text = if args.json { format!("[{}]", texts.join(",\n")) } else { texts.join("\n") };
-    (Some(text), worst)
+    (Some(text), args.sarif.write_all(&found, worst))
 }
 
 /// Replays one on a GPU in its own process: a kernel that goes wrong leaves its process no

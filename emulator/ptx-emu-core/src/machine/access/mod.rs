@@ -369,23 +369,24 @@ impl Context<'_> {
         let whole = |name: &str, start: u64, bytes: u64| {
             Some(AllocationSite { name: name.to_owned(), start, bytes })
         };
-        let allocation =
-            match space {
-                Space::Global => self.env.global.nearest(address).map(|(block, _)| {
-                    AllocationSite { name: block.name.clone(), start: block.addr, bytes: block.len }
-                }),
-                Space::Shared => {
-                    let named = (address >> RANK_SHIFT) as u32;
-                    let inside = (named as usize) < self.shared.len();
-                    let rank = if inside { named } else { self.place.rank };
-                    let start = u64::from((rank << RANK_SHIFT) | SHARED_BASE);
-                    let len = self.shared[rank as usize].len() as u64;
-                    whole("shared memory of the CTA", start, len - u64::from(SHARED_BASE))
-                }
-                Space::Local => whole("local memory of the thread", 0, self.local.len() as u64),
-                Space::Param => whole("kernel parameters", 0, self.env.params.len() as u64),
-                Space::Const => whole("constants of the module", 0, self.env.consts.len() as u64),
-            };
+        let allocation = match space {
+            Space::Global => self
+                .env
+                .global
+                .nearest(address)
+                .map(|(name, start, bytes)| AllocationSite { name, start, bytes }),
+            Space::Shared => {
+                let named = (address >> RANK_SHIFT) as u32;
+                let inside = (named as usize) < self.shared.len();
+                let rank = if inside { named } else { self.place.rank };
+                let start = u64::from((rank << RANK_SHIFT) | SHARED_BASE);
+                let len = self.shared[rank as usize].len() as u64;
+                whole("shared memory of the CTA", start, len - u64::from(SHARED_BASE))
+            }
+            Space::Local => whole("local memory of the thread", 0, self.local.len() as u64),
+            Space::Param => whole("kernel parameters", 0, self.env.params.len() as u64),
+            Space::Const => whole("constants of the module", 0, self.env.consts.len() as u64),
+        };
         Box::new(Fault {
             kind,
             lane: Some(lane as u32),

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Block {
-    fn duplicate(&self) -> Result<Self, MemoryError> {
+    pub(super) fn duplicate(&self) -> Result<Self, MemoryError> {
         let copy = |from: &[std::sync::atomic::AtomicU64]| {
             let to = atomics(&self.name, self.addr, from.len() as u64, 0)?;
             for (to, from) in to.iter().zip(from) {
@@ -38,6 +38,7 @@ impl GlobalMemory {
             blocks: self.blocks.iter().map(Block::duplicate).collect::<Result<_, _>>()?,
             next: self.next,
             modules: self.modules.clone(),
+            heap: self.heap.duplicate()?,
         })
     }
 

@@ -110,6 +110,23 @@ int main() {
         return 7;
     CUarray array;
     if (cuArrayCreate(&array, nullptr) != CUDA_ERROR_NOT_SUPPORTED) return 8;
+    // Memory of a captured graph.
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec executable;
+    CUdeviceptr captured;
+    CHECK(cuStreamCreate(&stream, 0));
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK(cuMemAllocAsync(&captured, sizeof host, stream));
+    CHECK(cuMemsetD32Async(captured, 7, n, stream));
+    CHECK(cuMemcpyDtoDAsync(data, captured, sizeof host, stream));
+    CHECK(cuMemFreeAsync(captured, stream));
+    CHECK(cuStreamEndCapture(stream, &graph));
+    CHECK(cuGraphInstantiate(&executable, graph, 0));
+    CHECK(cuGraphLaunch(executable, stream));
+    CHECK(cuGraphLaunch(executable, stream));
+    CHECK(cuMemcpyDtoH(host, data, sizeof host));
+    if (host[69] != 7) return 9;
     CHECK(cuMemFree(data));
     std::puts("driver: right");
 }

@@ -382,6 +382,7 @@ def run(
     cluster: _Extent | None = ...,
     dynamic_shared: int = ...,
     gpu: _Gpu | None = ...,
+    lax: bool = ...,
     schedule: str = ...,
     model: _Model = ...,
     allow: _Names = ...,
@@ -406,6 +407,7 @@ def explore(
     cluster: _Extent | None = ...,
     dynamic_shared: int = ...,
     gpu: _Gpu | None = ...,
+    lax: bool = ...,
     model: _Model = ...,
     allow: _Names = ...,
     warn: _Names = ...,
@@ -420,6 +422,7 @@ def replay(
     folder: _Folder,
     *,
     gpu: _Gpu | None = ...,
+    lax: bool = ...,
     schedule: str = ...,
     model: _Model = ...,
     allow: _Names = ...,
@@ -431,7 +434,7 @@ def replay(
 ) -> Result:
     """Runs a launch bundle."""
 
-def check(ptx: _Ptx, entry: str | None = None, *, gpu: _Gpu | None = None) -> Examination:
+def check(ptx: _Ptx, entry: str | None = None, *, gpu: _Gpu | None = None, lax: bool = False) -> Examination:
     """Says which kernels of a module can be launched, and what is not modelled of the others."""
 
 def kinds() -> list[Kind]:
@@ -439,3 +442,6 @@ def kinds() -> list[Kind]:
 
 def explain(kind: str) -> str:
     """The page about a kind of finding."""
+
+def sarif(found: Iterable[tuple[Finding | Mapping[str, Any], _Folder]]) -> str:
+    """A log of findings in the format SARIF 2.1.0."""
