@@ -27,7 +27,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ptx_emu_core::LaunchReport;
+pub use ptx_emu_core::LaunchReport;
 
 use crate::launch::LaunchSpec;
 
