@@ -5,6 +5,7 @@ mod block_products;
 mod ceiling;
 mod checkpoints;
 mod dependent_launches;
+mod expert_parallel;
 mod family_target;
 mod kernel_code;
 mod mutants;

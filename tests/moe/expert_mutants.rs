@@ -3,11 +3,16 @@
 //!
 //! Launches are checked against the f64 oracle first, layers step by step.
 
+use std::time::Duration;
+
 use fp4_formats::ScaleLayout::Blocked128x4;
 use fp4_formats::gemm::groups::STATUS_BAD_COUNTS;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Arch, FloatType, HalfType, Nvfp4};
+use nvfp4::buffer::DeviceBuffer;
 use nvfp4::gemm::{Activation, GemmOverrides};
+use nvfp4::moe::{MoeBiases, MoeInputs};
+use nvfp4::parallel::{ExpertPlaces, Experts, ExpertsShape, HostExchange};
 use nvfp4::tune::ResultKind;
 use nvfp4_lab::moe::MoeRun;
 use nvfp4_tests::gemm::grouped::GroupedCase;
@@ -287,6 +292,44 @@ fn sm100_decoded() {
     ]);
 }
 
+/// A launch of `moe_pack`, of a rank that exchanges rows with itself: a kernel before makes the sources.
+fn packing(gpu: &Gpu) -> Experiment {
+    captured("moe_pack", "one rank", gpu, Which::Last, |kernels| {
+        let case = MixtureCase::new([20, 5, 3], [32, 32], HalfType::F16);
+        let mixture = Mixture::<Nvfp4>::new(case, 7);
+        let step = mixture.step(1);
+        let operands = mixture.operands(&step);
+        let device = kernels.device();
+        let weights = operands.repack(device).expect("weights");
+        let weights = weights.map(|of| of.upload(device).expect("memory"));
+        let places = ExpertPlaces::even(5, 1).expect("one rank");
+        let shape = ExpertsShape { tokens: 20, top_k: 3, capacity: 60 };
+        let (products, half) = (weights.each_ref(), HalfType::F16);
+        let options = &operands.options;
+        let experts = Experts::new(kernels, shape, (&places, 0), products, half, options);
+        let experts = experts.expect("a layer");
+        let memory = experts.memory().expect("memory");
+        let words = |bytes: Vec<u8>| DeviceBuffer::upload(device, "x", &bytes).expect("memory");
+        let x = words(operands.tokens.bytes().to_vec());
+        let ids = words(operands.ids.iter().flat_map(|id| id.to_le_bytes()).collect());
+        let factors = words(operands.weights.iter().flat_map(|x| x.to_le_bytes()).collect());
+        let out = words(vec![0; experts.out_bytes()]);
+        let inputs = MoeInputs { activations: &x, ids: &ids, weights: &factors, shared: None };
+        let ends = HostExchange::all(1, Duration::from_secs(60));
+        let launched =
+            experts.launch(&inputs, products, &memory, &ends[0], &out, MoeBiases::default());
+        launched.expect("a launch");
+        let run =
+            MoeRun::new(kernels, &operands, operands.repack(device).expect("weights").each_ref());
+        let run = run.expect("a layer");
+        assert_eq!(out.read().expect("readable"), {
+            run.launch().expect("a launch");
+            run.result().expect("readable")
+        });
+        ["sources", "records to send"]
+    })
+}
+
 /// The kernels around the products. Routing: warps with several rounds of slots, and more experts than a warp
 /// has lanes. Combining reads positions behind the kernels before, or what is settled before that.
 #[test]
@@ -307,6 +350,7 @@ fn around_the_products() {
             &[on("moe_gather", small, Steps::Together, ["sources", "gathered"])],
             overlapping(arch, 1),
         );
+        run(&[packing(&gpu)], overlapping(arch, 1));
         run(
             &[
                 on("moe_combine", small, Steps::Together, ["rows", "out"]),

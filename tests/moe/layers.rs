@@ -11,8 +11,8 @@ use nvfp4::gemm::{
     Repacked, UpOptions, Weights,
 };
 use nvfp4::moe::{
-    CombineTypes, MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape, MoeStep,
-    Routes, Routing,
+    CombineTypes, ExpertMap, MoeBiases, MoeInputs, MoeLayer, MoeOptions, MoeProblem, MoeShape,
+    MoeStep, Routes, Routing,
 };
 use nvfp4::tensor::{BlockScaled, Dims};
 use nvfp4_lab::gemm::reference;
@@ -115,6 +115,116 @@ fn routing_and_gathering() {
                 for blocks in [1031, 4 * 1031, 16 * 1030] {
                     gathered_blocks(&kernels, &routing, &routes, 16 * blocks);
                 }
+            }
+        }
+    }
+}
+
+/// Routing by a table, with ids of -1, and with a fixed number of rows for each expert, of which some have more choices.
+#[test]
+fn routing_by_tables() {
+    for (at, shape) in SHAPES.into_iter().enumerate() {
+        let shape = MoeShape { first: 0, ..shape };
+        let mut rng = SplitMix64::new(70 + at as u64);
+        let mut ids = ids(shape, &mut rng);
+        for id in ids.iter_mut().skip(1).step_by(4) {
+            *id = -1;
+        }
+        let bad = (at % 2 == 1).then_some(shape.experts as i32);
+        ids[0] = bad.unwrap_or(ids[0]);
+        // The last expert has its number, so that the map has as many as the shape.
+        let numbers = (0..shape.experts).map(|_| rng.below(shape.count as u32 + 1) as i32 - 1);
+        let mut entries: Vec<i32> = numbers.collect();
+        *entries.last_mut().expect("experts") = shape.count as i32 - 1;
+        let map = ExpertMap::new(entries.clone()).expect("numbers");
+        let local = |id: i32| match usize::try_from(id) {
+            Ok(id) => entries.get(id).map_or(BAD, |&entry| entry as u32),
+            Err(_) => NOWHERE,
+        };
+        for device in TARGETS {
+            let kernels = emulated(device, SCHEDULES[at % 5]);
+            let mapped = Routing::mapped(&kernels, shape, &map).expect("a shape");
+            let on_device = upload(&kernels, &bytes_of(&ids, i32::to_le_bytes));
+            let routes = mapped.routes().expect("memory");
+            mapped.route(&on_device, &routes).expect("a launch");
+            let mut counts = vec![0u32; shape.count];
+            let mut places = vec![];
+            for &id in &ids {
+                let expert = local(id);
+                let count = counts.get_mut(expert as usize);
+                places
+                    .push((expert, count.map_or(0, |count| std::mem::replace(count, *count + 1))));
+            }
+            let mut offsets = vec![0];
+            offsets.extend(counts.iter().scan(0, |sum, count| {
+                *sum += count;
+                Some(*sum)
+            }));
+            assert_eq!(words(&routes.offsets), offsets, "{shape:?}");
+            let fault = bad.map(|_| MoeProblem::BadId);
+            assert_eq!(routes.problem().expect("readable"), fault);
+            let expert_of = |&(expert, _): &(u32, u32)| (expert as usize) < shape.count;
+            let first_row = |expert: u32, capacity: Option<u32>| {
+                capacity.map_or(offsets[expert as usize], |capacity| expert * capacity)
+            };
+            let positions = |capacity: Option<u32>| -> Vec<u32> {
+                let row = |place: &(u32, u32)| match (*place, capacity) {
+                    (_, Some(capacity)) if expert_of(place) && place.1 >= capacity => BAD,
+                    ((expert, at), _) if expert_of(place) => first_row(expert, capacity) + at,
+                    ((expert, _), _) => expert,
+                };
+                places.iter().map(row).collect()
+            };
+            assert_eq!(words(&routes.positions), positions(None), "{shape:?}");
+
+            let largest = *counts.iter().max().expect("experts");
+            for capacity in [largest.max(1), (largest / 2).max(1)] {
+                let fixed = mapped.clone().with_capacity(capacity as usize).expect("rows");
+                let routes = fixed.routes().expect("memory");
+                assert_eq!(fixed.rows(), shape.count * capacity as usize);
+                fixed.route(&on_device, &routes).expect("a launch");
+                let right = positions(Some(capacity));
+                assert_eq!(words(&routes.positions), right, "{shape:?}, {capacity} rows");
+                let mut sources = vec![NOWHERE; fixed.rows()];
+                for (slot, row) in (0..).zip(&right) {
+                    if let Some(source) = sources.get_mut(*row as usize) {
+                        *source = slot;
+                    }
+                }
+                assert_eq!(words(&routes.sources), sources, "{shape:?}, {capacity} rows");
+                assert_eq!(words(routes.most.as_ref().expect("counted")), counts);
+                assert_eq!(words(&routes.offsets), offsets);
+                let over = largest > capacity;
+                let found = routes.problem().expect("readable");
+                assert_eq!(found.is_some(), over || bad.is_some(), "{found:?}");
+                assert!(bad.is_some() || found == over.then_some(MoeProblem::OverCapacity));
+            }
+        }
+    }
+}
+
+/// Rows return to the order of choices, and those of choices elsewhere stay what they are.
+#[test]
+fn scattering() {
+    for (device, (at, shape)) in TARGETS.into_iter().zip(SHAPES.into_iter().enumerate().skip(1)) {
+        let kernels = emulated(device, SCHEDULES[at % 5]);
+        let mut ids = ids(shape, &mut SplitMix64::new(at as u64));
+        ids[1] = i32::MAX;
+        let routing = Routing::new(&kernels, shape).expect("a shape");
+        let routes = routing.routes().expect("memory");
+        routing.route(&upload(&kernels, &bytes_of(&ids, i32::to_le_bytes)), &routes).expect("done");
+        for row in [1, 12, 48] {
+            let bytes: Vec<u8> = (0..routing.rows() * row).map(|i| (i * 7) as u8).collect();
+            let from = upload(&kernels, &bytes);
+            let to = upload(&kernels, &vec![POISON; routing.slots() * row]);
+            routing.scatter(&from, &routes, &to, row).expect("a launch");
+            let found = to.read().expect("readable");
+            for (slot, position) in words(&routes.positions).into_iter().enumerate() {
+                let right = match position {
+                    BAD | NOWHERE => vec![POISON; row],
+                    position => bytes[position as usize * row..][..row].to_vec(),
+                };
+                assert_eq!(found[slot * row..][..row], right, "{shape:?}, slot {slot}");
             }
         }
     }
@@ -535,7 +645,10 @@ fn bad_choices_of_one_token() {
         let run = |ids: [i32; 3], factors: [f32; 3]| planned.run(&kernels, &ids, &factors);
         let (right, problem) = run([4, 1, 5], [0.5, 0.25, 0.0]);
         assert!(problem.is_none() && right.iter().all(|value| value.is_finite()));
-        for id in [6, -1, i32::MIN, i32::MAX] {
+        // An id of -1 is as one of an expert elsewhere.
+        let (without, problem) = run([4, 1, -1], [0.5, 0.25, f32::NAN]);
+        assert!(problem.is_none() && without == right, "{device}: a choice of -1");
+        for id in [6, -2, i32::MIN, i32::MAX] {
             let (values, problem) = run([4, id, 5], [0.5, 0.25, 0.0]);
             assert!(values.iter().all(|value| value.is_nan()), "{device}, id {id}");
             assert_eq!(problem, Some(MoeProblem::BadId), "{device}, id {id}");
@@ -580,6 +693,13 @@ fn bad_choices_of_one_of_many_tokens() {
         let (mut ids, mut factors) = (operands.ids.to_vec(), operands.weights.to_vec());
         ids[2 * BAD_TOKEN + 1] = 6;
         factors[2 * BAD_TOKEN] = f32::NAN;
+        // An id of -1 adds nothing, as one of a weight of 0.
+        let (mut holes, mut zeros) = (operands.ids.to_vec(), operands.weights.to_vec());
+        holes[2 * BAD_TOKEN + 1] = -1;
+        zeros[2 * BAD_TOKEN + 1] = 0.0;
+        let (with, problem) = run(&holes, operands.weights);
+        assert_eq!(problem, None, "{device}: a choice of -1");
+        assert!(with == run(operands.ids, &zeros).0, "{device}: a choice of -1");
         for (ids, factors, problem) in [
             (&ids[..], operands.weights, MoeProblem::BadId),
             (operands.ids, &factors[..], MoeProblem::NanWeight),

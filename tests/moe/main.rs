@@ -8,4 +8,5 @@ mod layers;
 mod layers_refused;
 mod quantized;
 mod refused;
+mod several_devices;
 mod steps;

@@ -63,6 +63,7 @@ fn buffers_of_routing() {
             positions: sized(32),
             sources: sized(32),
             status: sized(4),
+            most: None,
         };
         let of_routes = [&routes.offsets, &routes.positions, &routes.sources, &routes.status];
         let (ids, weights) = (machine.upload(&[0; 32]), sized(32));

@@ -116,6 +116,28 @@ pub enum Error {
         /// The sizes that overflow.
         detail: String,
     },
+    /// A rank has more rows for another one than the capacity.
+    #[error("rank {from} has {rows} rows for rank {to}, but the capacity is {capacity}")]
+    Capacity {
+        /// The rank that has them.
+        from: usize,
+        /// The rank of the experts.
+        to: usize,
+        /// The most rows of a launch.
+        rows: usize,
+        /// The capacity.
+        capacity: usize,
+    },
+    /// Ranks could not exchange rows.
+    #[error("rank {rank} cannot exchange rows with {with}: {reason}")]
+    Exchange {
+        /// This rank.
+        rank: usize,
+        /// The other one, or all.
+        with: String,
+        /// The reason.
+        reason: String,
+    },
     /// There is not enough memory.
     #[error("{what} needs {bytes} bytes, which this machine cannot provide")]
     Memory {
@@ -174,6 +196,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// A call of the driver failed, or a kernel did.
     Driver,
+    /// Ranks could not exchange rows: one ended or was too late.
+    Exchange,
     /// A checkpoint cannot be used: an error of the crate `nvfp4-checkpoint`.
     Checkpoint,
     /// A file cannot be read or written, a tuning table among them.
@@ -189,6 +213,7 @@ impl Error {
         match self {
             Self::Shape { .. }
             | Self::Scalar { .. }
+            | Self::Capacity { .. }
             | Self::NonFinite { .. }
             | Self::NonFiniteAt { .. }
             | Self::ScaleNotFinite { .. }
@@ -199,6 +224,7 @@ impl Error {
             Self::Kernels(_) => ErrorKind::Unsupported,
             Self::Device(error) => error.kind(),
             Self::Tune(_) | Self::Io { .. } => ErrorKind::File,
+            Self::Exchange { .. } => ErrorKind::Exchange,
             Self::Wrong { .. } => ErrorKind::Wrong,
         }
     }
@@ -224,7 +250,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Wrong { .. } => 1,
+            Self::Wrong { .. } | Self::Exchange { .. } => 1,
             Self::Device(error) if error.happened_while_running() => 1,
             _ => 2,
         }

@@ -91,6 +91,21 @@ impl TokenBuffers {
         Ok(Self { elements: allocate(name, bytes)?, scales })
     }
 
+    /// Elements with scales of blocks, and scales of rows, where they have them.
+    pub fn with(
+        elements: DeviceBuffer,
+        blocks: Option<DeviceBuffer>,
+        rows: Option<DeviceBuffer>,
+    ) -> Self {
+        let scales = match (blocks, rows) {
+            (None, None) => Scales::None,
+            (Some(blocks), None) => Scales::Blocks(blocks),
+            (Some(blocks), Some(rows)) => Scales::RowsOfBlocks(blocks, rows),
+            (None, Some(rows)) => Scales::Rows(rows),
+        };
+        Self { elements, scales }
+    }
+
     /// Returns the activations for a product.
     pub fn activations(&self) -> ActivationBuffers<'_> {
         let elements = &self.elements;

@@ -4,8 +4,9 @@ use fp4_formats::gemm::{Adding, OUT_MX_RECIPE, OUT_RECIPE};
 use fp4_formats::quantize::{Format, Recipe};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
+use super::arrival::Arrival;
 use super::routing::{CombineOperands, check_gathered};
-use super::{CombineTypes, HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
+use super::{CombineTypes, ExpertMap, HALF_BYTES, MoeProblem, MoeShape, Routes, Routing};
 use crate::buffer::DeviceBuffer;
 use crate::device::{AtOnce, Kernels, Prepared, Queue, Target};
 use crate::error::{Error, Result};
@@ -24,8 +25,8 @@ use crate::tune::ResultKind;
 
 /// A whole layer, planned once and launched any number of times.
 ///
-/// A layer for one token neither routes nor gathers, unless its activations are quantised: its products take the ids
-/// themselves ([`Grouping::Chosen`]).
+/// A layer for one token neither routes nor gathers, unless its activations are quantised or it has a map of experts: its
+/// products take the ids themselves ([`Grouping::Chosen`]).
 ///
 /// ```
 /// use std::path::Path;
@@ -84,12 +85,17 @@ use crate::tune::ResultKind;
 /// ```
 #[derive(Debug)]
 pub struct MoeLayer {
-    routing: Routing,
+    pub(super) routing: Routing,
     first: Gemm,
     second: Gemm,
     hidden: usize,
     half: HalfType,
     quantized: Quantized,
+    /// Whether rows between the steps are in the order of choices.
+    chooses: bool,
+    pub(super) arrival: Arrival,
+    /// Format of the weights.
+    pub(super) format: Format,
     /// Types of the rows that are combined, of the result, and of what is added.
     types: CombineTypes,
 }
@@ -123,6 +129,8 @@ pub struct MoeOptions {
     pub quantized: Option<TokenFormat>,
     /// The way in which products of e4m3 may be added.
     pub adding: Adding,
+    /// The experts of this device, if they are not a range. A layer with a map routes and gathers a single token, too.
+    pub map: Option<ExpertMap>,
     /// Whether a token's result has the same bits whatever the other tokens are and how many there are
     /// ([`GemmOverrides::batch_invariant`](crate::gemm::GemmOverrides)). Everything but the products is so in any case.
     pub batch_invariant: bool,
@@ -138,6 +146,7 @@ impl Default for MoeOptions {
             shared: None,
             quantized: None,
             adding: Adding::default(),
+            map: None,
             batch_invariant: false,
         }
     }
@@ -177,6 +186,7 @@ setters!(MoeOptions {
     shared: impl Into<Option<FloatType>>,
     quantized: impl Into<Option<TokenFormat>>,
     adding: Adding,
+    map: impl Into<Option<ExpertMap>>,
     batch_invariant: bool,
 });
 
@@ -255,7 +265,7 @@ impl TokenScales {
 /// A step of a layer, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoeStep {
-    /// [`Routing::route`]; not of a layer for one token, unless its activations are quantised.
+    /// [`Routing::route`]; not of a layer for one token, unless its activations are quantised or it has a map of experts.
     Route,
     /// Quantising the tokens to the weights' format; only of a layer that does.
     Quantize,
@@ -325,16 +335,16 @@ pub struct MoeMemory {
     /// The operation that quantises what is between the products, by row.
     next: Option<Box<rows::Rows>>,
     /// Not of a layer that routes nothing.
-    gathered: Option<Gathered>,
+    pub(super) gathered: Option<Gathered>,
     between: TokenBuffers,
-    rows: DeviceBuffer,
+    pub(super) rows: DeviceBuffer,
     workspace: Option<Workspace>,
-    stream: FirstStream,
+    pub(super) stream: FirstStream,
 }
 
 /// The rows of the first product.
 #[derive(Debug)]
-enum Gathered {
+pub(super) enum Gathered {
     /// Copies of tokens, as they are or quantised.
     Copies(TokenBuffers),
     /// Made by this operation: e4m3 or NVFP4, with a scale for each row.
@@ -411,8 +421,10 @@ impl MoeMemory {
         if let Some(quantizer) = &self.quantizer {
             bad |= found(quantizer.check(NAME))?;
         }
-        if let (Some(Gathered::Made(made)), Some(next)) = (&self.gathered, &self.next) {
-            bad |= found(made.check(NAME))?;
+        if let Some(next) = &self.next {
+            if let Some(Gathered::Made(made)) = &self.gathered {
+                bad |= found(made.check(NAME))?;
+            }
             if found(next.check(NAME))? {
                 bad = true;
                 // Rows that no expert has in the next launch keep what they were.
@@ -443,6 +455,7 @@ pub(crate) struct LayerSizes {
 #[derive(Debug)]
 pub(crate) struct PlannedLayer {
     quantized: Quantized,
+    chooses: bool,
     /// Activations of the products.
     kinds: [ActivationKind; 2],
     groupings: [Grouping; 2],
@@ -450,17 +463,35 @@ pub(crate) struct PlannedLayer {
 }
 
 impl PlannedLayer {
-    /// Checks all but the products, which [`check_products`](Self::check_products) does.
+    /// [`of_arrival`](Self::of_arrival) for tokens in rows.
     ///
     /// # Errors
-    /// As [`MoeLayer::new`] for all but weights, products and devices.
+    /// The same.
     pub fn new(
         target: &Target,
         shape: MoeShape,
         sizes: LayerSizes,
         options: &MoeOptions,
     ) -> Result<Self> {
+        Self::of_arrival(target, shape, sizes, options, Arrival::Rows)
+    }
+
+    /// Checks all but the products, which [`check_products`](Self::check_products) does.
+    ///
+    /// # Errors
+    /// As [`MoeLayer::new`] for all but weights, products and devices.
+    fn of_arrival(
+        target: &Target,
+        shape: MoeShape,
+        sizes: LayerSizes,
+        options: &MoeOptions,
+        arrival: Arrival,
+    ) -> Result<Self> {
         shape.check()?;
+        if let Some(map) = &options.map {
+            map.check(shape)?;
+        }
+        let chooses = chooses(shape, options, arrival);
         let LayerSizes { hidden, between, format, half } = sizes;
         let slots = shape.tokens * shape.top_k;
         let kind = options.activations(half, format);
@@ -483,7 +514,7 @@ impl PlannedLayer {
                 (Quantized::Rows, kind, halves)
             }
         };
-        let groupings = match chooses(shape, options.quantized.is_some()) {
+        let groupings = match chooses {
             false => [Grouping::Contiguous { bound: slots }; 2],
             true => [true, false].map(|shared| {
                 let MoeShape { experts, first, .. } = shape;
@@ -491,7 +522,7 @@ impl PlannedLayer {
             }),
         };
         match &quantized {
-            Quantized::No if chooses(shape, false) => {}
+            Quantized::No if chooses => {}
             Quantized::No => check_gathered(hidden)?,
             Quantized::Blocks(_, options) => {
                 let input = Input::plain(half.float());
@@ -518,7 +549,8 @@ impl PlannedLayer {
         let first = first.batch_invariant(options.batch_invariant);
         let second = GemmOptions::new().activation_scale(scales[1]).output(options.rows);
         let second = second.adding(options.adding).batch_invariant(options.batch_invariant);
-        Ok(Self { quantized, kinds: [of_first, kind], groupings, options: [first, second] })
+        let (kinds, options) = ([of_first, kind], [first, second]);
+        Ok(Self { quantized, chooses, kinds, groupings, options })
     }
 
     /// Plans the products by the model.
@@ -535,7 +567,7 @@ impl PlannedLayer {
         let of = |[n, k]: [usize; 2], gated| Sizes { n, k, matrices: shape.count, format, gated };
         let products = [of([between, hidden], true), of([hidden, between], false)];
         for (product, sizes) in products.into_iter().enumerate() {
-            let Self { quantized: _, kinds, groupings, options } = self;
+            let Self { quantized: _, chooses: _, kinds, groupings, options } = self;
             let planner = Planner::Model(target);
             let (kind, options) = (kinds[product], &options[product]);
             described::grouped(planner, sizes, groupings[product], kind, options)?;
@@ -545,7 +577,7 @@ impl PlannedLayer {
 }
 
 /// NVFP4 with a scale for each row.
-const fn scaled_rows() -> rows::Results {
+pub(crate) const fn scaled_rows() -> rows::Results {
     let options = QuantizeOptions::new(Recipe::Nvfp4(OUT_RECIPE)).layout(LAYOUT);
     rows::Results::Blocks(options.scale(TensorScale::PerRow))
 }
@@ -578,7 +610,22 @@ impl MoeLayer {
         half: HalfType,
         options: &MoeOptions,
     ) -> Result<Self> {
-        let routing = Routing::new(kernels, shape)?;
+        Self::of_arrival(kernels, shape, [first, second], half, options, Arrival::Rows)
+    }
+
+    /// [`new`](Self::new) for tokens that come in this form.
+    pub(super) fn of_arrival(
+        kernels: &Kernels,
+        shape: MoeShape,
+        [first, second]: [&DeviceWeights; 2],
+        half: HalfType,
+        options: &MoeOptions,
+        arrival: Arrival,
+    ) -> Result<Self> {
+        let routing = match &options.map {
+            Some(map) => Routing::mapped(kernels, shape, map)?,
+            None => Routing::new(kernels, shape)?,
+        };
         let (a, b) = (first.form(), second.form());
         let (hidden, between) = (a.columns, a.result_columns());
         for (what, found, required) in [
@@ -597,8 +644,8 @@ impl MoeLayer {
             format: a.format,
             half,
         };
-        let planned = PlannedLayer::new(&kernels.into(), shape, sizes, options)?;
-        let PlannedLayer { quantized, kinds, groupings, options: of } = planned;
+        let planned = PlannedLayer::of_arrival(&kernels.into(), shape, sizes, options, arrival)?;
+        let PlannedLayer { quantized, chooses, kinds, groupings, options: of } = planned;
         Ok(Self {
             first: Gemm::grouped(kernels, first, groupings[0], kinds[0], &of[0])?,
             second: Gemm::grouped(kernels, second, groupings[1], kinds[1], &of[1])?,
@@ -606,6 +653,9 @@ impl MoeLayer {
             hidden: hidden as usize,
             half,
             quantized,
+            chooses,
+            arrival,
+            format: sizes.format,
             types: CombineTypes {
                 rows: options.rows,
                 result: options.output,
@@ -634,7 +684,7 @@ impl MoeLayer {
     /// Whether rows between the steps are in the order of choices, not of experts.
     #[must_use]
     pub fn chooses(&self) -> bool {
-        chooses(self.routing.shape(), self.quantizes())
+        self.chooses
     }
 
     /// Sizes of the layer as planned.
@@ -653,6 +703,12 @@ impl MoeLayer {
     #[must_use]
     pub fn tokens(&self) -> HalfType {
         self.half
+    }
+
+    /// Format of the weights.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// Type of the second product's rows.
@@ -711,6 +767,13 @@ impl MoeLayer {
             rows::Rows::new(kernels, slots, columns, self.half, options).map(Box::new)
         };
         match &self.quantized {
+            of if self.arrival == Arrival::Records => {
+                gathered = Some(Gathered::Copies(self.unpacked(zeroed)?));
+                if matches!(of, Quantized::Rows) {
+                    let columns = self.first.result_dims()?.cols();
+                    next = Some(made(columns, &quantizes_rows())?);
+                }
+            }
             Quantized::No if self.chooses() => {}
             Quantized::No => gathered = Some(copies([slots * self.hidden * HALF_BYTES, 0])?),
             Quantized::Blocks(_, options) => {
@@ -794,7 +857,7 @@ impl MoeLayer {
     /// Checks the arguments of a step and gives its launches to a queue. `settled`: what wrote routes, ids and
     /// weights is complete early enough, as [`SettledCounts`] says of counts.
     #[expect(clippy::too_many_arguments, reason = "those of a public function, and two more")]
-    fn give<'k>(
+    pub(super) fn give<'k>(
         &'k self,
         queue: &mut dyn Queue<'k>,
         settled: Option<SettledCounts>,
@@ -823,7 +886,7 @@ impl MoeLayer {
             MoeStep::Route | MoeStep::Gather if chooses => {
                 Err(Error::shape("step", "one of `MoeLayer::steps`", step.name()))
             }
-            MoeStep::Route => self.routing.give_route(queue, ids, routes),
+            MoeStep::Route => self.routing.give_route(queue, self.routing.dense(ids), routes),
             MoeStep::Quantize => quantizer.as_ref().ok_or_else(other)?.prepare(queue, activations),
             MoeStep::Gather => {
                 match (gathered.as_ref().ok_or_else(other)?, &self.quantized, quantizer) {
@@ -896,7 +959,9 @@ impl MoeLayer {
     }
 }
 
-/// Whether a layer takes rows in the order of choices: a layer for one token whose activations are not quantised.
-fn chooses(shape: MoeShape, quantizes: bool) -> bool {
-    shape.tokens == 1 && !quantizes
+/// Whether a layer takes rows in the order of choices: a layer for one token whose activations are not quantised, which
+/// does not come in a record, and whose experts are a range.
+fn chooses(shape: MoeShape, options: &MoeOptions, arrival: Arrival) -> bool {
+    let MoeOptions { quantized, map, .. } = options;
+    shape.tokens == 1 && quantized.is_none() && map.is_none() && arrival == Arrival::Rows
 }

@@ -17,16 +17,22 @@
 //! [`MoeLayer`] does all steps, having checked the arguments of all, or one ([`MoeLayer::launch_step`]). Everything
 //! depends on the device's memory alone: a launch reads nothing back and allocates nothing, and may be recorded in a
 //! graph. Experts that are on other devices add nothing, so that the results of all devices add up to
-//! the layer's. Weights are applied behind the second product, where they cost no precision, and in a
+//! the layer's; a device has a range of all experts, or those of a [map](ExpertMap). Ids of -1 add nothing either.
+//! [`parallel::Experts`](crate::parallel::Experts) sends tokens to the devices of their experts instead. Weights are applied behind the second product, where they cost no precision, and in a
 //! fixed order, so that results do not depend on timing.
 
+mod arrival;
 mod layer;
+mod map;
 mod routing;
 
-pub(crate) use layer::{LayerSizes, PlannedLayer};
+pub(crate) use arrival::Packed;
+pub(crate) use layer::{LayerSizes, PlannedLayer, scaled_rows};
 pub use layer::{
     MoeBiases, MoeInputs, MoeLayer, MoeMemory, MoeOptions, MoeStep, TokenFormat, TokenScales,
 };
+pub use map::ExpertMap;
+pub(crate) use routing::{CombineOperands, Part, Rows};
 pub use routing::{CombineTypes, MoeProblem, MoeShape, Routes, Routing};
 
 use fp4_formats::FloatType;

@@ -1,16 +1,18 @@
 //! The steps around the grouped products.
 
+use std::sync::Arc;
+
 use fp4_formats::gemm::groups::MAX_PROBLEMS;
 use fp4_formats::moe::{
-    self as contract, COMBINE_COLUMNS, Chosen, CombineParams, Experts, GATHER_BYTES, GatherParams,
-    MAX_TOP_K, RouteParams,
+    self as contract, COMBINE_COLUMNS, Chosen, CombineParams, Experts, GATHER_BYTES, GATHERED,
+    GatherParams, MAX_TOP_K, PackParams, RouteParams,
 };
 use fp4_formats::pack::packed_len;
 use fp4_formats::params;
 use fp4_formats::quantize::Format;
 use fp4_formats::{Divisor, FloatType};
 
-use super::{HALF_BYTES, WORD};
+use super::{ExpertMap, HALF_BYTES, WORD};
 use crate::buffer::DeviceBuffer;
 use crate::device::{AtOnce, FoundKernel, Kernels, LaunchSpec, Queue};
 use crate::error::{Error, Result};
@@ -29,7 +31,7 @@ pub struct MoeShape {
     pub top_k: usize,
     /// Experts of all devices: ids are below it.
     pub experts: usize,
-    /// First expert of this device.
+    /// First expert of this device; 0 beside a [map](ExpertMap).
     pub first: usize,
     /// Experts of this device.
     pub count: usize,
@@ -86,14 +88,29 @@ pub struct Routes {
     pub offsets: DeviceBuffer,
     /// u32 `[tokens, top_k]`: the row of each choice.
     pub positions: DeviceBuffer,
-    /// u32 `[tokens * top_k]`: the choice of each row.
+    /// u32 `[tokens * top_k]`, or with a capacity as many as all experts' rows: the choice of each row.
     pub sources: DeviceBuffer,
     /// u32: not 0 once something was wrong with a launch's ids or weights. It stays so until
     /// [`clear_status`](Self::clear_status).
     pub status: DeviceBuffer,
+    /// u32 `[count]`: the most choices that each expert has had since the status was cleared; with a
+    /// [capacity](Routing::with_capacity) alone.
+    pub most: Option<DeviceBuffer>,
 }
 
 impl Routes {
+    /// Returns [`most`](Self::most); waits for the device.
+    ///
+    /// # Errors
+    /// [`DeviceError`](crate::device::DeviceError).
+    pub(crate) fn most_choices(&self) -> Result<Option<Vec<u32>>> {
+        let read = |most: &DeviceBuffer| {
+            let bytes = most.read()?;
+            Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+        };
+        self.most.as_ref().map(read).transpose()
+    }
+
     /// Returns the fault so far, if there was one; waits for the device.
     ///
     /// # Errors
@@ -105,15 +122,17 @@ impl Routes {
             None | Some(0) => None,
             Some(contract::STATUS_BAD_ID) => Some(MoeProblem::BadId),
             Some(contract::STATUS_NAN_WEIGHT) => Some(MoeProblem::NanWeight),
+            Some(contract::STATUS_OVER_CAPACITY) => Some(MoeProblem::OverCapacity),
             Some(_) => Some(MoeProblem::BadCounts),
         })
     }
 
-    /// Queues setting the status word to 0.
+    /// Queues setting the status word to 0, and [`most`](Self::most).
     ///
     /// # Errors
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn clear_status(&self) -> Result<()> {
+        self.most.as_ref().map_or(Ok(()), |most| most.fill(0))?;
         self.status.fill(0)
     }
 }
@@ -121,8 +140,10 @@ impl Routes {
 /// A fault that a device found with a launch's operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoeProblem {
-    /// An id was negative, or not below the number of experts: its token became NaN.
+    /// An id was below -1, or not below the number of experts: its token became NaN.
     BadId,
+    /// An expert had more choices than the [capacity](Routing::with_capacity): tokens beyond it became NaN.
+    OverCapacity,
     /// A weight was NaN: its token became NaN.
     NanWeight,
     /// Token counts were bad: all results became NaN.
@@ -136,6 +157,9 @@ pub enum MoeProblem {
 pub struct Routing {
     kernels: Kernels,
     shape: MoeShape,
+    map: Option<Arc<DeviceBuffer>>,
+    /// Rows of each expert, if their number is fixed.
+    capacity: Option<usize>,
     route: FoundKernel,
     gather: FoundKernel,
     combine: FoundKernel,
@@ -151,11 +175,36 @@ impl Routing {
         let [route, gather, combine] =
             [contract::ROUTE, contract::GATHER, contract::COMBINE].map(|name| kernels.find(name));
         let (route, gather, combine) = (route?, gather?, combine?);
-        Ok(Self { kernels: kernels.clone(), shape, route, gather, combine })
+        let (map, capacity) = (None, None);
+        Ok(Self { kernels: kernels.clone(), shape, map, capacity, route, gather, combine })
+    }
+
+    /// [`new`](Self::new) for the experts that a map has, in place of a range.
+    ///
+    /// # Errors
+    /// The same, [`Error::Shape`] for a map of other sizes, [`DeviceError`](crate::device::DeviceError).
+    pub fn mapped(kernels: &Kernels, shape: MoeShape, map: &ExpertMap) -> Result<Self> {
+        map.check(shape)?;
+        let map = DeviceBuffer::upload(kernels.device(), "map of experts", &map.bytes())?;
+        Ok(Self { map: Some(Arc::new(map)), ..Self::new(kernels, shape)? })
+    }
+
+    /// The same with a fixed number of rows for each expert: expert `e` has the rows from `e * capacity` on, of which
+    /// its choices fill the first ones. Rows without a choice are left alone. A token with a choice beyond the capacity
+    /// becomes NaN, and the status word [`MoeProblem::OverCapacity`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a capacity of 0, or too many rows.
+    pub fn with_capacity(self, capacity: usize) -> Result<Self> {
+        let most = MAX_SLOTS / self.shape.count;
+        if !(1..=most).contains(&capacity) {
+            return Err(Error::shape("rows of each expert", format!("from 1 to {most}"), capacity));
+        }
+        Ok(Self { capacity: Some(capacity), ..self })
     }
 
     /// The kernels.
-    pub(super) fn kernels(&self) -> &Kernels {
+    pub(crate) fn kernels(&self) -> &Kernels {
         &self.kernels
     }
 
@@ -165,10 +214,16 @@ impl Routing {
         self.shape
     }
 
-    /// Tokens times the experts of each: rows of the products at most.
+    /// Tokens times the experts of each.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.shape.tokens * self.shape.top_k
+    }
+
+    /// Rows of the products at most: [`slots`](Self::slots), or the rows of all experts with a capacity.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.capacity.map_or(self.slots(), |capacity| capacity * self.shape.count)
     }
 
     /// The experts as kernels take them.
@@ -187,38 +242,56 @@ impl Routing {
         Ok(Routes {
             offsets: DeviceBuffer::poisoned(device, "offsets", (self.shape.count + 1) * WORD)?,
             positions: DeviceBuffer::poisoned(device, "positions", slots)?,
-            sources: DeviceBuffer::poisoned(device, "sources", slots)?,
+            sources: DeviceBuffer::poisoned(device, "sources", self.rows() * WORD)?,
             status: DeviceBuffer::zeroed(device, "status", WORD)?,
+            most: match self.capacity {
+                Some(_) => Some(DeviceBuffer::zeroed(device, "most", self.shape.count * WORD)?),
+                None => None,
+            },
         })
     }
 
-    /// Queues routing: `ids` are i32 `[tokens, top_k]`. Choices of one expert keep their order. Ids
-    /// outside this device's range have no row; ids that are no expert's make their token NaN and
-    /// the status word [`MoeProblem::BadId`].
+    /// Queues routing: `ids` are i32 `[tokens, top_k]`. Choices of one expert keep their order. Ids of other devices'
+    /// experts and ids of -1 have no row; other ids that are no expert's make their token NaN and the status word
+    /// [`MoeProblem::BadId`].
     ///
     /// # Errors
     /// [`Error::Shape`] for buffers of other sizes or elsewhere,
     /// [`DeviceError`](crate::device::DeviceError).
     pub fn route(&self, ids: &DeviceBuffer, routes: &Routes) -> Result<()> {
-        self.give_route(&mut AtOnce, ids, routes)
+        self.give_route(&mut AtOnce, self.dense(ids), routes)
+    }
+
+    /// Ids that follow each other.
+    pub(crate) fn dense<'a>(&self, buffer: &'a DeviceBuffer) -> Ids<'a> {
+        Ids { buffer, bytes: self.slots() * WORD, first: 0, stride: WORD }
     }
 
     /// Checks the arguments of [`route`](Self::route) and gives its launch to a queue.
-    pub(super) fn give_route<'k>(
+    pub(crate) fn give_route<'k>(
         &'k self,
         queue: &mut dyn Queue<'k>,
-        ids: &DeviceBuffer,
+        ids: Ids<'_>,
         routes: &Routes,
     ) -> Result<()> {
-        let slots = self.slots();
-        let places = self.place(routes)?;
+        let (slots, device) = (self.slots(), self.kernels.device());
+        let RouteAddresses { offsets, positions, sources, status, most } = self.place(routes)?;
+        let Ids { buffer, bytes, first, stride } = ids;
+        let map_bytes = self.shape.experts * WORD;
         let params = RouteParams {
-            ids: self.place_ids(ids)?,
-            offsets: places.offsets,
-            positions: places.positions,
-            sources: places.sources,
-            status: places.status,
+            ids: buffer.checked("the ids", bytes, device)? + first as u64,
+            map: self
+                .map
+                .as_ref()
+                .map_or(Ok(0), |map| map.checked("the map", map_bytes, device))?,
+            offsets,
+            positions,
+            sources,
+            most,
+            status,
             slots: slots as u32,
+            id_stride: stride as u32,
+            capacity: self.capacity.unwrap_or(0) as u32,
             experts: self.experts(),
         };
         let (threads, shared) = (params.threads(), params.shared_bytes());
@@ -301,35 +374,124 @@ impl Routing {
         routes: &Routes,
         columns: usize,
     ) -> Result<()> {
-        const { assert!(N <= 2, "as many as the kernel takes") };
-        let device = self.kernels.device();
         if columns == 0 || columns > MAX_SLOTS / HALF_BYTES {
             let required = format!("from 1 to {}", MAX_SLOTS / HALF_BYTES);
             return Err(Error::shape("columns to gather", required, columns));
         }
         let MoeShape { tokens, top_k, .. } = self.shape;
+        let sources = self.place(routes)?.sources;
+        let parts = matrices.map(|(from, to, bytes)| Part {
+            from: Rows::dense(from, bytes),
+            to: Rows::dense(to, bytes),
+            bytes,
+        });
+        let params = self.gather_params(&parts, [tokens, self.rows()], (sources, top_k), false)?;
+        self.launch_gather(queue, &params)
+    }
+
+    /// Checks matrices whose rows are gathered, and fills a parameter block.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for buffers that are too small or elsewhere, [`Error::Overflow`].
+    pub(crate) fn gather_params(
+        &self,
+        parts: &[Part<'_>],
+        [from_rows, rows]: [usize; 2],
+        (sources, divisor): (u64, usize),
+        keeps: bool,
+    ) -> Result<GatherParams> {
+        let device = self.kernels.device();
         let mut params = GatherParams {
-            from: [0; 2],
-            to: [0; 2],
-            sources: self.place(routes)?.sources,
-            rows: self.slots() as u32,
-            row_bytes: [0; 2],
-            top_k: Divisor::nearest(top_k as u32),
+            from: [0; GATHERED],
+            to: [0; GATHERED],
+            sources,
+            rows: rows as u32,
+            row_bytes: [0; GATHERED],
+            from_stride: [0; GATHERED],
+            to_stride: [0; GATHERED],
+            top_k: Divisor::nearest(divisor as u32),
+            keeps: keeps.into(),
         };
-        for (index, (from, to, row)) in matrices.into_iter().enumerate() {
-            let bytes = |rows: usize| {
-                rows.checked_mul(row).ok_or_else(|| Error::Overflow {
-                    what: "activations".into(),
-                    detail: format!("{rows} rows of {row} bytes"),
-                })
-            };
-            params.from[index] = from.checked("the activations", bytes(tokens)?, device)?;
-            let rows = bytes(self.slots())?;
-            params.to[index] = to.checked("the gathered activations", rows, device)?;
-            params.row_bytes[index] = row as u32;
+        if parts.len() > GATHERED {
+            return Err(Error::shape(
+                "matrices to gather",
+                format!("at most {GATHERED}"),
+                parts.len(),
+            ));
         }
-        let grid = [self.grid(self.slots()), 1];
-        self.launch(queue, &self.gather, grid, [contract::THREADS, 0], params::bytes(&params))
+        for (index, &Part { from, to, bytes }) in parts.iter().enumerate() {
+            let place = |what: &str, of: Rows<'_>, rows: usize| {
+                let all = rows.checked_mul(of.stride).ok_or_else(|| Error::Overflow {
+                    what: "activations".into(),
+                    detail: format!("{rows} rows of {} bytes", of.stride),
+                })?;
+                Ok::<_, Error>(of.buffer.checked(what, all, device)? + of.first as u64)
+            };
+            params.from[index] = place("the activations", from, from_rows)?;
+            params.to[index] = place("the gathered activations", to, rows)?;
+            params.row_bytes[index] = bytes as u32;
+            params.from_stride[index] = from.stride as u32;
+            params.to_stride[index] = to.stride as u32;
+        }
+        Ok(params)
+    }
+
+    /// Gives a queue the kernel that gathers.
+    fn launch_gather<'k>(&'k self, queue: &mut dyn Queue<'k>, params: &GatherParams) -> Result<()> {
+        let grid = [self.grid(params.rows as usize), 1];
+        self.launch(queue, &self.gather, grid, [contract::THREADS, 0], params::bytes(params))
+    }
+
+    /// Gathers parts of records, which are this layer's tokens, by the routes of their experts.
+    pub(super) fn give_unpack<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        parts: &[Part<'_>],
+        routes: &Routes,
+    ) -> Result<()> {
+        let sources = self.place(routes)?.sources;
+        let rows = [self.shape.tokens, self.rows()];
+        let params = self.gather_params(parts, rows, (sources, self.shape.top_k), false)?;
+        self.launch_gather(queue, &params)
+    }
+
+    /// Queues bringing rows in the order of experts back to the order of choices: row `positions[s]` of `from` to row
+    /// `s` of `to`, each of `row_bytes` bytes. Rows of choices that are nobody's here keep what they are.
+    ///
+    /// # Errors
+    /// The same as [`route`](Self::route).
+    pub fn scatter(
+        &self,
+        from: &DeviceBuffer,
+        routes: &Routes,
+        to: &DeviceBuffer,
+        row_bytes: usize,
+    ) -> Result<()> {
+        self.give_scatter(&mut AtOnce, from, routes, to, row_bytes)
+    }
+
+    /// Checks the arguments of [`scatter`](Self::scatter) and gives its launch to a queue.
+    pub(super) fn give_scatter<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        from: &DeviceBuffer,
+        routes: &Routes,
+        to: &DeviceBuffer,
+        row_bytes: usize,
+    ) -> Result<()> {
+        if row_bytes == 0 || row_bytes > MAX_SLOTS {
+            return Err(Error::shape(
+                "bytes of a row",
+                format!("from 1 to {MAX_SLOTS}"),
+                row_bytes,
+            ));
+        }
+        let [from, to] = [from, to].map(|buffer| Rows::dense(buffer, row_bytes));
+        let part = Part { from, to, bytes: row_bytes };
+        let sources = self.place(routes)?.positions;
+        let params =
+            self.gather_params(&[part], [self.rows(), self.slots()], (sources, 1), true)?;
+        self.launch_gather(queue, &params)
     }
 
     /// Queues combining `from`, rows of `columns` elements, with `weights`, f32 `[tokens, top_k]`, to `out`,
@@ -373,7 +535,7 @@ impl Routing {
     /// Checks the arguments of [`combine`](Self::combine), or with ids of
     /// [`combine_choices`](Self::combine_choices), and gives its launch to a queue. `settled`: no kernel that may
     /// still run writes positions, ids or weights.
-    pub(super) fn give_combine<'k>(
+    pub(crate) fn give_combine<'k>(
         &'k self,
         queue: &mut dyn Queue<'k>,
         CombineOperands { from, routes, ids, weights, shared, out }: CombineOperands<'_>,
@@ -420,7 +582,7 @@ impl Routing {
             }
         };
         let params = CombineParams {
-            from: from.checked("the rows to combine", bytes(self.slots(), from_type)?, device)?,
+            from: from.checked("the rows to combine", bytes(self.rows(), from_type)?, device)?,
             positions,
             weights: weights.checked("the weights", self.slots() * WORD, device)?,
             shared: shared_at,
@@ -442,20 +604,21 @@ impl Routing {
     }
 
     /// Address of the ids.
-    fn place_ids(&self, ids: &DeviceBuffer) -> Result<u64> {
+    pub(crate) fn place_ids(&self, ids: &DeviceBuffer) -> Result<u64> {
         ids.checked("the ids", self.slots() * WORD, self.kernels.device())
     }
 
     /// Addresses of what is routed.
-    fn place(&self, routes: &Routes) -> Result<RouteAddresses> {
+    pub(crate) fn place(&self, routes: &Routes) -> Result<RouteAddresses> {
         let device = self.kernels.device();
-        let slots = self.slots() * WORD;
-        let Routes { offsets, positions, sources, status } = routes;
+        let Routes { offsets, positions, sources, status, most } = routes;
+        let counts = self.shape.count * WORD;
         Ok(RouteAddresses {
-            offsets: offsets.checked("the offsets", (self.shape.count + 1) * WORD, device)?,
-            positions: positions.checked("the positions", slots, device)?,
-            sources: sources.checked("the sources", slots, device)?,
+            offsets: offsets.checked("the offsets", counts + WORD, device)?,
+            positions: positions.checked("the positions", self.slots() * WORD, device)?,
+            sources: sources.checked("the sources", self.rows() * WORD, device)?,
             status: status.checked("the status word", WORD, device)?,
+            most: most.as_ref().map_or(Ok(0), |most| most.checked("the most", counts, device))?,
         })
     }
 
@@ -463,6 +626,17 @@ impl Routing {
     fn grid(&self, rows: usize) -> u32 {
         let most = self.kernels.device().properties().sms.max(1) * CTAS_PER_SM;
         rows.min(most as usize) as u32
+    }
+
+    /// Gives a queue the kernel that packs, `pack`.
+    pub(crate) fn launch_pack<'k>(
+        &'k self,
+        queue: &mut dyn Queue<'k>,
+        pack: &'k FoundKernel,
+        params: &PackParams,
+    ) -> Result<()> {
+        let grid = [self.grid(params.gather.rows as usize), 1];
+        self.launch(queue, pack, grid, [contract::THREADS, 0], params::bytes(params))
     }
 
     /// Gives a queue a kernel with so many threads and bytes of shared memory.
@@ -503,7 +677,7 @@ pub struct CombineTypes {
 /// The operands of combining, as [`Routing::combine`] takes them; rows are in the order of choices if ids
 /// are given.
 #[derive(Clone, Copy)]
-pub(super) struct CombineOperands<'a> {
+pub(crate) struct CombineOperands<'a> {
     pub from: &'a DeviceBuffer,
     pub routes: &'a Routes,
     pub ids: Option<&'a DeviceBuffer>,
@@ -512,10 +686,51 @@ pub(super) struct CombineOperands<'a> {
     pub out: &'a DeviceBuffer,
 }
 
+/// Ids in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Ids<'a> {
+    /// The memory, at least [`bytes`](Self::bytes).
+    pub buffer: &'a DeviceBuffer,
+    pub bytes: usize,
+    /// The place of the first id.
+    pub first: usize,
+    /// Bytes from one id to the next.
+    pub stride: usize,
+}
+
+/// Rows in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// The memory, of all rows with what is between them.
+    pub buffer: &'a DeviceBuffer,
+    /// The place of the first row.
+    pub first: usize,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows of so many bytes that follow each other from the beginning.
+    pub fn dense(buffer: &'a DeviceBuffer, stride: usize) -> Self {
+        Self { buffer, first: 0, stride }
+    }
+}
+
+/// A matrix whose rows are gathered.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub from: Rows<'a>,
+    pub to: Rows<'a>,
+    /// Bytes of a row.
+    pub bytes: usize,
+}
+
 /// Addresses of [`Routes`].
-struct RouteAddresses {
-    offsets: u64,
-    positions: u64,
-    sources: u64,
-    status: u64,
+pub(crate) struct RouteAddresses {
+    pub offsets: u64,
+    pub positions: u64,
+    pub sources: u64,
+    pub status: u64,
+    /// 0 without a capacity.
+    pub most: u64,
 }

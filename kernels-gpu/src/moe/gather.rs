@@ -7,7 +7,7 @@ use core::array::from_fn;
 
 use cuda_std::ptx::memory;
 use cuda_std::{kernel, thread};
-use fp4_formats::moe::{GATHER_BYTES, GatherParams, NOWHERE, THREADS};
+use fp4_formats::moe::{BAD, GATHER_BYTES, GatherParams, THREADS};
 
 use crate::pipeline::{follow_stream, release_stream};
 
@@ -80,19 +80,29 @@ unsafe fn copy_row<const PIECE: u32>(exists: bool, from: u64, to: u64, bytes: u3
     }
 }
 
-/// Copies the token of slot `slot` to row `row`, or makes the row zeros where that is [`NOWHERE`], with all
-/// threads of the CTA.
+/// Whether a source is a slot.
+#[inline(always)]
+pub const fn is_slot(source: u32) -> bool {
+    // `NOWHERE` is above.
+    source < BAD
+}
+
+/// Copies the token of slot `slot` to row `row`, or makes the row zeros where that is none and the row does not keep
+/// what it is, with all threads of the CTA.
 ///
 /// # Safety
 /// The same as [`GatherParams`] says; there are such a slot and such a row.
 #[inline(always)]
-unsafe fn gather_row(p: &GatherParams, row: u32, slot: u32) {
+pub unsafe fn gather_row(p: &GatherParams, row: u32, slot: u32) {
     let token = p.top_k.divide(slot).0;
+    let exists = is_slot(slot);
+    if !exists && p.keeps != 0 {
+        return;
+    }
     for matrix in 0..p.from.len() {
         let bytes = p.row_bytes[matrix];
-        let from = p.from[matrix] + u64::from(token) * u64::from(bytes);
-        let to = p.to[matrix] + u64::from(row) * u64::from(bytes);
-        let exists = slot != NOWHERE;
+        let from = p.from[matrix] + u64::from(token) * u64::from(p.from_stride[matrix]);
+        let to = p.to[matrix] + u64::from(row) * u64::from(p.to_stride[matrix]);
         // SAFETY: the token and the row, which begin at multiples of the piece.
         unsafe {
             match GatherParams::piece(bytes) {

@@ -13,10 +13,16 @@
 //!
 //! # Shared memory
 //! `counts[warp][expert]`, then `offsets[expert]`, words.
+//!
+//! # Capacity
+//! Without one, an expert's rows begin at its offset; with one, at the expert's number times the capacity. Offsets are
+//! the same in both cases, so that the counts follow from them.
 
 use cuda_std::ptx::{memory, shuffle};
 use cuda_std::{kernel, shared, thread, warp};
-use fp4_formats::moe::{BAD, NOWHERE, ROUTE_THREADS, RouteParams, STATUS_BAD_ID};
+use fp4_formats::moe::{
+    BAD, NOWHERE, ROUTE_THREADS, RouteParams, STATUS_BAD_ID, STATUS_OVER_CAPACITY,
+};
 
 use crate::pipeline::{follow_stream, release_stream};
 
@@ -42,17 +48,34 @@ impl Route<'_> {
         self.count(self.p.warps(), expert)
     }
 
-    /// Loads the id of a slot; where the slot is not below `end`, the result is no expert's id.
+    /// Loads the id of a slot, or with a map the id's entry there, [`BAD`] if it is no expert's; [`NOWHERE`] where the
+    /// slot is not below `end`.
     ///
     /// # Safety
     /// The same as [`each`](Self::each).
     #[inline(always)]
     unsafe fn id(&self, slot: u32, end: u32) -> u32 {
         if slot >= end {
-            return u32::MAX;
+            return NOWHERE;
         }
-        // SAFETY: an element of the ids.
-        unsafe { memory::ld_global_b32(self.p.ids + u64::from(slot) * u64::from(WORD)) }
+        // SAFETY: an element of the ids, and of the map.
+        unsafe {
+            let at = u64::from(slot) * u64::from(self.p.id_stride);
+            let id = memory::ld_global_b32(self.p.ids + at);
+            if self.p.map == 0 || id == NOWHERE {
+                id
+            } else if id < self.p.experts.all {
+                memory::ld_global_b32(self.p.map + u64::from(id) * u64::from(WORD))
+            } else {
+                BAD
+            }
+        }
+    }
+
+    /// The expert of what [`id`](Self::id) loads.
+    #[inline(always)]
+    fn expert(&self, id: u32) -> u32 {
+        if self.p.map == 0 { self.p.experts.local(id) } else { id }
     }
 
     /// Calls `f` for the warp's slots, 32 at a time: with the slot, its expert, [`NOWHERE`] where the
@@ -69,7 +92,7 @@ impl Route<'_> {
             let slot = at + lane;
             // SAFETY: all lanes are here.
             unsafe {
-                let expert = if slot < end { self.p.experts.local(id) } else { NOWHERE };
+                let expert = if slot < end { self.expert(id) } else { NOWHERE };
                 // On its way while these slots are looked at.
                 id = self.id(slot + warp::LANES, end);
                 warp::sync();
@@ -120,6 +143,7 @@ impl Route<'_> {
                     before += count;
                 }
                 memory::st_shared_b32(self.offset(expert), before);
+                self.note_count(expert, before);
                 expert += thread::block_dim_x();
             }
             thread::sync_threads();
@@ -145,6 +169,24 @@ impl Route<'_> {
                 self.put_offset(self.p.experts.count, row);
             }
             warp::sync();
+        }
+    }
+
+    /// Keeps the most slots that an expert has had.
+    ///
+    /// # Safety
+    /// There is such an expert, whose thread this is.
+    #[inline(always)]
+    unsafe fn note_count(&self, expert: u32, slots: u32) {
+        if self.p.most == 0 {
+            return;
+        }
+        let at = self.p.most + u64::from(expert) * u64::from(WORD);
+        // SAFETY: an element of the array.
+        unsafe {
+            if memory::ld_global_b32(at) < slots {
+                memory::st_global_b32(at, slots);
+            }
         }
     }
 
@@ -176,13 +218,18 @@ impl Route<'_> {
                 let mut before = 0;
                 if is_here {
                     before = memory::ld_shared_b32(self.count(own, expert));
-                    let row = memory::ld_shared_b32(self.offset(expert)) + before + below;
-                    self.put(self.p.positions, slot, row);
-                    self.put(self.p.sources, row, slot);
+                    let row = self.first_row(expert) + before + below;
+                    if self.p.capacity == 0 || before + below < self.p.capacity {
+                        self.put(self.p.positions, slot, row);
+                        self.put(self.p.sources, row, slot);
+                    } else {
+                        self.put(self.p.positions, slot, BAD);
+                        self.put_status(STATUS_OVER_CAPACITY);
+                    }
                 } else if slot < self.p.slots {
                     self.put(self.p.positions, slot, expert);
-                    if expert == BAD && self.p.status != 0 {
-                        memory::st_global_b32(self.p.status, STATUS_BAD_ID);
+                    if expert == BAD {
+                        self.put_status(STATUS_BAD_ID);
                     }
                 }
                 warp::sync();
@@ -190,6 +237,56 @@ impl Route<'_> {
                     memory::st_shared_b32(self.count(own, expert), before + all);
                 }
             });
+        }
+    }
+
+    /// The first row of an expert.
+    ///
+    /// # Safety
+    /// Behind [`sum`](Self::sum) and a barrier.
+    #[inline(always)]
+    unsafe fn first_row(&self, expert: u32) -> u32 {
+        if self.p.capacity > 0 {
+            return expert * self.p.capacity;
+        }
+        // SAFETY: the offset is written.
+        unsafe { memory::ld_shared_b32(self.offset(expert)) }
+    }
+
+    /// Marks the rows that no slot has.
+    ///
+    /// # Safety
+    /// The same as [`first_row`](Self::first_row).
+    #[inline(always)]
+    unsafe fn mark_rest(&self) {
+        let (p, thread) = (self.p, thread::thread_idx_x());
+        // Without a capacity, the rows of all experts are one part.
+        let (parts, rows) =
+            if p.capacity == 0 { (1, p.slots) } else { (p.experts.count, p.capacity) };
+        for part in 0..parts {
+            // SAFETY: offsets are written; the rows are below the sources' number.
+            unsafe {
+                let (first, next) =
+                    if p.capacity == 0 { (0, p.experts.count) } else { (part, part + 1) };
+                let begin = memory::ld_shared_b32(self.offset(first));
+                let mut row = memory::ld_shared_b32(self.offset(next)) - begin + thread;
+                while row < rows {
+                    self.put(p.sources, part * rows + row, NOWHERE);
+                    row += thread::block_dim_x();
+                }
+            }
+        }
+    }
+
+    /// Writes the status word, if there is one.
+    ///
+    /// # Safety
+    /// The same as [`RouteParams`] says.
+    #[inline(always)]
+    unsafe fn put_status(&self, status: u32) {
+        if self.p.status != 0 {
+            // SAFETY: there is one.
+            unsafe { memory::st_global_b32(self.p.status, status) };
         }
     }
 
@@ -229,10 +326,6 @@ pub unsafe fn moe_route(p: RouteParams) {
         route.sum();
         thread::sync_threads();
         route.place_slots(id);
-        let mut row = memory::ld_shared_b32(route.offset(p.experts.count)) + thread;
-        while row < p.slots {
-            route.put(p.sources, row, NOWHERE);
-            row += thread::block_dim_x();
-        }
+        route.mark_rest();
     }
 }

@@ -103,6 +103,7 @@ fn run_layer<F: BlockFormat>(
     let steps = run.check(&operands)?;
     let problem = run.problem()?.map(|problem| match problem {
         MoeProblem::BadId => "an id is no expert's".to_owned(),
+        MoeProblem::OverCapacity => "an expert has more choices than rows".to_owned(),
         MoeProblem::NanWeight => "a weight is NaN".to_owned(),
         MoeProblem::BadCounts => "token counts are bad".to_owned(),
         MoeProblem::NotFinite => "an activation that is quantised is not finite".to_owned(),

@@ -1,10 +1,14 @@
-//! Weights of which each of several devices has a part (tensor parallelism).
+//! Several devices: parts of weights (tensor parallelism), and [`Experts`] to whose devices tokens go.
 //!
+//! # Parts of weights
 //! | split | each device has | its result |
 //! | --- | --- | --- |
 //! | [rows](Cut::Rows) of `W` | some of the N outputs | those columns of the product |
 //! | [columns](Cut::Columns) of `W` | some of the K inputs | a term of the product: all devices' add up to it |
 //! | [experts](Cut::Experts) | some of the matrices | the rows of its experts ([`MoeShape`](crate::moe::MoeShape)) |
+//!
+//! Experts on several devices need not add up whole results: [`Experts`] sends rows to them and back, by a
+//! [`Transport`] (example `expert_parallel`).
 //!
 //! A gated MLP splits gate and up by rows and the matrix back by the same columns, so that nothing is
 //! exchanged but one sum of results (the example `tensor_parallel`). A tensor with both halves of a gate
@@ -32,6 +36,16 @@
 //! # Ok(())
 //! # }
 //! ```
+
+mod experts;
+mod places;
+mod transport;
+
+pub use experts::{Experts, ExpertsMemory, ExpertsShape, ExpertsStep};
+pub use places::ExpertPlaces;
+#[cfg(feature = "nccl")]
+pub(crate) use transport::check_parts;
+pub use transport::{HostExchange, Transport};
 
 use std::ops::Range;
 
