@@ -172,7 +172,7 @@ impl<'a> Generation<'a> {
             (None, Some(recording)) => recording.results(),
             (None, None) => unreachable!("a step without a recording leaves its results"),
         };
-        let sums: Vec<f32> = results.sums.to_vec1()?;
+        let sums = results.sums.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
         if let Some(text) = sums.iter().position(|sum| !sum.is_finite()) {
             return Err(shape(format!("logits of text {text}"), "finite", sums[text]));
         }

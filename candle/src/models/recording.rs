@@ -13,7 +13,8 @@ const PART: usize = 512;
 /// The results of a step.
 #[derive(Clone)]
 pub(super) struct Results {
-    /// Logits `[texts, vocabulary]`, their sums `[texts]` in f32, and the likeliest tokens `[texts]`.
+    /// Logits `[texts, vocabulary]`, their sums `[texts]`, or the largest of them, whichever shows what is no number, and the
+    /// likeliest tokens `[texts]`.
     pub logits: Tensor,
     pub sums: Tensor,
     pub likeliest: Tensor,
@@ -26,8 +27,10 @@ impl Results {
         let (texts, vocabulary) = logits.dims2()?;
         let part = (1..=PART).rev().find(|&part| vocabulary.is_multiple_of(part)).unwrap_or(1);
         let parts = logits.reshape((texts, vocabulary / part, part))?;
-        let sums = parts.sum(2)?.to_dtype(DType::F32)?.sum(1)?;
         let (within, largest) = (parts.argmax(2)?, parts.max(2)?);
+        // On a GPU the largest of 16-bit numbers is NaN if one is. A sum of them reads all once more.
+        let shows = logits.device().is_cuda() && logits.dtype().size_in_bytes() == 2;
+        let sums = if shows { largest.max(1)? } else { parts.sum(2)?.sum(1)? };
         let at = largest.argmax_keepdim(1)?;
         let likeliest = (within.gather(&at, 1)? + at.affine(part as f64, 0.)?)?.squeeze(1)?;
         Ok(Self { logits, sums, likeliest })
@@ -76,7 +79,7 @@ impl Recording {
         let texts = cache.texts();
         let results = Results {
             logits: Tensor::zeros((texts, decoder.config().vocabulary()), decoder.dtype(), device)?,
-            sums: Tensor::zeros(texts, DType::F32, device)?,
+            sums: Tensor::zeros(texts, decoder.dtype(), device)?,
             likeliest: Tensor::zeros(texts, DType::U32, device)?,
         };
         let (stage, lease, failures) = (Stage::New, decoder.lease(), 0);

@@ -1,6 +1,9 @@
 //! Steps: places in the cache, positions and masks, which all layers share.
 
-use candle_core::{DType, Device, Result, Tensor};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Tensor};
 
 use crate::error::shape;
 
@@ -204,6 +207,29 @@ pub(super) struct Inputs {
     masks: Option<Masks>,
 }
 
+/// Numbers of the host that take the place of a whole tensor's.
+struct Written<'a>(&'a [u32]);
+
+impl InplaceOp1 for Written<'_> {
+    fn name(&self) -> &'static str {
+        "nvfp4-inputs"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, _: &Layout) -> Result<()> {
+        match storage {
+            CpuStorage::U32(numbers) => numbers.copy_from_slice(self.0),
+            other => return Err(shape("type of the inputs", "u32", other.dtype().as_str())),
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> Result<()> {
+        let device = storage.device().clone();
+        device.memcpy_htod(self.0, storage.as_cuda_slice_mut::<u32>()?)
+    }
+}
+
 /// The first token among [`Inputs::numbers`].
 const FIRST_TOKEN: usize = 4;
 
@@ -269,9 +295,7 @@ impl Inputs {
         numbers[0] = place as u32;
         numbers.extend(tokens);
         numbers.extend(self.pads.iter().map(|&pad| place.saturating_sub(pad) as u32));
-        let count = numbers.len();
-        let numbers = Tensor::from_vec(numbers, count, self.numbers.device())?;
-        self.numbers.slice_set(&numbers, 0, 0)
+        self.numbers.inplace_op1(&Written(&numbers))
     }
 
     /// The tokens, `[texts, 1]`.
