@@ -14,7 +14,7 @@ use crate::error::shape;
 #[cfg(feature = "cuda")]
 use crate::results;
 
-/// What a rehearsal has shown.
+/// Findings of a rehearsal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rehearsed {
     /// Bytes of the results, in the order in which they are made.

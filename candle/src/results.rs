@@ -15,7 +15,7 @@ thread_local! {
     static RESULTS: RefCell<Results> = const { RefCell::new(Results::Apart) };
 }
 
-/// What this thread does with results.
+/// The way in which this thread makes results.
 enum Results {
     /// Each is allocated when it is made.
     Apart,
@@ -34,7 +34,7 @@ struct Memory {
     kept: Vec<Tensor>,
 }
 
-/// Ends what the thread does with results, and frees their memory.
+/// Restores the usual way of making results, and frees the memory of others.
 #[cfg(feature = "models")]
 struct Until;
 

@@ -75,7 +75,7 @@ pub fn attention_config(half: HalfType, dim: usize) -> Option<&'static Attention
 /// Places of a CTA's dynamic shared memory, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared {
-    /// Bytes from a query to the next. Those of eight rows that a warp loads together are in other banks.
+    /// Bytes from a query to the next. Eight rows that a warp loads together are in other banks.
     pub query: u32,
     /// Begin of the sums, f32 `[WARPS, group, dim]`, behind the queries.
     pub sums: u32,

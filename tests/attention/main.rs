@@ -129,7 +129,7 @@ enum Element {
     Sink,
 }
 
-/// What a launch leaves.
+/// The result and the cache that a launch leaves.
 struct Left {
     result: Vec<f32>,
     cache: [Vec<f32>; 2],
@@ -286,7 +286,7 @@ fn the_whole_range_is_right() {
         let mut random = SplitMix64::new(3);
         let operands = operands(&case, |kind| match kind {
             Element::Query => largest.sqrt(),
-            Element::Key if random.next_u64() % 64 == 0 => -largest.sqrt(),
+            Element::Key if random.next_u64().is_multiple_of(64) => -largest.sqrt(),
             Element::Cosine => 1.0,
             Element::Key | Element::Value => 1.0,
             Element::Sine | Element::Weight | Element::Sink => 0.0,

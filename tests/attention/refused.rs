@@ -1,4 +1,4 @@
-//! What is refused: sizes that no kernel takes, operands that do not fit, and places that the cache does not have.
+//! Refusals: of sizes that no kernel takes, of operands that do not fit, and of places that the cache does not have.
 
 use fp4_formats::{Arch, HalfType};
 use nvfp4::attention::{Attention, AttentionOptions, AttentionShape};

@@ -203,7 +203,7 @@ pub(super) struct Inputs {
     pads: Vec<usize>,
     /// The place at which each text begins, if not all begin at the first: `[texts]`.
     begins: Option<Tensor>,
-    /// What candle's operations need; nothing for the kernel.
+    /// Inputs of candle's operations; none for the kernel.
     masks: Option<Masks>,
 }
 

@@ -52,8 +52,8 @@ pub unsafe fn ld_relaxed_gpu_global_v4_b32(address: u64) -> [u32; 4] {
 }
 
 /// `atom.acq_rel.gpu.global.inc.u32 d, [a], b;` ISA 9.7.13.10. sm_70+. Any thread. Adds one to the number at `address`, which becomes
-/// 0 behind `largest`, and returns the number before. What the thread has written, and has observed of others through a
-/// barrier, is visible to the threads that count after it.
+/// 0 behind `largest`, and returns the number before. Writes of the thread, and those
+/// of others that it has observed through a barrier, are visible to the threads that count after it.
 ///
 /// # Safety
 /// `address` is 4-byte aligned and names 4 initialised writable bytes of global memory.

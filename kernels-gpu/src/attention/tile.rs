@@ -138,7 +138,7 @@ impl Sums {
         }
         // SAFETY: all lanes are here.
         unsafe {
-            self.to_shares::<DIM>(&mut scores);
+            self.take_shares::<DIM>(&mut scores);
             self.multiply::<E, DIM>(&scores, &values);
         }
     }
@@ -148,7 +148,7 @@ impl Sums {
     /// # Safety
     /// All lanes of the warp are here.
     #[inline(always)]
-    unsafe fn to_shares<const DIM: usize>(&mut self, scores: &mut [[f32; 4]; 2]) {
+    unsafe fn take_shares<const DIM: usize>(&mut self, scores: &mut [[f32; 4]; 2]) {
         for row in 0..2 {
             let mut largest = self.largest[row];
             for i in 0..2 {
