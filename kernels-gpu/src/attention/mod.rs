@@ -70,7 +70,8 @@ impl Cta {
     #[inline(always)]
     fn new(p: &AttentionParams) -> Self {
         let (head, thread) = (thread::block_idx_y(), thread::thread_idx_x());
-        let text = head / p.kv_heads;
+        // Neither is 0, which the compiler does not know.
+        let text = head.checked_div(p.kv_heads).unwrap_or(0);
         Self {
             head,
             text,
@@ -136,7 +137,8 @@ impl Seen {
     /// Whether the CTA has the token's own place.
     #[inline(always)]
     fn is_last(&self, cta: &Cta) -> bool {
-        (self.last() - self.begin()) / WARPS % cta.splits == cta.split
+        let share = (self.last() - self.begin()) / WARPS;
+        share.checked_rem(cta.splits) == Some(cta.split)
     }
 }
 

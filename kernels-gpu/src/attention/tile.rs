@@ -46,8 +46,9 @@ impl Loaded {
         let (g, j) = (cta.lane / 4, cta.lane % 4);
         let cached = cta.cached::<DIM>(p);
         // Places that are not seen are read as one that is: nothing else is known to be a number.
-        let row =
-            |place: u32| cached + u64::from(place.clamp(seen.first, seen.place)) * (DIM as u64 * 2);
+        let row = |place: u32| {
+            cached + u64::from(place.max(seen.first).min(seen.place)) * (DIM as u64 * 2)
+        };
         let mut keys = [[[0; 4]; LOADS]; 2];
         for i in 0..2 {
             let from = p.keys + row(base + 8 * i as u32 + g) + u64::from(j) * 16;
