@@ -178,7 +178,8 @@ mod tests {
         for config in ATTENTION {
             let AttentionConfig { name, half, dim } = config;
             let rest = name.strip_prefix("attention_").and_then(|rest| rest.split_once('_'));
-            assert_eq!(rest, Some((half.name(), &*dim.to_string())), "{name}");
+            let rest = rest.map(|(half, dim)| (half, dim.parse()));
+            assert_eq!(rest, Some((half.name(), Ok(dim))), "{name}");
             assert_eq!(attention_config(half, dim as usize), Some(&config));
         }
         assert_eq!(attention_config(HalfType::F16, 48), None);
