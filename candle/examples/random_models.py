@@ -1,9 +1,9 @@
 """Writes models of real sizes with random weights, to measure `generate --random`.
 
-    python random_models.py llama-8b|gpt-oss-20b|qwen3-30b FOLDER
+    python random_models.py llama-8b|gpt-oss-20b|qwen3-30b|qwen3-30b-bf16 FOLDER
 
 Needs torch with a GPU and safetensors. Llama is in bf16 (16 GB), gpt-oss has experts in MXFP4 (13 GB), Qwen3-30B-A3B has all
-projections in NVFP4 as ModelOpt writes them (18 GB). There is no tokenizer.
+projections in NVFP4 as ModelOpt writes them (18 GB), or in bf16 (61 GB). There is no tokenizer.
 """
 
 import json
@@ -50,6 +50,7 @@ QWEN3 = {
     "use_sliding_window": False,
     "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.*.mlp.gate"]},
 }  # fmt: skip
+QWEN3_BF16 = {name: value for name, value in QWEN3.items() if name != "quantization_config"}
 
 RANDOM = torch.Generator("cuda").manual_seed(1)
 
@@ -72,6 +73,10 @@ def packed(name: str, rows: int, columns: int) -> dict[str, torch.Tensor]:
     }
 
 
+def plain(name: str, rows: int, columns: int) -> dict[str, torch.Tensor]:
+    return {f"{name}.weight": normal(rows, columns)}
+
+
 def layer(config: dict, at: int) -> dict[str, torch.Tensor]:
     hidden, between = config["hidden_size"], config["intermediate_size"]
     heads, kept = config["num_attention_heads"], config["num_key_value_heads"]
@@ -83,12 +88,13 @@ def layer(config: dict, at: int) -> dict[str, torch.Tensor]:
     biased = config["model_type"] == "gpt_oss"
     if config["model_type"] == "qwen3_moe":
         between = config["moe_intermediate_size"]
+        matrix = packed if "quantization_config" in config else plain
         own |= {f"self_attn.{name}_norm.weight": torch.ones(head, dtype=torch.bfloat16) for name in "qk"}
         for name, (rows, columns) in matrices.items():
-            own |= packed(name, rows, columns)
+            own |= matrix(name, rows, columns)
         for expert in range(config["num_experts"]):
             for name, rows, columns in [("gate", between, hidden), ("up", between, hidden), ("down", hidden, between)]:
-                own |= packed(f"mlp.experts.{expert}.{name}_proj", rows, columns)
+                own |= matrix(f"mlp.experts.{expert}.{name}_proj", rows, columns)
         matrices = {"mlp.gate": (config["num_experts"], hidden)}
     elif biased:
         experts = config["num_local_experts"]
@@ -117,7 +123,8 @@ def shards(config: dict) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def main(model: str, out: str) -> None:
-    config, folder = {"llama-8b": LLAMA, "gpt-oss-20b": GPT_OSS, "qwen3-30b": QWEN3}[model], Path(out)
+    models = {"llama-8b": LLAMA, "gpt-oss-20b": GPT_OSS, "qwen3-30b": QWEN3, "qwen3-30b-bf16": QWEN3_BF16}
+    config, folder = models[model], Path(out)
     folder.mkdir(parents=True)
     index = {}
     count = config["num_hidden_layers"] // 4 + 1

@@ -54,6 +54,9 @@ pub struct Arguments {
     /// Quantises matrices of layers that the file has in floats.
     #[arg(long)]
     pub quantize: Option<To>,
+    /// Quantises the head, too, which makes the logits of the vocabulary.
+    #[arg(long, requires = "quantize")]
+    pub quantize_head: bool,
     /// Form of activations in products in four bits.
     #[arg(long)]
     pub activations: Option<Of>,

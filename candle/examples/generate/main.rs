@@ -105,6 +105,7 @@ fn prepare(arguments: &Arguments) -> Result<Prepared> {
     let style = ProgressStyle::with_template("loading {bar:40} {pos}/{len} layers, {elapsed}");
     bar.set_style(style.context("the style of the progress bar")?);
     let options = LoadOptions::new().quantize(arguments.quantize.map(Into::into));
+    let options = options.quantize_head(arguments.quantize_head);
     let decoder = Decoder::load(model, &engine, &options, &mut |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);

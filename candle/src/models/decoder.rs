@@ -33,9 +33,11 @@ const CHUNK: usize = 512;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadOptions {
-    /// The format of matrices of layers that the file has in floats, by TorchAO's recipe; they stay floats without it. Heads,
-    /// embeddings and routers always do.
+    /// The format of matrices of layers that the file has in floats, by TorchAO's recipe; they stay floats without it.
+    /// Embeddings and routers always do.
     pub quantize: Option<Format>,
+    /// Whether [`quantize`](Self::quantize) is for the head, too, tied to the embeddings or not.
+    pub quantize_head: bool,
 }
 
 impl LoadOptions {
@@ -48,7 +50,13 @@ impl LoadOptions {
     /// Sets [`quantize`](Self::quantize).
     #[must_use]
     pub fn quantize(self, quantize: impl Into<Option<Format>>) -> Self {
-        Self { quantize: quantize.into() }
+        Self { quantize: quantize.into(), ..self }
+    }
+
+    /// Sets [`quantize_head`](Self::quantize_head).
+    #[must_use]
+    pub fn quantize_head(self, quantize_head: bool) -> Self {
+        Self { quantize_head, ..self }
     }
 }
 
@@ -95,7 +103,7 @@ impl Decoder {
     /// Loads a model. `progress` is called with the layers that are loaded and all.
     ///
     /// # Errors
-    /// For a configuration that is [not computed](Config::from_json), tensors that are missing, damaged or of other sizes, and
+    /// For a configuration that is [not computed](Config::from_json), a head to be quantised to no format, tensors that are missing, damaged or of other sizes, and
     /// weights that further tensors change ([`refuse_changed`]).
     pub fn load(
         model: Model,
@@ -107,6 +115,9 @@ impl Decoder {
             return Err(shape("config.json", "beside the tensors", "absent"));
         };
         let config = Config::from_json(config)?;
+        if options.quantize_head && options.quantize.is_none() {
+            return Err(shape("`quantize_head`", "with a format to quantise to", "without"));
+        }
         refuse_changed(&model).map_err(wrap)?;
         // SAFETY: a `Recording` keeps what it must, and records the thread's own stream, on which nobody else queues work
         // meanwhile. The owners of other recordings of such a stream are refused before any launch.
@@ -139,9 +150,13 @@ impl Decoder {
             })
         };
         let blocks = (0..count).map(block).collect::<Result<_>>()?;
-        let head = match config.tied {
-            true => Projection::Floats(candle_nn::Linear::new(table.clone(), None)),
-            false => as_it_is.linear("lm_head", [hidden, config.vocabulary], false)?,
+        let of_head = if options.quantize_head { &loader } else { &as_it_is };
+        let head = match (config.tied, options.quantize_head) {
+            (true, false) => Projection::Floats(candle_nn::Linear::new(table.clone(), None)),
+            (true, true) => {
+                of_head.linear("model.embed_tokens", [hidden, config.vocabulary], false)?
+            }
+            (false, _) => of_head.linear("lm_head", [hidden, config.vocabulary], false)?,
         };
         let norm = norm(&as_it_is, "model.norm.weight")?;
         progress(count, count);
@@ -325,9 +340,10 @@ impl Decoder {
         Inputs::new(&self.windows(), &cache.pads, capacity, sizes, place)
     }
 
-    /// Checks one more token of each text, as [`next`](Self::next) does.
-    pub(super) fn check_next(&self, tokens: &[u32], cache: &Cache) -> Result<()> {
-        self.check(tokens, [tokens.len(), 1], cache)?;
+    /// Checks one more token of each text, as [`next`](Self::next) does; those of a step before are not looked at.
+    pub(super) fn check_next(&self, tokens: Option<&[u32]>, cache: &Cache) -> Result<()> {
+        let texts = tokens.map_or(cache.texts(), <[u32]>::len);
+        self.check(tokens.unwrap_or_default(), [texts, 1], cache)?;
         refuse_recording(self.engine.device())
     }
 
@@ -335,7 +351,7 @@ impl Decoder {
     /// `end`. The host neither knows nor counts the tokens.
     pub(super) fn fixed_step(&self, inputs: &Inputs, cache: &Cache, end: usize) -> Result<Tensor> {
         let step = inputs.step(&cache.tables, end)?;
-        let hidden = self.through_layers(&inputs.tokens()?, &step, cache)?;
+        let hidden = self.through_layers(&inputs.tokens()?.unsqueeze(1)?, &step, cache)?;
         self.logits_of(&hidden)?.squeeze(1)
     }
 

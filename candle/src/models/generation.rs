@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 
 use super::decoder::{Cache, Decoder};
-use super::recording::{Recording, Results};
+use super::recording::{Ahead, Recording, Results};
 use crate::error::shape;
 use crate::graph::Graph;
 
@@ -86,6 +86,8 @@ pub struct Generation<'a> {
     end: Vec<u32>,
     ended: Vec<bool>,
     left: usize,
+    /// Whether a step was queued that nobody needs, behind the end of all texts.
+    unneeded: bool,
 }
 
 enum Choosing {
@@ -129,11 +131,21 @@ impl<'a> Generation<'a> {
             true => Some(Recording::new(decoder, &cache)?),
             false => None,
         };
-        Ok(Self { recording, decoder, cache, results, choosing, end, ended, left: limit })
+        Ok(Self {
+            recording,
+            decoder,
+            cache,
+            results,
+            choosing,
+            end,
+            ended,
+            left: limit,
+            unneeded: false,
+        })
     }
 
-    /// The same with further steps recorded or not. A GPU repeats a recording of the launches of a step, of which
-    /// candle has some 20 a layer, until 256 more tokens are in the cache; otherwise the host queues each. The default is to
+    /// The same with further steps recorded or not. A GPU repeats a recording of the launches of a step until
+    /// 256 more tokens are in the cache; otherwise the host queues each. The default is to
     /// record on a GPU whose stream is the thread's own, as that of `Device::new_cuda` is.
     /// On the CPU steps have the same shapes as on a GPU then, for comparison.
     ///
@@ -167,22 +179,25 @@ impl<'a> Generation<'a> {
             return Ok(None);
         }
         let left = std::mem::take(&mut self.left) - 1;
-        let results = match (&self.results, &self.recording) {
-            (Some(results), _) => results,
-            (None, Some(recording)) => recording.results(),
-            (None, None) => unreachable!("a step without a recording leaves its results"),
+        let ahead = match (&self.results, &mut self.recording, &self.choosing) {
+            // A GPU goes on with the likeliest tokens while the host looks at them.
+            (None, Some(recording), Choosing::Likeliest) => {
+                recording.go_on(left > 0, self.decoder, &mut self.cache)?
+            }
+            _ => None,
         };
-        let sums = results.sums.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+        let is_queued = ahead.as_ref().is_some_and(|ahead| ahead.is_queued);
+        self.unneeded = is_queued;
+        let (sums, chosen) = match ahead {
+            Some(Ahead { sums, likeliest, is_queued: _ }) => (sums, Some(likeliest)),
+            None => (self.current().sums()?, None),
+        };
         if let Some(text) = sums.iter().position(|sum| !sum.is_finite()) {
             return Err(shape(format!("logits of text {text}"), "finite", sums[text]));
         }
-        let chosen: Vec<u32> = match &mut self.choosing {
-            Choosing::Likeliest => results.likeliest.to_vec1()?,
-            Choosing::Random(all) => {
-                let logits = results.logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
-                let each = all.iter_mut().enumerate();
-                each.map(|(text, own)| own.sample(&logits.get(text)?)).collect::<Result<_>>()?
-            }
+        let chosen = match chosen {
+            Some(chosen) => chosen,
+            None => self.choose()?,
         };
         let end = &self.end;
         let tokens = chosen.iter().zip(&mut self.ended).map(|(&token, ended)| {
@@ -190,7 +205,9 @@ impl<'a> Generation<'a> {
             (!was).then_some(token)
         });
         let tokens: Vec<Option<u32>> = tokens.collect();
-        if left > 0 && !self.ended.iter().all(|ended| *ended) {
+        let goes_on = left > 0 && !self.ended.iter().all(|ended| *ended);
+        self.unneeded &= !goes_on;
+        if goes_on && !is_queued {
             self.results = match &mut self.recording {
                 Some(recording) => {
                     recording.next(self.decoder, &chosen, &mut self.cache)?;
@@ -201,6 +218,28 @@ impl<'a> Generation<'a> {
         }
         self.left = left;
         Ok(Some(tokens))
+    }
+
+    /// The results that the next tokens are chosen from.
+    fn current(&self) -> &Results {
+        match (&self.results, &self.recording) {
+            (Some(results), _) => results,
+            (None, Some(recording)) => recording.results(),
+            (None, None) => unreachable!("a step without a recording leaves its results"),
+        }
+    }
+
+    /// The next token of each text.
+    fn choose(&mut self) -> Result<Vec<u32>> {
+        let results = self.current().clone();
+        match &mut self.choosing {
+            Choosing::Likeliest => results.likeliest.to_vec1(),
+            Choosing::Random(all) => {
+                let logits = results.logits.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
+                let each = all.iter_mut().enumerate();
+                each.map(|(text, own)| own.sample(&logits.get(text)?)).collect()
+            }
+        }
     }
 
     /// Steps that a GPU repeated from a recording.
@@ -218,6 +257,6 @@ impl<'a> Generation<'a> {
     /// Tokens of the longest text so far.
     #[must_use]
     pub fn tokens(&self) -> usize {
-        self.cache.used()
+        self.cache.used() - usize::from(self.unneeded)
     }
 }

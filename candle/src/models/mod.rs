@@ -38,6 +38,7 @@ mod config;
 mod decoder;
 mod deepseek;
 mod feed;
+mod fetch;
 mod fields;
 mod generation;
 mod known;

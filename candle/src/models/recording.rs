@@ -1,8 +1,9 @@
 //! Steps of one token that a GPU repeats from a recording.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::decoder::{Cache, Decoder};
+use super::fetch::Fetch;
 use super::step::{Inputs, expected_places};
 use crate::graph::{Graph, Rehearsed};
 use crate::memory::Lease;
@@ -20,6 +21,14 @@ pub(super) struct Results {
     pub likeliest: Tensor,
 }
 
+/// Results on the host.
+pub(super) struct Ahead {
+    pub sums: Vec<f32>,
+    pub likeliest: Vec<u32>,
+    /// Whether the step of the likeliest tokens is queued.
+    pub is_queued: bool,
+}
+
 impl Results {
     /// The sums and likeliest tokens of logits. They are found in parts: candle gives each row that is reduced to one CTA, of
     /// which a row as long as a vocabulary takes 0.1 ms.
@@ -34,6 +43,11 @@ impl Results {
         let at = largest.argmax_keepdim(1)?;
         let likeliest = (within.gather(&at, 1)? + at.affine(part as f64, 0.)?)?.squeeze(1)?;
         Ok(Self { logits, sums, likeliest })
+    }
+
+    /// The sums on the host.
+    pub fn sums(&self) -> Result<Vec<f32>> {
+        self.sums.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.to_vec1()
     }
 
     fn set(&self, other: &Self) -> Result<()> {
@@ -58,6 +72,10 @@ pub(super) struct Recording {
     failures: u8,
     /// Steps that were replayed.
     replayed: usize,
+    /// The place that the inputs are at.
+    at: usize,
+    /// Copies of results to the host.
+    fetch: Option<Fetch>,
     /// Keeps what layers have allocated.
     _lease: Lease,
 }
@@ -80,14 +98,17 @@ impl Recording {
         let results = Results {
             logits: Tensor::zeros((texts, decoder.config().vocabulary()), decoder.dtype(), device)?,
             sums: Tensor::zeros(texts, decoder.dtype(), device)?,
-            likeliest: Tensor::zeros(texts, DType::U32, device)?,
+            // The next step's tokens, if nobody chooses others.
+            likeliest: inputs.tokens()?,
         };
         let (stage, lease, failures) = (Stage::New, decoder.lease(), 0);
         Ok(Self {
+            fetch: Fetch::new(device, decoder.dtype(), texts)?,
             graph: None,
             inputs,
             results,
             end: 0,
+            at: 0,
             stage,
             failures,
             replayed: 0,
@@ -97,7 +118,7 @@ impl Recording {
 
     /// Computes the results after one more token of each text.
     pub fn next(&mut self, decoder: &Decoder, tokens: &[u32], cache: &mut Cache) -> Result<()> {
-        decoder.check_next(tokens, cache)?;
+        decoder.check_next(Some(tokens), cache)?;
         let place = cache.used();
         let end = expected_places(place, cache.capacity());
         if end != self.end {
@@ -114,7 +135,10 @@ impl Recording {
         self.inputs.set(tokens, place)?;
         let device = decoder.engine().device();
         let Self { inputs, results, graph, stage, failures, .. } = self;
-        let step = || results.set(&Results::of(decoder.fixed_step(inputs, cache, end)?)?);
+        let step = || {
+            results.set(&Results::of(decoder.fixed_step(inputs, cache, end)?)?)?;
+            inputs.advance()
+        };
         if let (None, Stage::Rehearsed(rehearsed)) = (&graph, &*stage)
             && Graph::is_possible_on(device)
         {
@@ -142,7 +166,32 @@ impl Recording {
             }
         }
         cache.advance();
+        self.at = cache.used();
         Ok(())
+    }
+
+    /// Queues a copy of the last step's sums and likeliest tokens to the host and, if `goes_on`, the step of those tokens, if it
+    /// repeats the recording. `None` where results are not copied so.
+    pub fn go_on(
+        &mut self,
+        goes_on: bool,
+        decoder: &Decoder,
+        cache: &mut Cache,
+    ) -> Result<Option<Ahead>> {
+        let (Some(graph), Some(fetch)) = (&self.graph, &mut self.fetch) else { return Ok(None) };
+        fetch.queue(&self.results.sums, &self.results.likeliest)?;
+        let place = cache.used();
+        let repeats = self.at == place && expected_places(place, cache.capacity()) == self.end;
+        let is_queued = goes_on && repeats && !decoder.is_metered();
+        if is_queued {
+            decoder.check_next(None, cache)?;
+            graph.replay()?;
+            self.replayed += 1;
+            cache.advance();
+            self.at = cache.used();
+        }
+        let (sums, likeliest) = fetch.wait()?;
+        Ok(Some(Ahead { sums, likeliest, is_queued }))
     }
 
     /// The results of the last step.

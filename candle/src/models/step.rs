@@ -197,9 +197,11 @@ fn mask(
 /// The inputs of steps of one token of each text. From step to step only their values change, so that the operations of a step
 /// can be recorded.
 pub(super) struct Inputs {
-    /// Place in the cache, at a multiple of 16 bytes as kernels need it, then tokens and their positions:
-    /// `[FIRST_TOKEN + 2 * texts]`.
+    /// Place in the cache, at a multiple of 16 bytes as kernels need it, then positions of the tokens, and the tokens:
+    /// `[FIRST_POSITION + 2 * texts]`.
     numbers: Tensor,
+    /// Ones, as many as there are numbers before the tokens.
+    ones: Tensor,
     pads: Vec<usize>,
     /// The place at which each text begins, if not all begin at the first: `[texts]`.
     begins: Option<Tensor>,
@@ -230,8 +232,8 @@ impl InplaceOp1 for Written<'_> {
     }
 }
 
-/// The first token among [`Inputs::numbers`].
-const FIRST_TOKEN: usize = 4;
+/// The first position among [`Inputs::numbers`].
+const FIRST_POSITION: usize = 4;
 
 /// Inputs of candle's operations.
 struct Masks {
@@ -282,7 +284,8 @@ impl Inputs {
             false => Some(Masks::new(windows, capacity, sizes, (dtype, device))?),
         };
         Ok(Self {
-            numbers: Tensor::zeros(FIRST_TOKEN + 2 * pads.len(), DType::U32, device)?,
+            numbers: Tensor::zeros(FIRST_POSITION + 2 * pads.len(), DType::U32, device)?,
+            ones: Tensor::ones(FIRST_POSITION + pads.len(), DType::U32, device)?,
             pads: pads.to_vec(),
             begins: begins(pads, device)?,
             masks,
@@ -291,16 +294,23 @@ impl Inputs {
 
     /// Sets the tokens, which go to the place `place`.
     pub fn set(&self, tokens: &[u32], place: usize) -> Result<()> {
-        let mut numbers = vec![0; FIRST_TOKEN];
+        let mut numbers = vec![0; FIRST_POSITION];
         numbers[0] = place as u32;
-        numbers.extend(tokens);
         numbers.extend(self.pads.iter().map(|&pad| place.saturating_sub(pad) as u32));
+        numbers.extend(tokens);
         self.numbers.inplace_op1(&Written(&numbers))
     }
 
-    /// The tokens, `[texts, 1]`.
+    /// Sets place and positions to those of the next step.
+    pub fn advance(&self) -> Result<()> {
+        let next = (self.numbers.narrow(0, 0, FIRST_POSITION + self.pads.len())? + &self.ones)?;
+        self.numbers.slice_set(&next, 0, 0)
+    }
+
+    /// The tokens, `[texts]`, in the memory that steps take them from.
     pub fn tokens(&self) -> Result<Tensor> {
-        self.numbers.narrow(0, FIRST_TOKEN, self.pads.len())?.unsqueeze(1)
+        let texts = self.pads.len();
+        self.numbers.narrow(0, FIRST_POSITION + texts, texts)
     }
 
     /// The step of the tokens, which looks at all places below `end`.
@@ -312,7 +322,7 @@ impl Inputs {
             return Ok(Step::Fused(Fused { place, begins, tables, expected: end }));
         };
         let Masks { places, beyond, sums, sizes: (heads, [kv_heads, key, value]) } = masks;
-        let positions = self.numbers.narrow(0, FIRST_TOKEN + texts, texts)?;
+        let positions = self.numbers.narrow(0, FIRST_POSITION, texts)?;
         let of_table = |table: &Tensor| table.index_select(&positions, 0)?.reshape((texts, 1, ()));
         let rope = [of_table(&tables[0])?, of_table(&tables[1])?];
         let places = places.narrow(0, 0, end)?;

@@ -263,6 +263,42 @@ fn floats_are_quantised_if_asked_for() -> Result<()> {
     Ok(())
 }
 
+/// A head that is quantised, the embeddings' or its own, takes fewer bytes and makes nearly the same logits.
+#[test]
+fn heads_are_quantised_if_asked_for() -> Result<()> {
+    let scratch = Scratch::new("head");
+    let engine = Engine::reference();
+    let mut ties = Vec::new();
+    for name in ["llama", "qwen3"] {
+        let path = scratch.0.join(name);
+        let model = Model::open(folder(name)).expect("a model");
+        let options = DequantizeOptions::new().dtype(nvfp4::FloatType::F32);
+        dequantize_model(&model, &options, &path, &mut ()).expect("dequantised");
+        let load = |options: &LoadOptions| {
+            let model = Model::open(&path).expect("floats");
+            Decoder::load(model, &engine, options, &mut |_, _| ())
+        };
+        let options = LoadOptions::new().quantize(Format::Nvfp4);
+        let (floats, packed) = (load(&options)?, load(&options.clone().quantize_head(true))?);
+        let config = config(name);
+        let size = |field: &str| config[field].as_u64().expect("a size");
+        let (elements, tied) =
+            (size("vocab_size") * size("hidden_size"), config["tie_word_embeddings"] == true);
+        // Half a byte for each element and one for 16; embeddings stay floats.
+        let own = elements / 2 + elements / 16;
+        let without = if tied { 0 } else { elements * 4 };
+        assert_eq!(packed.bytes(), floats.bytes() - without + own, "{name}");
+        let prompt = Expected::of(name)?.prompt;
+        let off = difference(&packed.logits(&prompt)?, &floats.logits(&prompt)?)?;
+        assert!(off > 0. && off < 0.2, "{name} {off}");
+        ties.push(tied);
+        let refused = message(load(&LoadOptions::new().quantize_head(true)));
+        assert!(refused.contains("quantize_head"), "{refused}");
+    }
+    assert!(ties.contains(&true) && ties.contains(&false), "{ties:?}");
+    Ok(())
+}
+
 /// Models that ModelOpt, llmcompressor, TorchAO, Quark, AutoRound and mlx-lm wrote.
 #[test]
 fn exporters_models_are_transformers() -> Result<()> {

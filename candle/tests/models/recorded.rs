@@ -121,9 +121,31 @@ mod gpu {
                     generation.step()?;
                 }
                 assert_eq!(generation.unrecorded(), None, "{model}");
+                ends_the_same(&decoder, &texts[..1], model)?;
                 assert!(generation.replayed() > 4, "{model} {}", generation.replayed());
             }
         }
+        Ok(())
+    }
+
+    /// A text ends at a token although the GPU has gone on.
+    fn ends_the_same(decoder: &Decoder, texts: &[&[u32]], model: &str) -> Result<()> {
+        let plain = Generation::new(decoder, texts, 12, Choice::new())?.recorded(false)?;
+        let all = finish(plain, 1)?.remove(0);
+        let last = all[all.len() / 2];
+        let first = all.iter().position(|&token| token == last);
+        let ended = |is_recorded| -> Result<(Vec<u32>, usize)> {
+            let generation = Generation::new(decoder, texts, 12, Choice::new())?;
+            let mut generation = generation.recorded(is_recorded)?.ending_at(&[last]);
+            let mut found = Vec::new();
+            while let Some(step) = generation.step()? {
+                found.extend(step.into_iter().flatten());
+            }
+            Ok((found, generation.tokens()))
+        };
+        let (found, tokens) = ended(true)?;
+        assert_eq!((found.clone(), tokens), ended(false)?, "{model}");
+        assert_eq!(Some(found.len()), first.map(|first| first + 1), "{model}");
         Ok(())
     }
 
