@@ -139,17 +139,28 @@ impl Recording {
             results.set(&Results::of(decoder.fixed_step(inputs, cache, end)?)?)?;
             inputs.advance()
         };
-        if let (None, Stage::Rehearsed(rehearsed)) = (&graph, &*stage)
-            && Graph::is_possible_on(device)
-        {
+        let mut record = |rehearsed: &Rehearsed| {
             // SAFETY: the step uses the decoder, its layers and what they have allocated, which the lease keeps; what candle has
             // uploaded for this thread, on which the graph stays; and the inputs, results and cache of the same texts. A
             // `Generation` has all of them, and drops the recording first. The results are copied to memory that was there.
             match unsafe { Graph::record(device, rehearsed, step) } {
-                Ok(recorded) => (*graph, *failures) = (Some(recorded), 0),
-                // Plans that steps of other texts have displaced are there again behind this step.
-                Err(_) if *failures == 0 => *failures = 1,
-                Err(error) => *stage = Stage::Refused(first_line(&error)),
+                Ok(recorded) => {
+                    *failures = 0;
+                    Ok(Some(recorded))
+                }
+                // Plans that steps of other texts have displaced are there again behind the next rehearsal.
+                Err(_) if *failures == 0 => {
+                    *failures = 1;
+                    Ok(None)
+                }
+                Err(error) => Err(first_line(&error)),
+            }
+        };
+        let is_possible = Graph::is_possible_on(device);
+        if let (None, Stage::Rehearsed(rehearsed), true) = (&graph, &*stage, is_possible) {
+            match record(rehearsed) {
+                Ok(recorded) => *graph = recorded,
+                Err(reason) => *stage = Stage::Refused(reason),
             }
         }
         match (graph, &*stage) {
@@ -161,8 +172,13 @@ impl Recording {
                 let logits = decoder.next(tokens, cache)?.to_dtype(decoder.dtype())?;
                 return self.results.set(&Results::of(logits)?);
             }
-            (None, Stage::New | Stage::Rehearsed(_)) => {
-                *stage = Stage::Rehearsed(Graph::rehearse(device, step)?);
+            (graph, Stage::New | Stage::Rehearsed(_)) => {
+                let rehearsed = Graph::rehearse(device, step)?;
+                // The GPU runs the step while the host records it. A second failure in a row is the next call's.
+                if is_possible && let Ok(recorded) = record(&rehearsed) {
+                    *graph = recorded;
+                }
+                *stage = Stage::Rehearsed(rehearsed);
             }
         }
         cache.advance();
