@@ -133,6 +133,43 @@ fn what_was_never_written_may_be_loaded_but_not_used() {
     assert!(text.contains("ld.shared.u32 %r2"), "{text}");
 }
 
+/// CUB's merge sort compares what lies behind the end of its keys, and a second predicate decides.
+#[test]
+fn a_predicate_that_decides_makes_up_for_one_of_what_was_never_written() {
+    let case = |combine: &str| {
+        half_written(&format!(
+            "not.pred %p3, %p1; {combine} selp.b32 %r4, 1, 0, %p2; @%p2 bra STORE; STORE: {}",
+            store("%r4")
+        ))
+    };
+    let compare = "setp.ge.u32 %p2, %r2, 108;";
+    let upper = |lane: u32| u32::from((8..16).contains(&lane));
+    for (combine, others) in [
+        (format!("{compare} and.pred %p2, %p2, %p1;"), 0),
+        (format!("{compare} and.pred %p2, %p1, %p2;"), 0),
+        (format!("{compare} or.pred %p2, %p2, %p3;"), 1),
+        ("setp.ge.and.u32 %p2, %r2, 108, %p1;".to_owned(), 0),
+        ("setp.ge.and.u32 %p2, %r2, 108, !%p3;".to_owned(), 0),
+        ("setp.ge.or.u32 %p2, %r2, 108, %p3;".to_owned(), 1),
+        ("setp.ge.or.u32 %p2, %r2, 108, !%p1;".to_owned(), 1),
+    ] {
+        let expected = (0..32).map(|lane| if lane < 16 { upper(lane) } else { others });
+        by(&case(&combine), Model::Hardware).gives_words(expected);
+        assert_eq!(finding(&case(&combine), Model::Ptx), Some(Kind::UninitialisedRead));
+    }
+    for combine in [
+        format!("{compare} and.pred %p2, %p2, %p3;"),
+        format!("{compare} or.pred %p2, %p2, %p1;"),
+        format!("{compare} xor.pred %p2, %p2, %p1;"),
+        format!("{compare} and.pred %p2, %p2, %p2;"),
+        "setp.ge.and.u32 %p2, %r2, 108, !%p1;".to_owned(),
+        "setp.ge.or.u32 %p2, %r2, 108, !%p3;".to_owned(),
+        "setp.ge.xor.u32 %p2, %r2, 108, %p1;".to_owned(),
+    ] {
+        both_find(&case(&combine), Kind::UninitialisedRead);
+    }
+}
+
 #[test]
 fn rows_of_a_product_that_nobody_wrote_may_be_left() {
     // Eight of sixteen rows of A were written, and all of B: rows of the product depend on their own.
