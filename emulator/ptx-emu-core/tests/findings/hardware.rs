@@ -3,7 +3,7 @@
 
 use super::relied_on::{by, finding, store};
 use crate::async_support::{Case, barriers, schedules, wait};
-use ptx_emu_core::{Kind, Level, Model};
+use ptx_emu_core::{Kind, Level, Model, Schedule};
 
 /// Both models find this.
 #[track_caller]
@@ -131,6 +131,42 @@ fn what_was_never_written_may_be_loaded_but_not_used() {
         .to_string();
     assert!(text.contains("was never written and on which line "), "{text}");
     assert!(text.contains("ld.shared.u32 %r2"), "{text}");
+}
+
+/// Structures are copied word by word, with their padding; the end of an array of smaller elements is none.
+#[test]
+fn padding_of_structures_in_global_memory_is_a_warning() {
+    let case = |stored: &str, load: &str| {
+        let body = format!(
+            "mad.wide.u32 %d1, %tid, 16, %out; {stored} {load}
+            cvt.u32.u64 %r1, %d2; and.b32 %r1, %r1, 255; mad.wide.u32 %d4, %tid, 4, %out;
+            st.global.u32 [%d4+1024], %r1;"
+        );
+        Case::new(&body).out(2048)
+    };
+    let (byte, half) = ("st.global.u8 [%d1], 7;", "st.global.u32 [%d1], 7;");
+    let both = "st.global.u8 [%d1], 7; st.global.u32 [%d1+12], 7;";
+    let (one, two) = ("ld.global.u64 %d2, [%d1];", "ld.global.v2.u64 {%d2, %d3}, [%d1];");
+    for (stored, load) in [(byte, one), (half, one), (both, two)] {
+        let (_, report) = by(&case(stored, load), Model::Hardware).launch(Schedule::Lazy).unwrap();
+        let found: Vec<_> =
+            report.findings.iter().map(|found| (found.kind(), found.level)).collect();
+        assert_eq!(found, [(Kind::UninitialisedPadding, Level::Warn)], "{stored} {load}");
+        assert_eq!(finding(&case(stored, load), Model::Ptx), Some(Kind::UninitialisedPadding));
+    }
+    for (stored, load) in [
+        ("", one),
+        (byte, two),
+        (half, "ld.global.v2.u32 {%r2, %r3}, [%d1]; cvt.u64.u32 %d2, %r2;"),
+        (byte, "ld.global.u32 %r2, [%d1]; cvt.u64.u32 %d2, %r2;"),
+    ] {
+        let load = format!("setp.eq.u32 %leader, %tid, 0; {load}");
+        let stored = format!("setp.eq.u32 %leader, %tid, 0; {stored}");
+        both_find(&case(&stored, &load), Kind::UninitialisedRead);
+    }
+    // Padding in one lane, and nothing written in the others.
+    let leader = "setp.eq.u32 %leader, %tid, 0; @%leader st.global.u8 [%d1], 7;";
+    assert_eq!(finding(&case(leader, one), Model::Hardware), Some(Kind::UninitialisedRead));
 }
 
 /// CUB's merge sort compares what lies behind the end of its keys, and a second predicate decides.
