@@ -171,9 +171,9 @@ pub(super) struct Used {
     pub(super) watched: bool,
 }
 
-/// Whether a load with this modifier may be one of shared memory.
-fn may_be_shared(modifier: &str) -> bool {
-    !matches!(modifier, "global" | "const" | "local") && !modifier.starts_with("param")
+/// Whether a load with this modifier may be one of shared or local memory.
+fn may_be_followed(modifier: &str) -> bool {
+    !matches!(modifier, "global" | "const") && !modifier.starts_with("param")
 }
 
 /// Returns the functions and variables in use.
@@ -185,7 +185,7 @@ pub(super) fn used(module: &Module) -> Used {
                     "activemask" => used.activemask = true,
                     "wgmma" => (used.wgmma, used.watched) = (true, true),
                     "shfl" | "ldmatrix" => used.watched = true,
-                    "ld" if !instruction.modifiers.iter().any(|m| !may_be_shared(m)) => {
+                    "ld" if !instruction.modifiers.iter().any(|m| !may_be_followed(m)) => {
                         used.watched = true;
                     }
                     "tcgen05" if instruction.modifiers.first().is_some_and(|name| name == "ld") => {

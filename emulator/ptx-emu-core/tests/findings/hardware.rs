@@ -133,6 +133,28 @@ fn what_was_never_written_may_be_loaded_but_not_used() {
     assert!(text.contains("ld.shared.u32 %r2"), "{text}");
 }
 
+/// Compilers load a variable before they know whether a function has set it.
+#[test]
+fn local_memory_that_was_never_written_may_be_loaded_but_not_used() {
+    let case = |then: &str| {
+        let body = format!(
+            ".local .align 8 .b8 x[16]; setp.lt.u32 %p1, %lane, 16; @%p1 st.local.u32 [x+4], %lane;
+            ld.local.u32 %r2, [x+4]; {then}"
+        );
+        Case::new(&body).out(128)
+    };
+    let generic = "mov.u64 %d1, x; cvta.local.u64 %d1, %d1; ld.u32 %r2, [%d1+4];";
+    for more in ["", generic] {
+        let unused = case(&format!("{more} selp.b32 %r4, %r2, 7, %p1; {}", store("%r4")));
+        let expected = (0..32).map(|lane| if lane < 16 { lane } else { 7 });
+        by(&unused, Model::Hardware).gives_words(expected);
+        assert_eq!(finding(&unused, Model::Ptx), Some(Kind::UninitialisedRead));
+        both_find(&case(&format!("{more} {}", store("%r2"))), Kind::UninitialisedRead);
+    }
+    let text = by(&case(&store("%r2")), Model::Hardware).fails(Schedule::Lazy).to_string();
+    assert!(text.contains("at local address 0x4") && text.contains("on which line "), "{text}");
+}
+
 /// Structures are copied word by word, with their padding; the end of an array of smaller elements is none.
 #[test]
 fn padding_of_structures_in_global_memory_is_a_warning() {

@@ -1,5 +1,6 @@
 //! Registers whose values nothing defines: what a shuffle takes from a lane that does not take
-//! part (PTX ISA 9.7.9.6), and on hardware what is loaded from shared memory that was never written.
+//! part (PTX ISA 9.7.9.6), and on hardware what is loaded from shared or local memory that was never
+//! written.
 //! Copying one, or computing with it, makes the result undefined too; that anything depends on it is
 //! what is reported: an address, a branch, a barrier, a value stored to global memory, an operand of
 //! another unit.
