@@ -119,6 +119,11 @@ pub enum DiagnosticKind {
         /// Line of an instruction that depends on what was loaded, if that is why it is an error.
         user: Option<u32>,
     },
+    /// A load of a word of 8 bytes of global memory, of which other bytes were written.
+    UninitialisedPadding {
+        /// Address of the first byte that was never written.
+        first: u64,
+    },
     /// A store to `.const` or kernel parameters.
     ReadOnly,
     /// An `.aligned` instruction that part of the warp cannot reach.
@@ -332,6 +337,10 @@ fn write_access(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind, access: &Acce
                 write!(f, " and on which line {line} depends")?;
             }
         }
+        DiagnosticKind::UninitialisedPadding { first } => write!(
+            f,
+            "uninitialised padding: {verb} of {bytes} bytes at {space} address {address:#x}, of which byte {first:#x} was never written and others of its word were"
+        )?,
         DiagnosticKind::ReadOnly => {
             write!(f, "read-only: {verb} of {bytes} bytes at {space} address {address:#x}")?
         }
@@ -363,6 +372,9 @@ fn write_kind(f: &mut fmt::Formatter<'_>, kind: &DiagnosticKind) -> fmt::Result 
         }
         DiagnosticKind::UninitialisedRead { first, user: _ } => {
             write!(f, "uninitialised read of byte {first:#x}")
+        }
+        DiagnosticKind::UninitialisedPadding { first } => {
+            write!(f, "uninitialised padding at {first:#x}")
         }
         DiagnosticKind::ReadOnly => write!(f, "write to read-only memory"),
         DiagnosticKind::DivergentAligned { present, missing, elsewhere } => {

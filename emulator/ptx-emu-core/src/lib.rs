@@ -107,7 +107,7 @@ pub use diagnostic::{
 };
 pub use gpu::Gpu;
 pub use language::targets;
-pub use load::{Examination, Examined, entry_names, examine};
+pub use load::{Examination, Examined, ModuleText, entry_names, examine};
 pub use load_error::{LoadError, Unsupported};
 pub use machine::journal;
 pub use machine::module::{KernelInfo, Module, ParamInfo, VariableInfo};

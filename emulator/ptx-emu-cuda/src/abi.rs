@@ -297,6 +297,22 @@ macro_rules! exports {
     };
 }
 
+/// Exported functions as [`exports`] has them that the runtime and the driver have with the same arguments: the
+/// runtime's names, an equals sign, and the driver's.
+macro_rules! both {
+    ($(
+        $kind:ident $runtime:ident $(| $runtime_alias:ident)* = $driver:ident $(| $driver_alias:ident)*
+        ($($args:tt)*) |$state:ident| $body:block
+    )*) => {
+        $crate::abi::exports! { runtime;
+            $($kind $runtime $(| $runtime_alias)* ($($args)*) |$state| $body)*
+        }
+        $crate::abi::exports! { driver;
+            $($kind $driver $(| $driver_alias)* ($($args)*) |$state| $body)*
+        }
+    };
+}
+
 /// The table of the driver's functions; nobody asks for the runtime's by name.
 macro_rules! export_table {
     (driver $($name:ident)*) => {
@@ -333,4 +349,4 @@ macro_rules! export_alias {
     };
 }
 
-pub(crate) use {export, export_alias, export_aliases, export_table, exports};
+pub(crate) use {both, export, export_alias, export_aliases, export_table, exports};

@@ -120,7 +120,7 @@ impl State {
         Ok(block)
     }
 
-    /// Reads a launch as [`launch_with`](Self::launch_with) does, for the driver's calls: `extra`
+    /// Runs a launch as [`launch_with`](Self::launch_with) does, for the driver's calls: `extra`
     /// may have the whole parameter block instead.
     pub(crate) fn launch_with_extra(
         &mut self,
@@ -130,11 +130,24 @@ impl State {
         pointers: In<u64>,
         extra: In<u64>,
     ) -> Result<(), Failure> {
+        let launch = self.launch_of_either(kernel, shape, attributes, pointers, extra)?;
+        self.launch(launch)
+    }
+
+    /// The launch itself, as [`launch_of`](Self::launch_of) makes it, or with the block in `extra`.
+    pub(crate) fn launch_of_either(
+        &mut self,
+        kernel: u64,
+        shape: Shape,
+        attributes: Attributes,
+        pointers: In<u64>,
+        extra: In<u64>,
+    ) -> Result<Launch, Failure> {
         if pointers.address() != 0 || extra.address() == 0 {
-            return self.launch_with(kernel, shape, attributes, pointers);
+            return self.launch_of(kernel, shape, attributes, pointers);
         }
         let block = self.extra_parameters(kernel, extra)?;
-        self.launch(launch(kernel, shape, attributes, block))
+        Ok(launch(kernel, shape, attributes, block))
     }
 
     fn extra_parameters(&mut self, kernel: u64, extra: In<u64>) -> Result<Vec<u8>, Failure> {

@@ -27,7 +27,7 @@ pub(crate) fn before(state: &State, folder: &Path, launch: &Launch) -> Result<Ca
     let module = state.modules.get(&kernel.module);
     let module = module.ok_or_else(|| unknown("module", kernel.module))?;
     let memory = &state.memory;
-    let (ptx, missing) = with_values(&module.ptx, &module.changed(memory));
+    let (ptx, missing) = with_values(module.ptx.text(), &module.changed(memory));
     for variable in missing {
         crate::report::complain(format_args!(
             "warning: --capture: variable `{variable}` has its first value in the bundle"

@@ -1,6 +1,7 @@
 //! Graphs: operations, and which of them come before which.
 
 mod copy;
+pub(crate) mod parameters;
 mod run;
 
 pub(crate) use run::{host_function, launch};

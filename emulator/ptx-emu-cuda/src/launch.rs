@@ -102,7 +102,7 @@ impl State {
     fn lets_dependents_begin(&self, launch: &Launch) -> bool {
         let kernel = self.kernels.get(&launch.kernel);
         let loaded = kernel.and_then(|kernel| self.modules.get(&kernel.module));
-        loaded.is_some_and(|loaded| loaded.ptx.contains("griddepcontrol.launch_dependents"))
+        loaded.is_some_and(|loaded| loaded.lets_dependents_begin)
     }
 
     /// Whether a launch fits its kernel and the machine.

@@ -55,5 +55,6 @@ mod occupancy;
 mod report;
 mod runtime;
 mod settings;
+mod shared;
 mod state;
 mod streams;

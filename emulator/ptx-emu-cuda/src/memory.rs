@@ -75,6 +75,16 @@ impl Direction {
 }
 
 impl Direction {
+    /// A copy between such ends: whether each is on the device, or `None`.
+    pub(crate) const fn between(from: Option<bool>, to: Option<bool>) -> Self {
+        Self { from, to }
+    }
+
+    /// The two ends, as [`between`](Self::between) takes them.
+    pub(crate) const fn ends(self) -> (Option<bool>, Option<bool>) {
+        (self.from, self.to)
+    }
+
     /// The runtime's number of a direction, which [`of`](Self::of) takes.
     pub(crate) fn number(self) -> i32 {
         match (self.from, self.to) {

@@ -7,7 +7,7 @@ use crate::errors::{
 };
 use crate::memory::Memory;
 use crate::state::State;
-use ptx_emu_core::{Gpu, KernelInfo, LoadError, MemoryError, Module, entry_names, syntax};
+use ptx_emu_core::{Gpu, KernelInfo, LoadError, MemoryError, Module, ModuleText, syntax};
 use ptx_emu_images::fatbin::{self, Contents};
 use ptx_emu_images::{latest, target, values};
 use std::collections::HashMap;
@@ -15,8 +15,10 @@ use std::collections::HashMap;
 /// A module of the program's.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    pub(crate) ptx: String,
+    pub(crate) ptx: ModuleText,
     pub(crate) names: Vec<String>,
+    /// Whether a kernel of it may let a launch after it begin before it has ended.
+    pub(crate) lets_dependents_begin: bool,
     /// Variables by name: address and size. Variables of constants have the addresses of copies.
     variables: Option<HashMap<String, (u64, u64)>>,
     /// Constants that the program may have written: name and address of the copy.
@@ -139,10 +141,12 @@ fn no_room(error: MemoryError) -> Failure {
 
 impl Loaded {
     fn new(ptx: String) -> Result<Self, Failure> {
-        let names = entry_names(&ptx).map_err(|error| refused(&error.into()))?;
+        let lets_dependents_begin = ptx.contains("griddepcontrol.launch_dependents");
+        let ptx = ModuleText::new(ptx).map_err(|error| refused(&error.into()))?;
         Ok(Self {
+            names: ptx.entry_names(),
             ptx,
-            names,
+            lets_dependents_begin,
             variables: None,
             constants: Vec::new(),
             decoded: HashMap::new(),
@@ -160,7 +164,7 @@ impl Loaded {
         if self.decoded.contains_key(name) {
             return Ok(());
         }
-        let module = Module::load_entry(&self.ptx, gpu, name).map_err(|error| refused(&error))?;
+        let module = self.ptx.load_entry(gpu, name).map_err(|error| refused(&error))?;
         let Some(info) = module.entries().find(|info| info.name == name).cloned() else {
             return Err(Failure::new(NOT_FOUND, format!("the module has no kernel `{name}`")));
         };

@@ -210,6 +210,23 @@ fn driver_interface() {
     right("driver", SM_100A, &["-lcuda"]);
 }
 
+#[test]
+fn graph_of_nodes_through_the_driver() {
+    right("driver_graph", SM_100A, &["-lcuda"]);
+    let Some(program) = compile(
+        "driver_graph.cu",
+        "driver_graph-said",
+        &[&documented(SM_100A)[..], &["-lcuda"]].concat(),
+    ) else {
+        return;
+    };
+    let said = text(&exec(&[], &program).stderr);
+    for name in ["cuGraphAddNode_v2", "cuGraphConditionalHandleCreate"] {
+        let refused = format!("{name}: a conditional node of a graph is not modelled");
+        assert!(said.contains(&refused), "{said}");
+    }
+}
+
 /// Text of the device stands where the program printed it, from every kind of fat binary.
 #[test]
 fn printing_from_every_fat_binary() {

@@ -78,6 +78,8 @@ kinds! {
     Misaligned "misaligned-access" Class::Fatal;
     /// A load of memory that was never written.
     UninitialisedRead "uninitialised-read" Class::Denied;
+    /// A load of a word of which only a part was written.
+    UninitialisedPadding "uninitialised-padding" Class::Hardware(Level::Warn);
     /// A store to constants or parameters.
     ReadOnlyWrite "read-only-write" Class::Fatal;
     /// Lanes that do not reach an `.aligned` instruction.

@@ -17,6 +17,7 @@ pub(crate) fn touches(scopes: &mut Scopes, instruction: &Instruction) -> Touches
     }
     let role = match opcode {
         "selp" => TouchRole::Select,
+        "and" | "or" | "setp" | "set" => decided(instruction),
         "shfl" => TouchRole::Shuffle,
         "call" => TouchRole::Passes,
         "mma" if !unfollowed(instruction) => TouchRole::Product,
@@ -54,6 +55,21 @@ pub(crate) fn touches(scopes: &mut Scopes, instruction: &Instruction) -> Touches
         });
     }
     Touches { role, registers: found.into_boxed_slice() }
+}
+
+/// The role of an instruction that combines predicates by `and` or `or`.
+fn decided(instruction: &Instruction) -> TouchRole {
+    let has = |name: &str| instruction.modifiers.iter().any(|m| m == name);
+    let compares = matches!(instruction.opcode.as_str(), "setp" | "set");
+    let (value, from) = match instruction.opcode.as_str() {
+        "and" if has("pred") => (false, 1),
+        "or" if has("pred") => (true, 1),
+        _ if compares && has("and") => (false, 3),
+        _ if compares && has("or") => (true, 3),
+        _ => return TouchRole::Plain,
+    };
+    let negated = matches!(instruction.operands.get(3), Some(Operand::Unary { .. }));
+    TouchRole::Decided { value: value != negated, from }
 }
 
 /// Whether a product does not say what is undefined of its result: those of `f64`, of single bits, and

@@ -11,6 +11,7 @@ impl DiagnosticKind {
             Self::OutOfBounds | Self::NullPointer | Self::NoDynamicShared => Kind::OutOfBounds,
             Self::Misaligned { .. } => Kind::Misaligned,
             Self::UninitialisedRead { .. } => Kind::UninitialisedRead,
+            Self::UninitialisedPadding { .. } => Kind::UninitialisedPadding,
             Self::ReadOnly => Kind::ReadOnlyWrite,
             Self::DivergentAligned { .. } => Kind::DivergentAligned,
             Self::MissingMembers { .. } => Kind::MissingMembers,

@@ -413,7 +413,8 @@ impl Load {
         words: &mut [[u64; LANES]],
     ) -> Exec {
         let bytes = if BYTES == 0 { self.bytes } else { BYTES };
-        let elsewhere = matches!(self.space, AddressSpace::One(space) if space != Space::Shared);
+        let elsewhere =
+            matches!(self.space, AddressSpace::One(Space::Global | Space::Const | Space::Param));
         if elsewhere {
             cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))?;
         } else {

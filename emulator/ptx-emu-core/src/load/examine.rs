@@ -69,8 +69,8 @@ pub fn examine(text: &str, gpu: &Gpu, entry: Option<&str>) -> Result<Examination
 }
 
 /// A kernel alone: no other is read.
-fn alone(outline: Outline<'_>, text: &str, gpu: &Gpu, name: &str) -> Examined {
-    let outcome = Module::reached(outline, name)
+fn alone(outline: Outline, text: &str, gpu: &Gpu, name: &str) -> Examined {
+    let outcome = Module::reached(outline, text, name)
         .and_then(|tree| Module::decode_each(&tree, Text::new(text), gpu))
         .and_then(|(module, obstacles)| {
             let unsupported = Obstacles::of_all(obstacles)?;
@@ -83,8 +83,8 @@ fn alone(outline: Outline<'_>, text: &str, gpu: &Gpu, name: &str) -> Examined {
 }
 
 /// All kernels.
-fn together(mut outline: Outline<'_>, text: &str, gpu: &Gpu, names: Vec<String>) -> Vec<Examined> {
-    let graph = Graph::read(&mut outline, &names);
+fn together(mut outline: Outline, text: &str, gpu: &Gpu, names: Vec<String>) -> Vec<Examined> {
+    let graph = Graph::read(&mut outline, text, &names);
     let mut tree = outline.module;
     // An alias of nothing concerns those who use it.
     let mut dangling: HashSet<String> = HashSet::new();

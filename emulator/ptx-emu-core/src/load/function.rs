@@ -377,6 +377,12 @@ fn local_variable(
     Ok(())
 }
 
+/// Whether an instruction loads elements of 8 bytes, as the copy of a structure does.
+fn loads_words(instruction: &ast::Instruction) -> bool {
+    let ty = instruction.modifiers.last().and_then(|name| Type::parse(name));
+    instruction.opcode == "ld" && ty.is_some_and(|ty| ty.bits() == 64)
+}
+
 /// Decodes one instruction. One that is refused leaves a place holder, so that
 /// the rest of the module is looked at too.
 fn one(module: &mut Module, function: &mut FunctionBuilder, instruction: &ast::Instruction) {
@@ -393,6 +399,9 @@ fn one(module: &mut Module, function: &mut FunctionBuilder, instruction: &ast::I
                 let touches = touches(&mut function.scopes, instruction);
                 module.touches.resize_with(module.code.len(), Default::default);
                 module.touches.push(touches);
+            }
+            if loads_words(instruction) {
+                module.words.insert(module.code.len());
             }
             module.written.push(module.code.len());
             module.code.push(Instr { op, guard, line, family });

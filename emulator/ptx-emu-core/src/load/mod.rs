@@ -10,8 +10,52 @@ use crate::Gpu;
 use crate::language::Language;
 use crate::load_error::LoadError;
 use crate::machine::module::{KernelInfo, Module, Text};
-use crate::syntax::{self, ast};
+use crate::syntax::{self, SyntaxError, ast};
 use function::Obstacles;
+use std::sync::Arc;
+
+/// The text of a module that was read but for the bodies of its functions, to load kernels one by one: what each
+/// costs depends on its own length alone.
+#[derive(Debug, Clone)]
+pub struct ModuleText {
+    text: Arc<str>,
+    outline: syntax::Outline,
+}
+
+impl ModuleText {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// The first place outside the bodies of functions that is not PTX.
+    pub fn new(text: impl Into<Arc<str>>) -> Result<Self, SyntaxError> {
+        let text = text.into();
+        let outline = syntax::Outline::new(&text)?;
+        Ok(Self { text, outline })
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Names of the kernels, in source order.
+    #[must_use]
+    pub fn entry_names(&self) -> Vec<String> {
+        examine::names(&self.outline.module)
+    }
+
+    /// Loads one kernel, as [`Module::load_entry`] does.
+    ///
+    /// # Errors
+    /// The same as [`Module::load`], but of the kernel's part of the module.
+    pub fn load_entry(&self, gpu: &Gpu, entry: &str) -> Result<Module, LoadError> {
+        let tree = Module::reached(self.outline.clone(), &self.text, entry)?;
+        let mut module = Module::decode_whole(&tree, Text::new(self.text.clone()), gpu)?;
+        module.keep_journal();
+        Ok(module)
+    }
+}
 
 impl Module {
     /// Parses and decodes a module for a machine.
@@ -31,19 +75,20 @@ impl Module {
     /// # Errors
     /// The same as [`load`](Self::load), but of the kernel's part of the module.
     pub fn load_entry(text: &str, gpu: &Gpu, entry: &str) -> Result<Self, LoadError> {
-        let mut module =
-            Self::decode(&Self::reached(syntax::Outline::new(text)?, entry)?, text, gpu)?;
-        module.keep_journal();
-        Ok(module)
+        ModuleText::new(text)?.load_entry(gpu, entry)
     }
 
     /// Returns the part of a module that a kernel reaches.
-    fn reached(outline: syntax::Outline<'_>, entry: &str) -> Result<ast::Module, LoadError> {
+    fn reached(
+        outline: syntax::Outline,
+        text: &str,
+        entry: &str,
+    ) -> Result<ast::Module, LoadError> {
         let names = examine::names(&outline.module);
         if !names.iter().any(|name| name == entry) {
             return Err(LoadError::Entry { required: names.join(", "), actual: entry.to_owned() });
         }
-        Ok(reach::read_reached(outline, entry)?)
+        Ok(reach::read_reached(outline, text, entry)?)
     }
 
     /// Decodes a tree that was made of `text`, which messages quote, or a variant of such a tree. Its
@@ -52,7 +97,11 @@ impl Module {
     /// # Errors
     /// The same as [`load`](Self::load).
     pub fn decode(tree: &ast::Module, text: &str, gpu: &Gpu) -> Result<Self, LoadError> {
-        let (module, obstacles) = Self::decode_each(tree, Text::new(text), gpu)?;
+        Self::decode_whole(tree, Text::new(text), gpu)
+    }
+
+    fn decode_whole(tree: &ast::Module, text: Text, gpu: &Gpu) -> Result<Self, LoadError> {
+        let (module, obstacles) = Self::decode_each(tree, text, gpu)?;
         match Obstacles::of_all(obstacles)? {
             unsupported if unsupported.is_empty() => {
                 module.entries().try_for_each(|kernel| module.check_static_shared(kernel))?;

@@ -5,11 +5,15 @@ use crate::syntax::{Outline, SyntaxError};
 use std::collections::{HashMap, HashSet};
 
 /// The module with the kernel `entry` alone and the functions that it reaches, the only ones
-/// whose bodies are read. A function whose address a variable holds counts as reached.
+/// whose bodies are read from `text`, which the outline is of. A function whose address a variable holds counts as reached.
 ///
 /// # Errors
 /// A body among those that is not PTX.
-pub(super) fn read_reached(mut outline: Outline<'_>, entry: &str) -> Result<Module, SyntaxError> {
+pub(super) fn read_reached(
+    mut outline: Outline,
+    text: &str,
+    entry: &str,
+) -> Result<Module, SyntaxError> {
     let mut aliases: HashMap<String, String> = HashMap::new();
     let mut functions: HashMap<String, Vec<usize>> = HashMap::new();
     let mut work = vec![entry.to_owned()];
@@ -35,7 +39,7 @@ pub(super) fn read_reached(mut outline: Outline<'_>, entry: &str) -> Result<Modu
         }
         work.extend(aliases.get(&name).cloned());
         for &at in functions.get(&name).into_iter().flatten() {
-            outline.read_body(at)?;
+            outline.read_body(text, at)?;
             let Item::Function(function) = &outline.module.items[at] else {
                 continue;
             };
@@ -75,7 +79,7 @@ pub(super) struct Graph {
 
 impl Graph {
     /// Reads the graph of the functions that some kernels reach.
-    pub(super) fn read(outline: &mut Outline<'_>, entries: &[String]) -> Self {
+    pub(super) fn read(outline: &mut Outline, text: &str, entries: &[String]) -> Self {
         let mut graph = Self::default();
         let mut places: HashMap<String, Vec<usize>> = HashMap::new();
         for (at, item) in outline.module.items.iter().enumerate() {
@@ -101,7 +105,7 @@ impl Graph {
                 continue;
             }
             for at in places.remove(&name).unwrap_or_default() {
-                if let Err(error) = outline.read_body(at) {
+                if let Err(error) = outline.read_body(text, at) {
                     graph.broken.insert(name.clone(), error);
                     continue;
                 }
@@ -167,9 +171,9 @@ pub(super) struct Used {
     pub(super) watched: bool,
 }
 
-/// Whether a load with this modifier may be one of shared memory.
-fn may_be_shared(modifier: &str) -> bool {
-    !matches!(modifier, "global" | "const" | "local") && !modifier.starts_with("param")
+/// Whether a load with this modifier may be one of shared or local memory.
+fn may_be_followed(modifier: &str) -> bool {
+    !matches!(modifier, "global" | "const") && !modifier.starts_with("param")
 }
 
 /// Returns the functions and variables in use.
@@ -181,7 +185,7 @@ pub(super) fn used(module: &Module) -> Used {
                     "activemask" => used.activemask = true,
                     "wgmma" => (used.wgmma, used.watched) = (true, true),
                     "shfl" | "ldmatrix" => used.watched = true,
-                    "ld" if !instruction.modifiers.iter().any(|m| !may_be_shared(m)) => {
+                    "ld" if !instruction.modifiers.iter().any(|m| !may_be_followed(m)) => {
                         used.watched = true;
                     }
                     "tcgen05" if instruction.modifiers.first().is_some_and(|name| name == "ld") => {

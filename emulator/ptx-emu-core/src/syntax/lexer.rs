@@ -46,6 +46,14 @@ pub(super) struct Lexer<'a> {
     line_start: usize,
 }
 
+/// A place in a text, to read on from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    at: usize,
+    line: u32,
+    line_start: usize,
+}
+
 /// The operator or punctuation that begins with these bytes, the longest one.
 fn punctuation(first: u8, second: Option<u8>) -> Option<&'static str> {
     Some(match (first, second) {
@@ -92,6 +100,17 @@ fn is_word(byte: u8) -> bool {
 impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, at: 0, line: 1, line_start: 0 }
+    }
+
+    /// The place of a token that begins in the line of this lexer's own place.
+    pub(super) fn place_of(&self, token: &Spanned<'_>) -> Place {
+        Place { at: token.start, line: self.line, line_start: self.line_start }
+    }
+
+    /// Reads on from a place in the text.
+    pub(super) fn from_place(text: &'a str, place: Place) -> Self {
+        let Place { at, line, line_start } = place;
+        Self { text, at, line, line_start }
     }
 
     /// The text from byte `start` to byte `end`.
@@ -167,7 +186,11 @@ impl<'a> Lexer<'a> {
             match *bytes.get(self.at)? {
                 b'{' => open += 1,
                 b'}' => open -= 1,
-                b'"' | b'/' | b'@' | b'#' | b'\n' => {
+                b'\n' => {
+                    self.line = self.line.saturating_add(1);
+                    self.line_start = self.at + 1;
+                }
+                b'"' | b'/' | b'@' | b'#' => {
                     let before = self.at;
                     if bytes[before] == b'"' {
                         self.string().ok()?;

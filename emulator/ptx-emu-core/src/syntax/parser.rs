@@ -13,7 +13,7 @@ pub(crate) use outline::Outline;
 use super::MAX_DEPTH;
 use super::ast::Pos;
 use super::error::{SyntaxError, SyntaxErrorKind};
-use super::lexer::{Lexer, Spanned, Token};
+use super::lexer::{Lexer, Place, Spanned, Token};
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
@@ -31,26 +31,19 @@ pub(super) struct Parser<'a> {
     /// `.file` directives so far.
     files: Vec<(u32, String)>,
     /// Beginnings of the functions' bodies, in order, if they are not read.
-    skipped: Option<Vec<Option<Place<'a>>>>,
-}
-
-/// A place to go on from.
-#[derive(Debug, Clone, Copy)]
-struct Place<'a> {
-    lexer: Lexer<'a>,
-    current: Spanned<'a>,
+    skipped: Option<Vec<Option<Place>>>,
 }
 
 impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Result<Self> {
-        let mut lexer = Lexer::new(text);
-        let current = lexer.next()?;
-        Ok(Self::at_place(Place { lexer, current }))
+        Self::with(Lexer::new(text))
     }
 
-    fn at_place(Place { lexer, current }: Place<'a>) -> Self {
+    /// Reads what the lexer has yet to read.
+    fn with(mut lexer: Lexer<'a>) -> Result<Self> {
+        let current = lexer.next()?;
         let (numbered_variables, files) = (0, Vec::new());
-        Self { lexer, current, depth: 0, numbered_variables, files, skipped: None }
+        Ok(Self { lexer, current, depth: 0, numbered_variables, files, skipped: None })
     }
 
     fn token(&self) -> Token<'a> {

@@ -3,7 +3,7 @@
 
 use super::relied_on::{by, finding, store};
 use crate::async_support::{Case, barriers, schedules, wait};
-use ptx_emu_core::{Kind, Level, Model};
+use ptx_emu_core::{Kind, Level, Model, Schedule};
 
 /// Both models find this.
 #[track_caller]
@@ -131,6 +131,101 @@ fn what_was_never_written_may_be_loaded_but_not_used() {
         .to_string();
     assert!(text.contains("was never written and on which line "), "{text}");
     assert!(text.contains("ld.shared.u32 %r2"), "{text}");
+}
+
+/// Compilers load a variable before they know whether a function has set it.
+#[test]
+fn local_memory_that_was_never_written_may_be_loaded_but_not_used() {
+    let case = |then: &str| {
+        let body = format!(
+            ".local .align 8 .b8 x[16]; setp.lt.u32 %p1, %lane, 16; @%p1 st.local.u32 [x+4], %lane;
+            ld.local.u32 %r2, [x+4]; {then}"
+        );
+        Case::new(&body).out(128)
+    };
+    let generic = "mov.u64 %d1, x; cvta.local.u64 %d1, %d1; ld.u32 %r2, [%d1+4];";
+    for more in ["", generic] {
+        let unused = case(&format!("{more} selp.b32 %r4, %r2, 7, %p1; {}", store("%r4")));
+        let expected = (0..32).map(|lane| if lane < 16 { lane } else { 7 });
+        by(&unused, Model::Hardware).gives_words(expected);
+        assert_eq!(finding(&unused, Model::Ptx), Some(Kind::UninitialisedRead));
+        both_find(&case(&format!("{more} {}", store("%r2"))), Kind::UninitialisedRead);
+    }
+    let text = by(&case(&store("%r2")), Model::Hardware).fails(Schedule::Lazy).to_string();
+    assert!(text.contains("at local address 0x4") && text.contains("on which line "), "{text}");
+}
+
+/// Structures are copied word by word, with their padding; the end of an array of smaller elements is none.
+#[test]
+fn padding_of_structures_in_global_memory_is_a_warning() {
+    let case = |stored: &str, load: &str| {
+        let body = format!(
+            "mad.wide.u32 %d1, %tid, 16, %out; {stored} {load}
+            cvt.u32.u64 %r1, %d2; and.b32 %r1, %r1, 255; mad.wide.u32 %d4, %tid, 4, %out;
+            st.global.u32 [%d4+1024], %r1;"
+        );
+        Case::new(&body).out(2048)
+    };
+    let (byte, half) = ("st.global.u8 [%d1], 7;", "st.global.u32 [%d1], 7;");
+    let both = "st.global.u8 [%d1], 7; st.global.u32 [%d1+12], 7;";
+    let (one, two) = ("ld.global.u64 %d2, [%d1];", "ld.global.v2.u64 {%d2, %d3}, [%d1];");
+    for (stored, load) in [(byte, one), (half, one), (both, two)] {
+        let (_, report) = by(&case(stored, load), Model::Hardware).launch(Schedule::Lazy).unwrap();
+        let found: Vec<_> =
+            report.findings.iter().map(|found| (found.kind(), found.level)).collect();
+        assert_eq!(found, [(Kind::UninitialisedPadding, Level::Warn)], "{stored} {load}");
+        assert_eq!(finding(&case(stored, load), Model::Ptx), Some(Kind::UninitialisedPadding));
+    }
+    for (stored, load) in [
+        ("", one),
+        (byte, two),
+        (half, "ld.global.v2.u32 {%r2, %r3}, [%d1]; cvt.u64.u32 %d2, %r2;"),
+        (byte, "ld.global.u32 %r2, [%d1]; cvt.u64.u32 %d2, %r2;"),
+    ] {
+        let load = format!("setp.eq.u32 %leader, %tid, 0; {load}");
+        let stored = format!("setp.eq.u32 %leader, %tid, 0; {stored}");
+        both_find(&case(&stored, &load), Kind::UninitialisedRead);
+    }
+    // Padding in one lane, and nothing written in the others.
+    let leader = "setp.eq.u32 %leader, %tid, 0; @%leader st.global.u8 [%d1], 7;";
+    assert_eq!(finding(&case(leader, one), Model::Hardware), Some(Kind::UninitialisedRead));
+}
+
+/// CUB's merge sort compares what lies behind the end of its keys, and a second predicate decides.
+#[test]
+fn a_predicate_that_decides_makes_up_for_one_of_what_was_never_written() {
+    let case = |combine: &str| {
+        half_written(&format!(
+            "not.pred %p3, %p1; {combine} selp.b32 %r4, 1, 0, %p2; @%p2 bra STORE; STORE: {}",
+            store("%r4")
+        ))
+    };
+    let compare = "setp.ge.u32 %p2, %r2, 108;";
+    let upper = |lane: u32| u32::from((8..16).contains(&lane));
+    for (combine, others) in [
+        (format!("{compare} and.pred %p2, %p2, %p1;"), 0),
+        (format!("{compare} and.pred %p2, %p1, %p2;"), 0),
+        (format!("{compare} or.pred %p2, %p2, %p3;"), 1),
+        ("setp.ge.and.u32 %p2, %r2, 108, %p1;".to_owned(), 0),
+        ("setp.ge.and.u32 %p2, %r2, 108, !%p3;".to_owned(), 0),
+        ("setp.ge.or.u32 %p2, %r2, 108, %p3;".to_owned(), 1),
+        ("setp.ge.or.u32 %p2, %r2, 108, !%p1;".to_owned(), 1),
+    ] {
+        let expected = (0..32).map(|lane| if lane < 16 { upper(lane) } else { others });
+        by(&case(&combine), Model::Hardware).gives_words(expected);
+        assert_eq!(finding(&case(&combine), Model::Ptx), Some(Kind::UninitialisedRead));
+    }
+    for combine in [
+        format!("{compare} and.pred %p2, %p2, %p3;"),
+        format!("{compare} or.pred %p2, %p2, %p1;"),
+        format!("{compare} xor.pred %p2, %p2, %p1;"),
+        format!("{compare} and.pred %p2, %p2, %p2;"),
+        "setp.ge.and.u32 %p2, %r2, 108, !%p1;".to_owned(),
+        "setp.ge.or.u32 %p2, %r2, 108, !%p3;".to_owned(),
+        "setp.ge.xor.u32 %p2, %r2, 108, %p1;".to_owned(),
+    ] {
+        both_find(&case(&combine), Kind::UninitialisedRead);
+    }
 }
 
 #[test]

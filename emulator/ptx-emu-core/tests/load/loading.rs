@@ -1,7 +1,8 @@
 //! The parts of a module that are read when one kernel of it is loaded, and how fast.
 
 use ptx_emu_core::{
-    Checks, GlobalMemory, Gpu, Launch, LoadError, Module, Schedule, entry_names, examine,
+    Checks, GlobalMemory, Gpu, Launch, LoadError, Module, ModuleText, Schedule, entry_names,
+    examine,
 };
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -59,6 +60,41 @@ fn a_kernel_of_a_large_module_loads_at_once() {
     });
     // It takes a twentieth of that where nothing else runs.
     assert!(fastest.min().unwrap() < Duration::from_secs(1));
+}
+
+#[test]
+fn half_a_million_lines_load_in_seconds() {
+    let (text, _) = large(18 << 20);
+    let lines = text.lines().count();
+    assert!(lines > 480_000, "{lines}");
+    let gpu = Gpu::for_module(&text);
+    let fastest = (0..3).map(|_| {
+        let start = Instant::now();
+        Module::load(&text, &gpu).unwrap();
+        start.elapsed()
+    });
+    // It takes a quarter of that where nothing else runs.
+    assert!(fastest.min().unwrap() < Duration::from_secs(3));
+}
+
+#[test]
+fn kernels_of_a_large_text_cost_their_own_length() {
+    let (text, count) = large(10 << 20);
+    let gpu = Gpu::for_module(&text);
+    let start = Instant::now();
+    let text = ModuleText::new(text).unwrap();
+    assert_eq!(text.entry_names().len(), count);
+    let read = start.elapsed();
+    let start = Instant::now();
+    for at in 0..100 {
+        let entry = format!("k{}", count - 1 - at);
+        let module = text.load_entry(&gpu, &entry).unwrap();
+        assert_eq!(result(&module, &entry), (count - at) as u32 + 199);
+    }
+    // If each had to read the text, they would take a hundred times as long as it.
+    assert!(start.elapsed() < 30 * read, "{:?} for 100, {read:?} for the text", start.elapsed());
+    let missing = text.load_entry(&gpu, "k").unwrap_err();
+    assert!(matches!(missing, LoadError::Entry { .. }), "{missing}");
 }
 
 #[test]

@@ -32,15 +32,7 @@ struct End {
 
 impl End {
     fn rows(self, width: u64, height: u64) -> Result<Rows, Failure> {
-        let base = match self.kind {
-            1 => self.host,
-            2 | 4 => self.device,
-            3 => return Err(Failure::not_modelled("a copy of an array")),
-            kind => {
-                let message = format!("memory type: required 1 to 4, actual {kind}");
-                return Err(Failure::new(INVALID_VALUE, message));
-            }
-        };
+        let base = super::copies::base(self.kind, self.host, self.device)?;
         let pitch = if self.pitch == 0 { width } else { self.pitch };
         if pitch < width {
             let message = format!("pitch: required at least {width}, actual {pitch}");

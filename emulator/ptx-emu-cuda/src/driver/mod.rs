@@ -1,7 +1,9 @@
 //! The CUDA driver's functions.
 
+mod copies;
 mod device;
 mod execution;
+mod graph_nodes;
 mod graphs;
 mod link;
 mod memory;
@@ -16,8 +18,10 @@ pub(crate) use link::Link;
 /// All of them by name.
 pub(crate) fn exports() -> impl Iterator<Item = &'static (&'static str, Pointer)> {
     [
+        copies::EXPORTS,
         device::EXPORTS,
         execution::EXPORTS,
+        graph_nodes::EXPORTS,
         graphs::EXPORTS,
         link::EXPORTS,
         memory::EXPORTS,
@@ -26,5 +30,6 @@ pub(crate) fn exports() -> impl Iterator<Item = &'static (&'static str, Pointer)
         tensor_map::EXPORTS,
     ]
     .into_iter()
+    .chain(crate::shared::EXPORTS)
     .flatten()
 }

@@ -1,8 +1,8 @@
 //! Streams and events.
 
-use super::graphs::no_edge_data;
 use crate::abi::{In, Out, exports};
 use crate::errors::{Failure, INVALID_VALUE};
+use crate::graphs::parameters::no_edge_data;
 
 /// `cudaEventRecordExternal`
 const RECORD_EXTERNAL: u32 = 1;

@@ -60,7 +60,7 @@ impl Context<'_> {
             let id = self.block_for(addr, bytes as u64, AccessKind::Read, bytes, lane)?;
             let block = self.env.global.block(id);
             if let Some(first) = block.first_uninitialised(addr, bytes) {
-                self.unwritten(Space::Global, addr, first, bytes, lane)?;
+                self.unwritten_global(addr, first, bytes, lane)?;
             }
             let value = block.load(addr, bytes);
             for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
@@ -86,9 +86,13 @@ impl Context<'_> {
             }
         };
         let block = env.global.block(id);
-        if let Some(first) = block.first_uninitialised_in(addr, total) {
-            let lane = ((first - addr) as usize) / bytes;
-            self.unwritten(Space::Global, addr + (lane * bytes) as u64, first, bytes, lane)?;
+        if block.first_uninitialised_in(addr, total).is_some() {
+            for lane in 0..LANES {
+                let at = addr + (lane * bytes) as u64;
+                if let Some(first) = block.first_uninitialised_in(at, bytes as u64) {
+                    self.unwritten_global(at, first, bytes, lane)?;
+                }
+            }
         }
         match bytes {
             4 if addr.is_multiple_of(8) => {

@@ -315,6 +315,35 @@ impl Context<'_> {
         }
     }
 
+    /// A lane reads bytes of global memory of which `first` was never written. If it loads words of 8 bytes and
+    /// something was written to each of them, the rest is padding of a structure.
+    #[cold]
+    pub(super) fn unwritten_global(
+        &self,
+        addr: u64,
+        first: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Exec {
+        let written = |word: u64| {
+            let block = self.env.global.find(addr).map(|id| self.env.global.block(id));
+            block.is_some_and(|block| {
+                (word..word + 8).any(|at| block.first_uninitialised_in(at, 1).is_none())
+            })
+        };
+        let words = self.env.module.words.contains(&self.pc)
+            && bytes.is_multiple_of(8)
+            && (addr..addr + bytes as u64).step_by(8).all(written);
+        if !words {
+            return self.unwritten(Space::Global, addr, first, bytes, lane);
+        }
+        if self.units.is_known(self.env, Kind::UninitialisedPadding, self.pc, 0) {
+            return Ok(());
+        }
+        let kind = DiagnosticKind::UninitialisedPadding { first };
+        self.report(self.fault(kind, Space::Global, addr, bytes, AccessKind::Read, lane))
+    }
+
     /// A lane reads bytes of which `first` was never written.
     #[cold]
     pub(super) fn unwritten(

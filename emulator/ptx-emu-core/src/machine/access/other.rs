@@ -63,7 +63,7 @@ impl Context<'_> {
                 Space::Local => {
                     let offset = self.local_offset(addr, bytes, AccessKind::Read, lane)?;
                     if let Some(first) = self.local.first_uninitialised(lane, offset, bytes) {
-                        self.unwritten(space, addr, first as u64, bytes, lane)?;
+                        self.unwritten_local(offset, first, bytes, lane)?;
                     }
                     self.local.load(lane, offset, bytes)
                 }
@@ -72,6 +72,26 @@ impl Context<'_> {
             for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
                 row[lane] = word;
             }
+        }
+        Ok(())
+    }
+
+    /// A lane reads bytes of local memory of which `first` was never written. A load whose registers are
+    /// followed may do so.
+    #[cold]
+    fn unwritten_local(&mut self, offset: usize, first: usize, bytes: usize, lane: usize) -> Exec {
+        let (addr, first) = (offset as u64, first as u64);
+        if !self.regs.watch.unwritten.followed {
+            return self.unwritten(Space::Local, addr, first, bytes, lane);
+        }
+        let missing =
+            (0..bytes).filter(|at| self.local.first_uninitialised(lane, offset + at, 1).is_some());
+        let missing = missing.fold(0, |all, at| all | 1 << at);
+        self.regs.watch.unwritten.note(1 << lane, missing);
+        if !self.regs.watch.undefined.has_load(self.pc) {
+            let kind = DiagnosticKind::UninitialisedRead { first, user: None };
+            let fault = self.fault(kind, Space::Local, addr, bytes, AccessKind::Read, lane);
+            self.regs.watch.undefined.add_load(self.pc, fault);
         }
         Ok(())
     }

@@ -123,6 +123,8 @@ pub struct Module {
     pub(crate) touches: Vec<Touches>,
     /// Registers are watched: see `touches`.
     pub(crate) watched: bool,
+    /// Indices in `code` of loads whose elements are words of 8 bytes.
+    pub(crate) words: HashSet<usize>,
     /// The counts that are kept of its launches.
     pub(crate) counting: Counting,
 }
@@ -165,6 +167,7 @@ impl Module {
             wgmma: false,
             touches: Vec::new(),
             watched: false,
+            words: HashSet::new(),
             counting: Counting::default(),
         }
     }

@@ -1,17 +1,17 @@
 //! The text of a module, for messages.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The text, and where its lines begin once that is asked for.
 #[derive(Debug)]
 pub(crate) struct Text {
-    text: String,
+    text: Arc<str>,
     starts: OnceLock<Vec<usize>>,
 }
 
 impl Text {
-    pub(crate) fn new(text: &str) -> Self {
-        Self { text: text.to_owned(), starts: OnceLock::new() }
+    pub(crate) fn new(text: impl Into<Arc<str>>) -> Self {
+        Self { text: text.into(), starts: OnceLock::new() }
     }
 
     /// A line, from 1, trimmed; empty if there is none.

@@ -548,14 +548,13 @@ impl Units {
 
     /// The operation in flight that an access of `range` disturbs.
     pub(crate) fn disturbed(&self, range: &Range, write: bool) -> Option<(&Queued, Role)> {
-        if !self.flight.may_touch(range) {
+        if !self.flight.may_touch(range, write) {
             return None;
         }
         self.queue.iter().find_map(|queued| Some((queued, queued.meets(range, write)?)))
     }
 
-    /// Whether shared or tensor memory that an operation uses is in use by others than
-    /// those that it comes after.
+    /// Whether memory that an operation uses is in use by others than those that it comes after.
     fn check_overlap(&self, env: &Env<'_>, new: &Operation) -> Exec {
         let others: Vec<&Queued> =
             self.queue.iter().filter(|queued| !new.after.contains(&queued.id)).collect();
@@ -564,8 +563,7 @@ impl Units {
         }
         for write in [false, true] {
             let ranges = if write { &new.writes } else { &new.reads };
-            let local = |range: &&Range| range.home != Home::Global && self.flight.may_touch(range);
-            for range in ranges.iter().filter(local) {
+            for range in ranges.iter().filter(|range| self.flight.may_touch(range, write)) {
                 for queued in &others {
                     if write && new.atomic && queued.operation.atomic {
                         continue;

@@ -1,5 +1,6 @@
 //! Registers whose values nothing defines: what a shuffle takes from a lane that does not take
-//! part (PTX ISA 9.7.9.6), and on hardware what is loaded from shared memory that was never written.
+//! part (PTX ISA 9.7.9.6), and on hardware what is loaded from shared or local memory that was never
+//! written.
 //! Copying one, or computing with it, makes the result undefined too; that anything depends on it is
 //! what is reported: an address, a branch, a barrier, a value stored to global memory, an operand of
 //! another unit.
@@ -9,7 +10,10 @@
 //! and its `C`. Kernels with `wgmma`, whose registers are not followed, may not load what was never
 //! written. By `Model::Ptx` no kernel may.
 //!
-//! Limits: undefined values that registers pass to functions. Results that do not depend on an undefined
+//! A predicate that decides the result of `and` or `or` makes it defined, as CUB's merge sort needs, which compares what
+//! lies behind the end of its keys.
+//!
+//! Limits: undefined values that registers pass to functions. Other results that do not depend on an undefined
 //! operand, a product with 0 for example, count as undefined.
 
 use crate::diagnostic::{DiagnosticKind, Exec, Fault, Space};
@@ -27,6 +31,9 @@ pub(crate) enum Role {
     Plain,
     /// `selp`: on one of two.
     Select,
+    /// `and`, `or` of predicates, and `setp` or `set` with one of them: on nothing else where a predicate among the
+    /// operands from `from` on has this value.
+    Decided { value: bool, from: u8 },
     /// `shfl`: each lane on one.
     Shuffle,
     /// A store that may be one to shared or local memory: the address alone must be defined.
@@ -169,6 +176,20 @@ impl Context<'_> {
         self.regs.watch.undefined.get(self.regs.row_of(class, slot)?)
     }
 
+    /// Lanes in which a defined predicate among the operands from `from` on has this value.
+    fn decided(&self, touches: &Touches, value: bool, from: u8) -> u32 {
+        let one = |touch: &RegisterTouch| {
+            let raw = self.regs.pred(Pred::Register(touch.slot.index(), !value));
+            let (undefined, _) = self.undefined_in(touch.class, touch.slot).unwrap_or_default();
+            raw & !undefined
+        };
+        let predicates = touches
+            .registers
+            .iter()
+            .filter(|touch| !touch.write && touch.class == Class::Pred && touch.operand >= from);
+        predicates.map(one).fold(0, |all, lanes| all | lanes)
+    }
+
     /// Undefined lanes among the sources of the executing instruction, and whose fault it is.
     fn undefined_sources(&self, touches: &Touches, mask: u32, here: u32) -> Option<(u32, usize)> {
         let guard = match self.env.code[self.pc].guard {
@@ -178,9 +199,18 @@ impl Context<'_> {
         let guard = guard.map(|(lanes, pc)| (lanes & here, pc));
         let chosen = match touches.role {
             Role::Select => touches.registers.iter().find(|touch| touch.operand == 3),
-            Role::Plain | Role::Shuffle | Role::Store | Role::Product | Role::Passes => None,
+            Role::Plain
+            | Role::Decided { .. }
+            | Role::Shuffle
+            | Role::Store
+            | Role::Product
+            | Role::Passes => None,
         };
         let chosen = chosen.map(|touch| self.regs.pred(Pred::Register(touch.slot.index(), false)));
+        let decided = match touches.role {
+            Role::Decided { value, from } => self.decided(touches, value, from),
+            _ => 0,
+        };
         let source = |touch: &RegisterTouch| {
             let (lanes, pc) = self.undefined_in(touch.class, touch.slot)?;
             let used = match (chosen, touch.operand) {
@@ -188,12 +218,14 @@ impl Context<'_> {
                 (Some(chosen), 2) => !chosen,
                 _ => u32::MAX,
             };
-            Some((lanes & used & mask, pc))
+            Some((lanes & used & mask & !decided, pc))
         };
         let followed = |touch: &&RegisterTouch| match touches.role {
             Role::Store => touch.operand != 1,
             Role::Product => !(1..4).contains(&touch.operand),
-            Role::Plain | Role::Select | Role::Shuffle | Role::Passes => true,
+            Role::Plain | Role::Select | Role::Decided { .. } | Role::Shuffle | Role::Passes => {
+                true
+            }
         };
         let strict = self.env.is_strict();
         let sources = touches.registers.iter().filter(|touch| !touch.write);

@@ -3,24 +3,24 @@
 
 use super::super::ast::{Block, Item, Module};
 use super::super::error::SyntaxError;
-use super::{Parser, Place, Result};
+use super::{Lexer, Parser, Place, Result};
 
 /// A module whose functions have empty bodies, until they are asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Outline<'a> {
+pub(crate) struct Outline {
     /// The module.
     pub(crate) module: Module,
     /// Beginnings of the items' bodies that were not read.
-    bodies: Vec<Option<Place<'a>>>,
+    bodies: Vec<Option<Place>>,
     numbered_variables: u32,
 }
 
-impl<'a> Outline<'a> {
+impl Outline {
     /// Reads all of `text` but the bodies.
     ///
     /// # Errors
     /// The first place outside a body that is not PTX.
-    pub(crate) fn new(text: &'a str) -> std::result::Result<Self, SyntaxError> {
+    pub(crate) fn new(text: &str) -> std::result::Result<Self, SyntaxError> {
         let mut parser = Parser::new(text)?;
         parser.skipped = Some(Vec::new());
         let module = parser.whole()?;
@@ -33,17 +33,21 @@ impl<'a> Outline<'a> {
         Ok(Self { module, bodies, numbered_variables: parser.numbered_variables })
     }
 
-    /// Reads the body of item `at`, if it has one and that was not read.
+    /// Reads the body of item `at`, if it has one and that was not read; `text` is the one that the outline is of.
     ///
     /// # Errors
     /// The first place in it that is not PTX.
-    pub(crate) fn read_body(&mut self, at: usize) -> std::result::Result<(), SyntaxError> {
+    pub(crate) fn read_body(
+        &mut self,
+        text: &str,
+        at: usize,
+    ) -> std::result::Result<(), SyntaxError> {
         let (Some(place), Some(Item::Function(function))) =
             (self.bodies.get_mut(at).and_then(Option::take), self.module.items.get_mut(at))
         else {
             return Ok(());
         };
-        let mut parser = Parser::at_place(place);
+        let mut parser = Parser::with(Lexer::from_place(text, place))?;
         parser.numbered_variables = self.numbered_variables;
         function.body = Some(parser.block()?);
         self.module.files.append(&mut parser.files);
@@ -55,12 +59,12 @@ impl<'a> Outline<'a> {
 impl Parser<'_> {
     /// Passes a body, from its brace on, and remembers where it is.
     pub(super) fn skip_body(&mut self) -> Result<Block> {
-        let place = Place { lexer: self.lexer, current: self.current };
+        let (brace, behind) = (self.lexer.place_of(&self.current), self.lexer);
         let end = self.lexer.skip_braces();
-        self.skipped.get_or_insert_default().push(end.map(|_| place));
+        self.skipped.get_or_insert_default().push(end.map(|_| brace));
         let Some(end) = end else {
             // Reading it says what is wrong.
-            self.lexer = place.lexer;
+            self.lexer = behind;
             return self.block();
         };
         self.current = self.lexer.next()?;

@@ -1,6 +1,6 @@
 //! Launch attributes of kernels' nodes in graphs.
 
-use crate::abi::{In, Out, exports};
+use crate::abi::{In, Out, both};
 use crate::arguments::{Attribute, Attributes};
 use crate::errors::{Failure, INVALID_VALUE};
 use crate::graphs::Operation;
@@ -22,8 +22,8 @@ fn set(state: &mut State, node: u64, launch: Launch) -> Result<(), Failure> {
     state.set_operation(graph, node, Operation::Launch(launch))
 }
 
-exports! { runtime;
-    call cudaGraphKernelNodeSetAttribute(node: u64, id: u32, value: In<[u64; 8]>) |state| {
+both! {
+    call cudaGraphKernelNodeSetAttribute = cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: In<[u64; 8]>) |state| {
         let mut launch = launch(state, node)?;
         let read = Attributes::read(&[Attribute::new(id, value.get()?)])?;
         let Attributes { cluster, cooperative, programmatic } = read;
@@ -37,7 +37,7 @@ exports! { runtime;
         set(state, node, launch)
     }
 
-    query cudaGraphKernelNodeGetAttribute(node: u64, id: u32, value: Out<[u64; 8]>) |state| {
+    query cudaGraphKernelNodeGetAttribute = cuGraphKernelNodeGetAttribute(node: u64, id: u32, value: Out<[u64; 8]>) |state| {
         let launch = launch(state, node)?;
         let mut words = [0; 8];
         match id {
@@ -52,7 +52,7 @@ exports! { runtime;
         value.set(words)
     }
 
-    call cudaGraphKernelNodeCopyAttributes(to: u64, from: u64) |state| {
+    call cudaGraphKernelNodeCopyAttributes = cuGraphKernelNodeCopyAttributes(to: u64, from: u64) |state| {
         let Launch { cluster, cooperative, programmatic, .. } = launch(state, from)?;
         let launch = Launch { cluster, cooperative, programmatic, ..launch(state, to)? };
         set(state, to, launch)
