@@ -13,6 +13,7 @@ use nvfp4_checkpoint::{Blocks, Layout, Model, Order, Parts, load};
 
 use crate::engine::Engine;
 use crate::error::{shape, wrap};
+use crate::weights::by_all_cores;
 use crate::{Linear, MoeLinear};
 
 /// Gives layers of a checkpoint by name, as `VarBuilder` of candle-nn gives tensors. The checkpoint is a
@@ -223,11 +224,7 @@ impl PackedBuilder {
                 [dims.batch(), dims.rows(), dims.cols()],
                 [experts, outputs, inputs],
             )?;
-            let matrices: Vec<Blocks> = own
-                .clone()
-                .map(|at| weight.entry(at))
-                .collect::<nvfp4::Result<_>>()
-                .map_err(wrap)?;
+            let matrices = by_all_cores(own.clone(), |at| weight.entry(at)).map_err(wrap)?;
             let bias = [format!("{name}_bias"), format!("{name}.bias")];
             let bias = bias.iter().find(|bias| self.contains(bias));
             let bias =
@@ -236,8 +233,8 @@ impl PackedBuilder {
             return MoeLinear::new(self.engine(), &matrices, bias.as_ref());
         }
         let of = |expert: usize| self.pp(expert).pp(name);
-        let matrices = own.clone().map(|expert| of(expert).matrix(inputs, outputs, None));
-        let matrices = matrices.collect::<Result<Vec<_>>>()?;
+        let matrices =
+            by_all_cores(own.clone(), |expert| of(expert).matrix(inputs, outputs, None))?;
         let biases = own.map(|expert| of(expert).bias(&[outputs])).collect::<Result<Vec<_>>>()?;
         let biases: Option<Vec<Tensor>> = biases.into_iter().collect();
         let bias = biases.map(|biases| Tensor::stack(&biases, 0)).transpose()?;

@@ -1,5 +1,7 @@
 //! Weights where they are multiplied.
 
+use std::ops::Range;
+
 use candle_core::{D, DType, Device, Result, Tensor};
 use nvfp4::BlockFormat;
 use nvfp4::buffer::DeviceBuffer;
@@ -7,6 +9,7 @@ use nvfp4::device::Kernels;
 use nvfp4::gemm::{Activation, DeviceWeights, GatedWeights, Repacked, UpOptions, Vectors};
 use nvfp4::gemm::{ActivationKind, GemmOptions};
 use nvfp4::tensor::{BlockScaled, Blocks};
+use rayon::prelude::*;
 
 use crate::engine::{Computer, Engine};
 use crate::error::{shape, wrap};
@@ -124,6 +127,15 @@ pub(crate) struct Sizes {
     pub k: usize,
 }
 
+/// The values of all numbers in a range, made by all cores, or the first error in their order.
+pub(crate) fn by_all_cores<T: Send, E: Send>(
+    numbers: Range<usize>,
+    make: impl Fn(usize) -> std::result::Result<T, E> + Sync + Send,
+) -> std::result::Result<Vec<T>, E> {
+    let all: Vec<_> = numbers.into_par_iter().map(make).collect();
+    all.into_iter().collect()
+}
+
 /// Brings matrices to where an engine multiplies them. `bias` has an element for each row of a matrix or of all.
 pub(crate) fn bring(
     engine: &Engine,
@@ -174,7 +186,7 @@ pub(crate) fn bring(
                 (Blocks::Mxfp4(matrix), Some(gate)) => gate.repack(device, matrix, kind),
             };
             let repacked: Vec<Repacked> =
-                matrices.iter().map(repack).collect::<nvfp4::Result<_>>().map_err(wrap)?;
+                by_all_cores(0..matrices.len(), |at| repack(&matrices[at])).map_err(wrap)?;
             let repacked = match repacked.as_slice() {
                 [one] => one.upload(device),
                 many => Repacked::stack(many).and_then(|stack| stack.upload(device)),

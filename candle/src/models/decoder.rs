@@ -1,9 +1,8 @@
 //! A whole model: layers, cache, logits.
 
-use std::cell::Cell;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
@@ -131,7 +130,7 @@ impl Decoder {
             Device::Cpu => DType::F32,
             _ => dtype(engine.half().float()),
         };
-        let (meter, bytes) = (Arc::<Meter>::default(), Rc::<Cell<u64>>::default());
+        let (meter, bytes) = (Arc::<Meter>::default(), Arc::<AtomicU64>::default());
         let loader = Loader { builder, dtype, meter: meter.clone(), bytes: bytes.clone() };
         let as_it_is = Loader { builder: plain, dtype, meter: meter.clone(), bytes: bytes.clone() };
         let (hidden, count) = (config.hidden, config.layers.len());
@@ -161,7 +160,7 @@ impl Decoder {
         let norm = norm(&as_it_is, "model.norm.weight")?;
         progress(count, count);
         let (embedding, engine, bytes) =
-            (Embedding::new(table, hidden), engine.clone(), bytes.get());
+            (Embedding::new(table, hidden), engine.clone(), bytes.load(Ordering::Relaxed));
         Ok(Self { config, engine, computing, dtype, embedding, blocks, norm, head, meter, bytes })
     }
 

@@ -6,6 +6,7 @@ use nvfp4::tensor::{Blocks, Dims};
 
 use super::values::Floats;
 use crate::error::wrap;
+use crate::weights::by_all_cores;
 
 /// Matrices of one size as the file has them.
 pub(super) enum Stored {
@@ -49,18 +50,18 @@ impl Matrices {
             });
             Stored::Floats(Floats::joined(floats.collect(), count))
         } else if !all.iter().any(of_floats) {
-            let each = (0..count).map(|at| {
+            let parts = |at: usize| -> Vec<&Blocks> {
                 let parts = all.iter().filter_map(|one| match &one.stored {
                     Stored::Packed(blocks) => blocks.get(at),
                     Stored::Floats(_) => None,
                 });
-                let parts: Vec<&Blocks> = parts.collect();
-                below_each_other(&name, &parts, [rows, columns])
-            });
-            match each.collect::<Result<Option<Vec<_>>>>()? {
-                Some(blocks) => Stored::Packed(blocks),
-                None => return Ok(Below::Apart(all)),
+                parts.collect()
+            };
+            if !(0..count).all(|at| may_be_joined(&parts(at))) {
+                return Ok(Below::Apart(all));
             }
+            let below = |at: usize| below_each_other(&name, &parts(at), [rows, columns]);
+            Stored::Packed(by_all_cores(0..count, below)?)
         } else {
             return Ok(Below::Apart(all));
         };
@@ -68,24 +69,26 @@ impl Matrices {
     }
 }
 
-/// One matrix of the rows of several, if one format and one tensor-level scale are theirs.
-fn below_each_other(
-    name: &str,
-    parts: &[&Blocks],
-    [rows, columns]: [usize; 2],
-) -> Result<Option<Blocks>> {
-    let scale = |blocks: &Blocks| match blocks {
+/// The tensor-level scale.
+fn scale(blocks: &Blocks) -> f32 {
+    match blocks {
         Blocks::Nvfp4(blocks) => blocks.global_scale(),
         Blocks::Mxfp4(blocks) => blocks.global_scale(),
-    };
-    let (format, multiplier) = (parts[0].format(), scale(parts[0]));
-    if parts.iter().any(|part| part.format() != format || scale(part) != multiplier) {
-        return Ok(None);
     }
+}
+
+/// Whether matrices have one format and one tensor-level scale.
+fn may_be_joined(parts: &[&Blocks]) -> bool {
+    let (format, multiplier) = (parts[0].format(), scale(parts[0]));
+    parts.iter().all(|part| part.format() == format && scale(part) == multiplier)
+}
+
+/// One matrix of the rows of several, which [may be joined](may_be_joined).
+fn below_each_other(name: &str, parts: &[&Blocks], [rows, columns]: [usize; 2]) -> Result<Blocks> {
     let all =
         |of: fn(&Blocks) -> &[u8]| parts.iter().map(|part| of(part)).collect::<Vec<_>>().concat();
     let (codes, scales) = (all(Blocks::codes), all(Blocks::scales));
     let dims = Dims::new(1, rows, columns).map_err(wrap)?;
-    let linear = ScaleLayout::Linear;
-    Blocks::new(format, name, dims, linear, codes, scales, multiplier).map(Some).map_err(wrap)
+    let (format, linear) = (parts[0].format(), ScaleLayout::Linear);
+    Blocks::new(format, name, dims, linear, codes, scales, scale(parts[0])).map_err(wrap)
 }

@@ -1,8 +1,7 @@
 //! Matrices of a checkpoint, made layers: in four bits where the file has them so, in floats otherwise.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::tensor::Blocks;
@@ -14,6 +13,7 @@ use super::meter::Meter;
 use super::values::Floats;
 use crate::builder::quantized;
 use crate::error::{shape, wrap};
+use crate::weights::by_all_cores;
 use crate::{Gate, Linear, MoeLinear, PackedBuilder};
 
 /// Reads the tensors of a model.
@@ -23,7 +23,7 @@ pub(super) struct Loader {
     pub dtype: DType,
     pub meter: Arc<Meter>,
     /// Bytes of the weights as they are kept.
-    pub bytes: Rc<Cell<u64>>,
+    pub bytes: Arc<AtomicU64>,
 }
 
 impl Loader {
@@ -38,7 +38,7 @@ impl Loader {
     /// A tensor of floats where it is computed with.
     fn place(&self, floats: &Floats, dims: &[usize]) -> Result<Tensor> {
         let bytes = (floats.len() * self.dtype.size_in_bytes()) as u64;
-        self.bytes.set(self.bytes.get() + bytes);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         floats.open(self.builder.model())?.tensor(dims, self.dtype, self.device())
     }
 
@@ -129,10 +129,7 @@ impl Loader {
                 }
                 Stored::Packed(match sizes[0] {
                     1 => vec![weight.blocks],
-                    count => {
-                        let each = (0..count).map(|at| weight.entry(at));
-                        each.collect::<nvfp4::Result<_>>().map_err(wrap)?
-                    }
+                    count => by_all_cores(0..count, |at| weight.entry(at)).map_err(wrap)?,
                 })
             }
             None => Stored::Floats(self.floats(name, dims, is_turned)?),
@@ -151,17 +148,17 @@ impl Loader {
             }
             (stored, _) => return Ok(stored),
         };
-        let (open, each) = (floats.open(self.builder.model())?, rows * columns);
+        let (open, size) = (floats.open(self.builder.model())?, rows * columns);
         let of = |at: usize| {
-            let elements = open.elements(at * each..(at + 1) * each)?;
+            let elements = open.elements(at * size..(at + 1) * size)?;
             quantized(&name, elements.source(), [rows, columns], format)
         };
-        Ok(Stored::Packed((0..count).map(of).collect::<Result<_>>()?))
+        by_all_cores(0..count, of).map(Stored::Packed)
     }
 
     fn count(&self, blocks: &[Blocks]) {
         let bytes = |blocks: &Blocks| (blocks.codes().len() + blocks.scales().len()) as u64;
-        self.bytes.set(self.bytes.get() + blocks.iter().map(bytes).sum::<u64>());
+        self.bytes.fetch_add(blocks.iter().map(bytes).sum(), Ordering::Relaxed);
     }
 
     /// A layer of one matrix with its bias `[N]`.
@@ -323,10 +320,10 @@ impl Loader {
     /// The matrices of the module `NAME` of each expert.
     pub fn of_each(&self, name: &str, [experts, rows, columns]: [usize; 3]) -> Result<Matrices> {
         let of = |at: usize| self.at(at).at(name).matrices("weight", [1, rows, columns], false);
-        let each = (0..experts).map(of).collect::<Result<Vec<_>>>()?;
+        let all = by_all_cores(0..experts, of)?;
         let (name, sizes) = (self.builder.name(name), [experts, rows, columns]);
         let (mut packed, mut others) = (Vec::new(), Vec::new());
-        for one in each {
+        for one in all {
             match one.stored {
                 Stored::Packed(blocks) => packed.extend(blocks),
                 Stored::Floats(floats) => others.push(floats),
