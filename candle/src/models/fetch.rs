@@ -20,8 +20,8 @@ mod gpu {
     pub struct Fetch {
         sums: Sums,
         likeliest: PinnedHostSlice<u32>,
-        /// The end of the copies. Those of pinned memory itself are not recorded while candle leaves the order of streams to
-        /// its callers.
+        /// The end of the copies. The event of pinned memory itself is not recorded while candle leaves the order of streams
+        /// to its callers.
         copied: Option<CudaEvent>,
     }
 
