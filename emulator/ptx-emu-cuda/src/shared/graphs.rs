@@ -96,6 +96,15 @@ pub(crate) fn nodes_after(
     lists(count, &[(nodes, after), (data, none)])
 }
 
+/// Pairs each node of one list of `count` nodes with the node at the same place of the other.
+fn pairs(
+    from: In<u64>,
+    to: In<u64>,
+    count: u64,
+) -> Result<impl Iterator<Item = (u64, u64)>, Failure> {
+    Ok(from.all(count as usize)?.into_iter().zip(to.all(count as usize)?))
+}
+
 /// Makes the nodes of one list come before those of the other.
 pub(crate) fn depend(
     state: &mut State,
@@ -104,8 +113,7 @@ pub(crate) fn depend(
     to: In<u64>,
     count: u64,
 ) -> Result<(), Failure> {
-    let mut pairs = from.all(count as usize)?.into_iter().zip(to.all(count as usize)?);
-    pairs.try_for_each(|(before, after)| state.depend(graph, before, after))
+    pairs(from, to, count)?.try_for_each(|(before, after)| state.depend(graph, before, after))
 }
 
 /// Takes dependencies away.
@@ -116,8 +124,7 @@ pub(crate) fn undepend(
     to: In<u64>,
     count: u64,
 ) -> Result<(), Failure> {
-    let mut pairs = from.all(count as usize)?.into_iter().zip(to.all(count as usize)?);
-    pairs.try_for_each(|(before, after)| state.undepend(graph, before, after))
+    pairs(from, to, count)?.try_for_each(|(before, after)| state.undepend(graph, before, after))
 }
 
 both! {

@@ -1,8 +1,8 @@
 // Ends the program with the text of an error.
 #pragma once
-#include <cstdio>
-#include <cstdlib>
 #include <cuda_runtime.h>
+
+#include "require.h"
 
 #define CHECK(call)                                                             \
     do {                                                                        \
@@ -12,10 +12,3 @@
             std::exit(3);                                                       \
         }                                                                       \
     } while (0)
-
-inline void require(bool right, const char* what) {
-    if (!right) {
-        std::printf("wrong: %s\n", what);
-        std::exit(4);
-    }
-}

@@ -1,18 +1,5 @@
 // The driver's interface, with PTX as text: nvcc driver.cu -lcuda.
-#include <cstdio>
-#include <cstdlib>
-#include <cuda.h>
-
-#define CHECK(call)                                          \
-    do {                                                     \
-        CUresult error = (call);                             \
-        if (error != CUDA_SUCCESS) {                         \
-            const char* name;                                \
-            cuGetErrorName(error, &name);                    \
-            std::printf("%s: %s\n", #call, name);            \
-            std::exit(3);                                    \
-        }                                                    \
-    } while (0)
+#include "check_driver.h"
 
 static const char PTX_TEXT[] = R"(
 .version 9.0

@@ -1,25 +1,5 @@
 // A graph of nodes of every kind through the driver's interface: looked at, changed, cloned and updated.
-#include <cstdio>
-#include <cstdlib>
-#include <cuda.h>
-
-#define CHECK(call)                               \
-    do {                                          \
-        CUresult error = (call);                  \
-        if (error != CUDA_SUCCESS) {              \
-            const char* name;                     \
-            cuGetErrorName(error, &name);         \
-            std::printf("%s: %s\n", #call, name); \
-            std::exit(3);                         \
-        }                                         \
-    } while (0)
-
-static void require(bool right, const char* what) {
-    if (!right) {
-        std::printf("wrong: %s\n", what);
-        std::exit(4);
-    }
-}
+#include "check_driver.h"
 
 const int N = 64;
 

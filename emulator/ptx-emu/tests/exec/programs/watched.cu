@@ -1,18 +1,5 @@
 // Launches of each form by the driver's interface, for `ptx-emu capture`: nvcc watched.cu -lcuda.
-#include <cstdio>
-#include <cstdlib>
-#include <cuda.h>
-
-#define CHECK(call)                                          \
-    do {                                                     \
-        CUresult error = (call);                             \
-        if (error != CUDA_SUCCESS) {                         \
-            const char* name;                                \
-            cuGetErrorName(error, &name);                    \
-            std::printf("%s: %s\n", #call, name);            \
-            std::exit(3);                                    \
-        }                                                    \
-    } while (0)
+#include "check_driver.h"
 
 static const char* PTX = R"(
 .version 9.0
