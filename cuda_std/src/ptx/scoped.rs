@@ -51,6 +51,22 @@ pub unsafe fn ld_relaxed_gpu_global_v4_b32(address: u64) -> [u32; 4] {
     [a, b, c, d]
 }
 
+/// `st.relaxed.gpu.global.v4.b32 [a], {v0,v1,v2,v3};` ISA 9.7.9.11. sm_70+. Any thread. Each of the four
+/// numbers is seen whole, in any order.
+///
+/// # Safety
+/// `address` is 16-byte aligned and names 16 writable bytes of global memory.
+#[inline(always)]
+pub unsafe fn st_relaxed_gpu_global_v4_b32(address: u64, values: [u32; 4]) {
+    let [a, b, c, d] = values;
+    // SAFETY: the caller guarantees the address.
+    unsafe {
+        asm!("st.relaxed.gpu.global.v4.b32 [{}], {{{}, {}, {}, {}}};", in(reg64) address,
+            in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// `atom.acq_rel.gpu.global.inc.u32 d, [a], b;` ISA 9.7.13.10. sm_70+. Any thread. Adds one to the number at `address`, which becomes
 /// 0 behind `largest`, and returns the number before. Writes of the thread, and those
 /// of others that it has observed through a barrier, are visible to the threads that count after it.

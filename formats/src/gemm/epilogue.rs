@@ -119,6 +119,17 @@ impl Epilogue {
             && !up.has_columns()
             && sink.asks_nothing()
     }
+
+    /// Whether a result is a sum times alpha, or two gated by a sigmoid, to which at most a residual of the result's type is
+    /// added.
+    pub const fn is_short(&self) -> bool {
+        let Self { affine, up: _, combine: _, sink } = self;
+        let Sink { residual, out_type, .. } = sink;
+        let rest = Self { sink: Sink { residual: Residual::NONE, ..*sink }, ..*self };
+        (residual.address == 0 || residual.float_type == *out_type)
+            && affine.row_factors == 0
+            && (rest.is_plain() || rest.is_plain_gate())
+    }
 }
 
 /// `alpha * row[m] * column[n] * sum + bias[n]`, in f32 and in this order. Pointers are device

@@ -5,14 +5,15 @@
 //! Thread i of the owner holds the same sums as thread i of a contributor, so partial sums need no
 //! rearrangement: each thread sends vectors of four, those of all [`Target::THREADS`] side by side, as a rule by
 //! their numbers. A
-//! contributor then raises a [flag](flags), for which one thread of the owner waits. A CTA waits only for
+//! contributor then raises a [flag](flags), for which one thread of the owner waits; or, if they are few, no word of them
+//! is zero and their places were, so that each thread of the owner [waits for its own](Contributors::take). A CTA waits only for
 //! CTAs with lower numbers, which the hardware starts first.
 
 use cuda_std::ptx::{marker, memory, scoped};
 use cuda_std::warp;
 
 use super::cta::{Cta, Target};
-use super::flags::{self, FLAG_BYTES};
+use super::flags::{self, FLAG_BYTES, Polls};
 use super::work::WorkList;
 
 /// Sums of a vector.
@@ -61,6 +62,22 @@ pub unsafe fn load<T: Target>(from: u64, index: u32) -> [u32; VECTOR] {
     let from = from + u64::from(index * T::THREADS * VECTOR_BYTES);
     // SAFETY: the vector is written, and aligned to its size.
     unsafe { scoped::ld_relaxed_gpu_global_v4_b32(from) }
+}
+
+/// Sends vector `index` of the thread's so that it shows by itself that it is there: no word of it is zero. -0 is in the
+/// place of +0, which adds the same to every sum but -0; and no sum that begins with +0 is -0.
+///
+/// # Safety
+/// As [`send`]; the owner [takes](Contributors::take) it.
+#[inline(always)]
+pub unsafe fn send_marked<T: Target>(to: u64, index: u32, vector: [f32; VECTOR]) {
+    let to = to + u64::from(index * T::THREADS * VECTOR_BYTES);
+    let marked = vector.map(|sum| match sum.to_bits() {
+        0 => (-0.0f32).to_bits(),
+        bits => bits,
+    });
+    // SAFETY: the caller's.
+    unsafe { scoped::st_relaxed_gpu_global_v4_b32(to, marked) };
 }
 
 /// The contributors to a tile that this CTA owns: the CTAs of the runs from `first` up to `end`, its own
@@ -124,6 +141,65 @@ impl Contributors {
             for g in 0..together {
                 if contributor + (g as u32) < self.end {
                     for i in 0..count {
+                        add(i, parts[g * count + i]);
+                    }
+                }
+            }
+            // Not unrolled: code that runs once per tile should be small.
+            contributor = marker::pin(contributor + together as u32);
+        }
+    }
+    /// Waits for the `count` vectors of each contributor that [`send_marked`] sends, and calls `add` with each and its
+    /// number; those of as many contributors as have `BATCH` vectors are in flight at a time. The vectors' places are
+    /// zero afterwards.
+    ///
+    /// # Safety
+    /// All lanes of a warp call this, converged, once for each tile; the contributors send these vectors, which no other
+    /// thread takes.
+    #[inline(always)]
+    pub unsafe fn take<T: Target, L: WorkList, const BATCH: usize>(
+        self,
+        cta: &Cta<'_, T, L>,
+        count: usize,
+        mut add: impl FnMut(usize, [u32; VECTOR]),
+    ) {
+        let together = BATCH / count;
+        let mut contributor = self.first;
+        while contributor < self.end {
+            let mut parts = [[!0; VECTOR]; BATCH];
+            let mut polls = Polls::NONE;
+            loop {
+                let mut least = !0;
+                for g in 0..together {
+                    let run = contributor + g as u32;
+                    if run < self.end {
+                        let from = vectors(cta, T::cta_of(cta, run));
+                        for i in 0..count {
+                            // SAFETY: the caller's.
+                            parts[g * count + i] = unsafe { load::<T>(from, i as u32) };
+                        }
+                    }
+                }
+                for i in 0..together * count {
+                    for j in 0..VECTOR {
+                        least = parts[i][j].min(least);
+                    }
+                }
+                // All lanes as one, so that the warp stays converged.
+                // SAFETY: all lanes are here.
+                if unsafe { warp::max_u32(u32::from(least == 0)) } == 0 {
+                    break;
+                }
+                polls.count();
+            }
+            for g in 0..together {
+                let run = contributor + g as u32;
+                if run < self.end {
+                    let from = vectors(cta, T::cta_of(cta, run));
+                    for i in 0..count {
+                        let at = from + u64::from(i as u32 * T::THREADS * VECTOR_BYTES);
+                        // SAFETY: this thread alone has taken the vector.
+                        unsafe { scoped::st_relaxed_gpu_global_v4_b32(at, [0; VECTOR]) };
                         add(i, parts[g * count + i]);
                     }
                 }

@@ -10,6 +10,24 @@ pub const FLAG_BYTES: u64 = size_of::<u32>() as u64;
 /// no product takes as long.
 const MOST_POLLS: u32 = 1 << 26;
 
+/// A count of polls, which ends the launch with an error if there are too many.
+pub struct Polls(u32);
+
+impl Polls {
+    /// Counts none.
+    pub const NONE: Self = Self(0);
+
+    /// Counts one.
+    #[inline(always)]
+    pub fn count(&mut self) {
+        // Pinned, so that the loop around it is not unrolled.
+        self.0 = marker::pin(self.0 + 1);
+        if self.0 == MOST_POLLS {
+            control::trap();
+        }
+    }
+}
+
 /// Raises the flag at this address. Everything that the thread has written, and has observed, is
 /// visible to the thread that waits for the flag.
 ///
@@ -29,14 +47,10 @@ pub unsafe fn raise(flag: u64) {
 /// It is the address of a flag for which no other thread waits.
 #[inline(always)]
 pub unsafe fn wait_for(flag: u64) {
-    let mut polls = 0;
+    let mut polls = Polls::NONE;
     // SAFETY: the caller's promise.
     while unsafe { scoped::ld_acquire_gpu_global_b32(flag) } == 0 {
-        // Pinned, so that the loop is not unrolled.
-        polls = marker::pin(polls + 1);
-        if polls == MOST_POLLS {
-            control::trap();
-        }
+        polls.count();
     }
     // SAFETY: as above; it is not raised again in this launch.
     unsafe { memory::st_global_b32(flag, 0) };

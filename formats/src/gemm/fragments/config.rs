@@ -20,6 +20,8 @@ pub struct Tile {
     pub step_bytes: u32,
     /// Bytes of the partial sums of a tile that a contributor sends.
     pub partial_bytes: u32,
+    /// Whether those show by themselves that they are there, in memory that is zero before.
+    pub marks_partials: bool,
     /// CTAs that must fit an SM together.
     pub min_blocks: u32,
     /// Threads of a CTA.
@@ -47,6 +49,8 @@ pub trait FragmentConfig: Copy + Debug + Eq + Send + Sync + 'static {
     const MIXED: &'static [Self];
     /// The most CTAs that a configuration may want on an SM.
     const MAX_BLOCKS: u32;
+    /// Most bytes of partial sums that show by themselves that they are there; 0 if none do.
+    const MARKED_BYTES: u32;
 
     /// The kernel's name.
     fn name(&self) -> &'static str;
@@ -86,6 +90,7 @@ macro_rules! fragment_config {
             const GROUPED: &'static [Self] = &GROUPED;
             const MIXED: &'static [Self] = &MIXED;
             const MAX_BLOCKS: u32 = MAX_BLOCKS;
+            const MARKED_BYTES: u32 = MARKED_BYTES;
 
             fn name(&self) -> &'static str {
                 self.name

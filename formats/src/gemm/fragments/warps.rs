@@ -20,6 +20,8 @@ pub(in crate::gemm) const SM_REGISTERS: u32 = 65536;
 pub(in crate::gemm) const MAX_REGISTERS: u32 = 255;
 /// CTAs that a configuration may want on an SM.
 pub const MAX_BLOCKS: u32 = 2;
+/// Partial sums that show by themselves that they are there: none.
+pub const MARKED_BYTES: u32 = 0;
 /// Shared memory that a CTA has without a request.
 pub const SHARED_BYTES: u32 = 48 * 1024;
 /// The most shared memory of a CTA on compute capabilities 8.6, 8.9, 12.0 and 12.1, which have least.
@@ -118,6 +120,7 @@ macro_rules! warp_config {
                     k_step: self.k_step(),
                     step_bytes: self.step_bytes(),
                     partial_bytes: self.partial_bytes(),
+                    marks_partials: false,
                     min_blocks: self.min_blocks,
                     threads: THREADS,
                     stages: self.stages(),

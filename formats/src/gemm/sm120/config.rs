@@ -8,8 +8,8 @@ use crate::gemm::fragments::blocks::{self, PRODUCT_COLUMNS, PRODUCTS, WORD_BYTES
 use crate::gemm::fragments::config::fragment_config;
 use crate::gemm::fragments::repack::{CHUNK_CODE_BYTES, CHUNK_COLUMNS, CHUNK_ROWS};
 pub use crate::gemm::fragments::warps::{
-    MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, SHARED_BYTES,
-    THREADS, WARPS,
+    MARKED_BYTES, MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES,
+    SHARED_BYTES, THREADS, WARPS,
 };
 use crate::gemm::fragments::warps::{MAX_REGISTERS, MAX_STAGES, SM_REGISTERS, warp_config};
 use crate::gemm::groups::Tiling;

@@ -9,8 +9,8 @@ use crate::gemm::fragments::repack::{
     BLOCK_CODE_BYTES, BLOCK_COLUMNS, BLOCK_ROWS, CHUNK_BLOCKS, CHUNK_ROWS, PRODUCT_K,
 };
 pub use crate::gemm::fragments::warps::{
-    MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES, SHARED_BYTES,
-    THREADS, WARPS,
+    MARKED_BYTES, MAX_BLOCKS, MAX_SHARED_BYTES, MMA_ROWS, MMA_SUMS, MMA_TOKENS, PIECE_BYTES,
+    SHARED_BYTES, THREADS, WARPS,
 };
 use crate::gemm::fragments::warps::{MAX_REGISTERS, MAX_STAGES, SM_REGISTERS, warp_config};
 use crate::gemm::fragments::{Scheme, Tile};

@@ -33,6 +33,9 @@ pub const THREADS: u32 = (CONSUMERS + 1) * WARPGROUP;
 pub const MAX_SPLIT: u32 = 8;
 /// CTAs that a configuration may want on an SM.
 pub const MAX_BLOCKS: u32 = 2;
+/// Most bytes of partial sums that [show by themselves that they are there](Sm90Config::marks_partials): those of a
+/// tile of 128 rows by 32 tokens. Less than what a thread loads at a time.
+pub const MARKED_BYTES: u32 = PARTIAL_BATCH / 2 * CONSUMER_THREADS * PARTIAL_VECTOR * 4;
 /// Bytes of a barrier object.
 pub const BARRIER_BYTES: u32 = 8;
 /// Bytes of an SM's shared memory that CTAs can have, and bytes of it that the system reserves per
@@ -451,6 +454,14 @@ impl Sm90Config {
             && self.row_blocks() as usize * self.thread_sums() <= MOST_SUMS
     }
 
+    /// Whether the partial sums that a contributor sends show by themselves that they are there: no word of them is
+    /// zero, and their memory is zero before a launch and after it. So nobody waits for a flag behind
+    /// them, which with few sums takes longer than they do.
+    #[inline(always)]
+    pub const fn marks_partials(&self) -> bool {
+        self.partial_bytes() <= MARKED_BYTES
+    }
+
     /// Whether the sums have their own memory behind the stages, so that copies for the next tile
     /// do not wait until they are stored. So have few tokens of many problems, whose tiles are
     /// short and whose sums are small. Elsewhere the sums overlay the stages.
@@ -542,11 +553,19 @@ impl Sm90Config {
     pub const fn stages_results(&self) -> bool {
         let limit = SM_SHARED_BYTES - SYSTEM_SHARED_BYTES;
         self.min_blocks == 1
+            && !self.stores_few()
             && self.row_blocks() == 1
             && self.results_offset() + CONSUMERS * self.result_bytes() <= limit
     }
 
-    /// Whether results are stored so: sums times factors of rows, or, of dense products, two sums gated by a
+    /// Whether results of 16 bits may be stored by the threads that have their sums: those of few tokens, of dense products.
+    /// They are if the [epilogue is short](Epilogue::is_short).
+    #[inline(always)]
+    pub const fn stores_few(&self) -> bool {
+        !self.is_grouped() && self.uses_mma_sync()
+    }
+
+    /// Whether results are stored so, or [few results](Self::stores_few): sums times factors of rows, or, of dense products, two sums gated by a
     /// sigmoid; of 16 bits, in aligned rows, without their largest magnitude.
     #[inline(always)]
     pub const fn stores_from_registers(&self, epilogue: &Epilogue) -> bool {
@@ -556,6 +575,9 @@ impl Sm90Config {
         let rows = (sink.columns as u64 | sink.out_stride) * FloatType::F16.bytes() as u64;
         // Activations in e4m3 have factors of rows, and kernels of groups no code for it.
         let gates = !self.is_grouped() && self.scheme.operand.half().is_some();
+        if self.stores_few() {
+            return is_half && epilogue.is_short();
+        }
         self.stages_results()
             && is_half
             && (epilogue.is_plain() || gates && epilogue.is_plain_gate())
@@ -658,6 +680,7 @@ impl Sm90Config {
             k_step: K_STEP,
             step_bytes: self.multicast * self.weight_bytes() + self.activation_bytes(),
             partial_bytes: self.partial_bytes(),
+            marks_partials: self.marks_partials(),
             min_blocks: self.min_blocks,
             threads: THREADS,
             stages: self.stages(),

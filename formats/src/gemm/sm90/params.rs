@@ -12,7 +12,7 @@ use crate::{Operand, Swizzle};
 /// | field | shape | layout |
 /// |---|---|---|
 /// | `activations` | tensor map | [`activations_map`] |
-/// | `partials` | one place per CTA | the partial sums that it sends, [`Sm90Config::partial_bytes`](super::Sm90Config::partial_bytes) |
+/// | `partials` | one place per CTA | the partial sums that it sends, [`Sm90Config::partial_bytes`](super::Sm90Config::partial_bytes); all 0 before and after a launch if [they are marked](super::Sm90Config::marks_partials) |
 /// | `flags` | one word per CTA | not 0 once the CTA's partial sums are there; all 0 before and after a launch |
 /// | `weights` | `L` or 1 matrices | [`WeightLayout`](crate::gemm::fragments::WeightLayout), at distances of `weight_stride` bytes (0: shared), 128-byte aligned |
 #[derive(Debug, Clone, Copy, PartialEq)]

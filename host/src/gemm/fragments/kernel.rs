@@ -10,7 +10,7 @@ use crate::device::Queue;
 use crate::error::Result;
 use crate::gemm::family::{Kernel, Launch, LaunchShape, Stored};
 use crate::gemm::groups::GroupedRuns;
-use crate::gemm::parts::WorkspaceParts;
+use crate::gemm::parts::{Partials, WorkspaceParts, Zeroed};
 use crate::gemm::strides::Entries;
 use crate::gemm::{ActivationKind, Candidate, Reads, WeightForm, decoded, fp8};
 use crate::plan::fragments::Estimate;
@@ -37,7 +37,11 @@ impl<C: Fragments> FragmentKernel<C> {
     /// [`Error::Overflow`](crate::error::Error::Overflow).
     pub fn workspace(&self, kind: ActivationKind) -> Result<WorkspaceParts> {
         let Estimate { config, schedule, ctas, .. } = &self.estimate;
-        let flags = self.sms as usize * C::MAX_BLOCKS as usize * size_of::<u32>();
+        let most_ctas = self.sms as usize * C::MAX_BLOCKS as usize;
+        let zeroed = Zeroed {
+            flags: most_ctas * size_of::<u32>(),
+            marked: most_ctas * C::MARKED_BYTES as usize,
+        };
         let made = match kind {
             _ if self.takes_blocks() => Some([0; 2]),
             ActivationKind::Blocks { .. } => {
@@ -50,8 +54,13 @@ impl<C: Fragments> FragmentKernel<C> {
             ActivationKind::Halves(_) | ActivationKind::Fp8(None) => Some([0; 2]),
         };
         let has_fix_up = self.groups.is_some() || schedule.has_fix_up();
-        let sums = if has_fix_up { *ctas * u64::from(config.tile().partial_bytes) } else { 0 };
-        WorkspaceParts::new(&self.problem, flags, made, sums)
+        let tile = config.tile();
+        let partials = match (has_fix_up, tile.marks_partials) {
+            (false, _) => Partials::None,
+            (true, true) => Partials::Marked,
+            (true, false) => Partials::Flagged(*ctas * u64::from(tile.partial_bytes)),
+        };
+        WorkspaceParts::new(&self.problem, zeroed, made, partials)
     }
 
     /// Whether activations are multiplied in blocks, as they are.

@@ -160,14 +160,25 @@ pub unsafe fn store_element(
     place: [u32; 2],
     result: f32,
 ) {
-    let address = sink.out + element(sink, sizes.n, matrix, place) * element_bytes(sink);
+    let element = element(sink, sizes.n, matrix, place);
     // SAFETY: the element is inside the result.
     unsafe {
         if is_f32(sink) {
-            memory::st_global_b32(address, result.to_bits());
+            memory::st_global_b32(sink.out + element * element_bytes(sink), result.to_bits());
         } else {
-            let [half, ..] = halves(sink, [result, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-            memory::st_global_b16(address, half as u16);
+            store_half(sink, element, result);
         }
     }
+}
+
+/// Stores element `element` of a result of 16 bits.
+///
+/// # Safety
+/// It is inside the result.
+#[inline(always)]
+pub unsafe fn store_half(sink: &Sink, element: u64, result: f32) {
+    let [half, ..] = halves(sink, [result, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    let address = sink.out + element * u64::from(FloatType::F16.bytes());
+    // SAFETY: the element is inside the result.
+    unsafe { memory::st_global_b16(address, half as u16) };
 }

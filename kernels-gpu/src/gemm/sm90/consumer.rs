@@ -16,7 +16,7 @@ use super::operands::{Decoded, STEPS, Weights};
 use super::split_k;
 use super::stage::{first_block, lane};
 use super::tile;
-use super::{Cta, Kernel, fix_up, multicast, store_registers, sync_consumers};
+use super::{Cta, Kernel, fix_up, multicast, store_few, store_registers, sync_consumers};
 use crate::gemm::store::{self, Share};
 use crate::gemm::walk::{Visit, Walk};
 use crate::gemm::work::WorkList;
@@ -103,11 +103,13 @@ pub unsafe fn run<
                 }
                 if from_registers {
                     let tile = message::tile(cta, &item);
-                    store_registers::store_tile::<K::Weights, L, SUMS, BLOCKS>(
-                        cta,
-                        (&tile, message::alphas(cta, &item, &tile)),
-                        consumer.sums(),
-                    );
+                    let tile = (&tile, message::alphas(cta, &item, &tile));
+                    if const { K::CONFIG.stores_few() } {
+                        store_few::store_tile::<K::Weights, L, _, _>(cta, tile, consumer.sums());
+                    } else {
+                        let sums = consumer.sums();
+                        store_registers::store_tile::<K::Weights, L, _, _>(cta, tile, sums);
+                    }
                 } else {
                     sync_consumers();
                     consumer.put_sums(memory, message::width(memory, &item));

@@ -4,7 +4,8 @@
 //! A contributor sends its partial sums of a tile before it computes anything else, as a rule long before the
 //! owner needs them. If a stage has room for a batch of vectors, the owner's producer copies them into stages
 //! behind the tile's last step, while that is multiplied ([`copy`], [`add_copied`]). Elsewhere the consumers
-//! wait for them and load them ([`add_partials`]).
+//! wait for them and load them ([`add_partials`]); few sums [show by
+//! themselves](Sm90Config::marks_partials) that they are there, which saves a fence, a flag and a wait.
 
 use cuda_std::ptx::{bulk, fence, marker, memory};
 use cuda_std::{thread, warp};
@@ -21,6 +22,9 @@ use crate::pipeline::Cursor;
 
 /// Vectors that a thread has in flight, or that a stage holds of each thread.
 const BATCH: usize = PARTIAL_BATCH as usize;
+
+/// Marked vectors that a thread has in flight: few, as their code runs once and should be short.
+const MARKED_BATCH: usize = 4;
 
 const _: () = assert!(VECTOR == PARTIAL_VECTOR as usize);
 
@@ -47,9 +51,19 @@ pub unsafe fn send<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
                 continue;
             }
             let vector = core::array::from_fn(|j| sums[block][i * VECTOR + j]);
+            let index = (block * (SUMS / VECTOR) + i) as u32;
             // SAFETY: inside the CTA's partial sums.
-            unsafe { fix_up::send::<Sm90>(to, (block * (SUMS / VECTOR) + i) as u32, vector) };
+            unsafe {
+                if own.config.marks_partials() {
+                    fix_up::send_marked::<Sm90>(to, index, vector);
+                } else {
+                    fix_up::send::<Sm90>(to, index, vector);
+                }
+            }
         }
+    }
+    if own.config.marks_partials() {
+        return;
     }
     // SAFETY: all consumers are here; the flag is this CTA's.
     unsafe {
@@ -160,6 +174,13 @@ pub unsafe fn add_partials<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
 ) {
     let config = own.config;
     let contributors = Contributors::from(own, first);
+    let vectors = const { BLOCKS * SUMS / VECTOR };
+    if config.marks_partials() {
+        let add = |i, vector| add(sums, i, vector);
+        // SAFETY: all lanes are here; the contributors send all their vectors to the same thread of the owner.
+        unsafe { contributors.take::<_, _, MARKED_BATCH>(own, vectors, add) };
+        return;
+    }
     // SAFETY: the first warp waits, and converges again; all consumers are here.
     unsafe {
         if thread::thread_idx_x() < warp::LANES {
@@ -169,32 +190,24 @@ pub unsafe fn add_partials<L: WorkList, const SUMS: usize, const BLOCKS: usize>(
         warp::sync();
         sync_consumers();
     }
-    let vectors = const { BLOCKS * SUMS / VECTOR };
-    if const { BLOCKS * SUMS / VECTOR >= BATCH } {
-        let mut contributor = contributors.first;
-        while contributor < contributors.end {
-            let from = fix_up::vectors(own, Sm90::cta_of(own, contributor));
-            for batch in 0..vectors.div_ceil(BATCH) {
-                let count = BATCH.min(vectors - batch * BATCH);
-                if is_beyond(config, batch * BATCH % (SUMS / VECTOR), width) {
-                    continue;
-                }
-                let mut parts = [[0; VECTOR]; BATCH];
-                for i in 0..count {
-                    // SAFETY: the contributor has sent the vector.
-                    parts[i] = unsafe { fix_up::load::<Sm90>(from, (batch * BATCH + i) as u32) };
-                }
-                for i in 0..count {
-                    add(sums, batch * BATCH + i, parts[i]);
-                }
+    let mut contributor = contributors.first;
+    while contributor < contributors.end {
+        let from = fix_up::vectors(own, Sm90::cta_of(own, contributor));
+        for batch in 0..vectors.div_ceil(BATCH) {
+            let count = BATCH.min(vectors - batch * BATCH);
+            if is_beyond(config, batch * BATCH % (SUMS / VECTOR), width) {
+                continue;
             }
-            contributor += 1;
+            let mut parts = [[0; VECTOR]; BATCH];
+            for i in 0..count {
+                // SAFETY: the contributor has sent the vector.
+                parts[i] = unsafe { fix_up::load::<Sm90>(from, (batch * BATCH + i) as u32) };
+            }
+            for i in 0..count {
+                add(sums, batch * BATCH + i, parts[i]);
+            }
         }
-    } else {
-        // SAFETY: the contributors have sent all their vectors.
-        unsafe {
-            contributors.add::<_, _, BATCH>(own, [0, vectors], |i, vector| add(sums, i, vector));
-        }
+        contributor += 1;
     }
 }
 

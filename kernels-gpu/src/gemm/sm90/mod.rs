@@ -26,7 +26,7 @@
 //! # Roles
 //! | warps | role |
 //! |---|---|
-//! | 0..4, 4..8 | consumers ([`consumer`]): decode weights and multiply ([`main_loop`], for few tokens [`mma_sync`], for e4m3 [`folded`]), exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`](super::store)) |
+//! | 0..4, 4..8 | consumers ([`consumer`]): decode weights and multiply ([`main_loop`], for few tokens [`mma_sync`], for e4m3 [`folded`]), exchange partial sums ([`fix_up`], [`split_k`]), store ([`store`](super::store), [`store_registers`], [`store_few`]) |
 //! | 8 | producer ([`producer`]): one thread initialises the barriers, copies weights and activations, and hands over a grouped product's later tiles ([`message`]); the warp makes the table of groups |
 //! | 9 | hands over a grouped product's first tile ([`message`]) |
 //! | 10, 11 | only release registers, as 8 and 9 do |
@@ -62,7 +62,8 @@
 //! | `sums_received` | one thread, with the bytes that others send | consumers | the others' sums have arrived |
 //! | cluster, finished | consumers of the cluster | consumers of the cluster | the other CTAs have read this CTA's sums: it may end |
 //! | cluster, last copies, under multicast | consumers of the cluster, their last stage read, copied partial sums too | consumers of the cluster | this CTA's copies have arrived: it may end |
-//! | flag (global) | one thread of the contributor | the owner's producer if it copies partial sums, otherwise one lane | the contributor's partial sums are there |
+//! | flag (global), unless [partial sums are marked](Sm90Config::marks_partials) | one thread of the contributor | the owner's producer if it copies partial sums, otherwise one lane | the contributor's partial sums are there |
+//! | each word of marked partial sums (global) | the thread of the contributor that has the sum | the same thread of the owner | the word is there |
 //!
 //! The producer's warpgroup ends as soon as all its copies are issued, or, if it waits for the last of them, when it
 //! has [brought the next product's weights to L2](fp4_formats::gemm::next). Consumers wait for each copy.
@@ -96,6 +97,7 @@ mod operands;
 mod producer;
 mod split_k;
 mod stage;
+mod store_few;
 mod store_registers;
 mod strips;
 mod tile;

@@ -41,11 +41,13 @@ const PIECES: u32 = BLOCK_ROWS * BYTES / RESULT_ALIGN;
 const STORE_ROWS: u32 = WARPGROUP / PIECES;
 const STORES: u32 = RESULT_TOKENS / STORE_ROWS;
 
-/// Whether the results of a launch are stored so. Pinned, so that the answer takes no register during the
+/// Whether the results of a launch are stored so, or those of [few tokens](super::store_few). Pinned, so that the answer takes no register during the
 /// main loop.
 #[inline(always)]
 pub fn applies<L: WorkList>(cta: &Cta<'_, L>) -> bool {
-    cta.config.stages_results() && !L::MIXED && marker::pin(cta.params.from_registers) != 0
+    let config = cta.config;
+    let may = config.stages_results() || config.stores_few();
+    may && !L::MIXED && marker::pin(cta.params.from_registers) != 0
 }
 
 /// Stores the results of the tile whose sums the consumers have.
