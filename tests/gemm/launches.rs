@@ -69,7 +69,7 @@ impl Buffers {
             codes: upload("codes", a.codes()),
             scales: upload("scales", a.scales()),
             out: DeviceBuffer::poisoned(device, "out", l * M * N * 4).expect("memory"),
-            workspace: Workspace::new(device, 1 << 20).expect("memory"),
+            workspace: Workspace::new(device, 1 << 23).expect("memory"),
         }
     }
 

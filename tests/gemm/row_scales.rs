@@ -288,7 +288,7 @@ fn what_rows_with_scales_do_not_take() {
         let plan = Gemm::new(&kernels, &placed.weights, [2, m / 2], kind, &GemmOptions::new());
         let plan = plan.expect("planned");
         let out = DeviceBuffer::poisoned(device, "c", 2 * m * n).expect("allocated");
-        let workspace = Workspace::new(device, 1 << 20).expect("allocated");
+        let workspace = Workspace::new(device, 1 << 23).expect("allocated");
         let launch = |plan: &Gemm, a: ActivationBuffers<'_>, out: &DeviceBuffer| {
             assert!(plan.workspace_bytes() <= workspace.len());
             let out = ResultBuffers::Floats(out);
