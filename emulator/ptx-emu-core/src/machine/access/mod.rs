@@ -8,9 +8,12 @@
 //! that of the executing CTA, `.shared::cluster` and generic addresses reach
 //! that of the whole cluster.
 
+mod banks;
 mod global;
 mod other;
 mod shared;
+
+pub(crate) use banks::Banks;
 
 use super::context::Context;
 use super::regs::LANES;

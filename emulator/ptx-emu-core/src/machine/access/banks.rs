@@ -1,0 +1,142 @@
+//! Conflicts of accesses to shared memory for its banks.
+//!
+//! How many passes an access takes depends on the differences of its addresses alone: a common offset of
+//! whole units turns the banks. Instructions repeat the same differences, so the counts of each one's last
+//! are kept.
+
+use super::{is_linear, is_uniform, lanes};
+use crate::machine::regs::{FULL, LANES};
+
+/// Instructions whose differences are kept, a power of two.
+const KEPT: usize = 32;
+
+/// The differences of an access's addresses from that of its first lane, 0 in lanes that do not take part.
+#[derive(Debug, Clone, Copy)]
+struct Pattern {
+    differences: [u32; LANES],
+    mask: u32,
+    bytes: u32,
+    /// Bits of the first address below a unit of 4 bytes.
+    low: u32,
+    counts: (u64, u64),
+}
+
+/// The counts of recent accesses, by instruction.
+#[derive(Debug, Clone)]
+pub(crate) struct Banks(Box<[Pattern; KEPT]>);
+
+impl Default for Banks {
+    fn default() -> Self {
+        // No access has such a mask.
+        let none = Pattern { differences: [0; LANES], mask: 0, bytes: 0, low: 0, counts: (0, 0) };
+        Self(Box::new([none; KEPT]))
+    }
+}
+
+impl Banks {
+    /// Passes of an access by the instruction at `pc`, and how many it would take without conflicts.
+    #[inline(always)]
+    pub(super) fn wavefronts(
+        &mut self,
+        pc: usize,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+    ) -> (u64, u64) {
+        if mask & mask.wrapping_sub(1) == 0 {
+            return (1, 1);
+        }
+        let first = addrs[mask.trailing_zeros() as usize & 31];
+        let mut differences = [0; LANES];
+        if mask == FULL {
+            for (difference, addr) in differences.iter_mut().zip(addrs) {
+                *difference = addr.wrapping_sub(first) as u32;
+            }
+        } else {
+            for (lane, (difference, addr)) in differences.iter_mut().zip(addrs).enumerate() {
+                let active = 0u32.wrapping_sub(mask >> lane & 1);
+                *difference = addr.wrapping_sub(first) as u32 & active;
+            }
+        }
+        let low = first as u32 & 3;
+        let kept = &mut self.0[pc % KEPT];
+        let mut other = (kept.mask ^ mask) | (kept.bytes ^ bytes as u32) | (kept.low ^ low);
+        for (a, b) in kept.differences.iter().zip(&differences) {
+            other |= a ^ b;
+        }
+        if other != 0 {
+            let counts = all_wavefronts(addrs, mask, bytes);
+            *kept = Pattern { differences, mask, bytes: bytes as u32, low, counts };
+        }
+        kept.counts
+    }
+}
+
+/// Passes of an access, and how many it would take without conflicts.
+fn all_wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
+    if mask == FULL && is_uniform(addrs) {
+        (1, 1)
+    } else if mask == FULL && is_linear(addrs, bytes as u64) {
+        let passes = (bytes as u64 / 4).max(1);
+        (passes, passes)
+    } else {
+        wavefronts(addrs, mask, bytes)
+    }
+}
+
+/// Passes over the 32 banks that a shared access takes, and how many it would
+/// take without conflicts. Accesses wider than 4 bytes go in groups of lanes
+/// that move 128 bytes; an aligned access of `b` bytes then occupies one of
+/// `128 / b` groups of banks.
+#[inline]
+fn wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
+    let bytes = bytes.clamp(4, 32);
+    let shift = bytes.trailing_zeros();
+    let group = 128 / bytes;
+    let (mut passes, mut ideal) = (0, 0);
+    for first in (0..LANES).step_by(group) {
+        let here = mask >> first & (((1u64 << group) - 1) as u32);
+        if here == 0 {
+            continue;
+        }
+        ideal += 1;
+        let mut banks = 0u32;
+        for lane in 0..group {
+            let bank = (addrs[first + lane] >> shift) as usize & (group - 1);
+            banks |= (here >> lane & 1) << bank;
+        }
+        if banks.count_ones() == here.count_ones() {
+            passes += 1;
+            continue;
+        }
+        let mut owner = [u64::MAX; 32];
+        let mut conflicts = 0;
+        for lane in 0..group {
+            let unit = addrs[first + lane] >> shift;
+            let bank = &mut owner[unit as usize % group];
+            if here >> lane & 1 != 0 {
+                conflicts |= u64::from(*bank != u64::MAX && *bank != unit);
+                *bank = unit;
+            }
+        }
+        passes += if conflicts == 0 { 1 } else { deepest_bank(addrs, first, here, shift, group) };
+    }
+    (passes, ideal)
+}
+
+/// Largest number of distinct units that lanes of a group want of one bank.
+#[cold]
+fn deepest_bank(addrs: &[u64; LANES], first: usize, here: u32, shift: u32, group: usize) -> u64 {
+    let mut units = [0; LANES];
+    let mut len = 0;
+    let mut depth = [0u64; 32];
+    for lane in lanes(here) {
+        let unit = addrs[first + lane] >> shift;
+        if !units[..len].contains(&unit) {
+            units[len] = unit;
+            len += 1;
+            depth[unit as usize % group] += 1;
+        }
+    }
+    depth.iter().max().copied().unwrap_or(1)
+}
