@@ -76,6 +76,45 @@ impl Plain {
         std::array::from_fn(|k| words[k])
     }
 
+    /// The 32 words of 4 bytes from an offset on, a multiple of 4, in bounds.
+    #[inline(always)]
+    pub(crate) fn words32(&self, offset: usize) -> [u32; 32] {
+        let mut out = [0; 32];
+        let first = offset >> 3;
+        if offset.is_multiple_of(8) {
+            for (pair, word) in out.as_chunks_mut::<2>().0.iter_mut().zip(&self.words[first..first + 16]) {
+                *pair = [*word as u32, (*word >> 32) as u32];
+            }
+        } else {
+            let words = &self.words[first..first + 17];
+            for (pair, two) in out.as_chunks_mut::<2>().0.iter_mut().zip(words.windows(2)) {
+                *pair = [(two[0] >> 32) as u32, two[1] as u32];
+            }
+        }
+        out
+    }
+
+    /// Stores the low halves of 32 words from an offset on, a multiple of 4, in bounds.
+    #[inline(always)]
+    pub(crate) fn store_words32(&mut self, offset: usize, values: &[u64; 32]) {
+        const LOW: u64 = u32::MAX as u64;
+        let first = offset >> 3;
+        if offset.is_multiple_of(8) {
+            let words = &mut self.words[first..first + 16];
+            for (word, pair) in words.iter_mut().zip(values.as_chunks::<2>().0) {
+                *word = pair[0] & LOW | pair[1] << 32;
+            }
+        } else {
+            let words = &mut self.words[first..first + 17];
+            words[0] = words[0] & LOW | values[0] << 32;
+            for (word, pair) in words[1..16].iter_mut().zip(values[1..].as_chunks::<2>().0) {
+                *word = pair[0] & LOW | pair[1] << 32;
+            }
+            words[16] = words[16] & !LOW | values[31] & LOW;
+        }
+        self.each_group(offset, 128, |group, bits| *group |= bits);
+    }
+
     /// Whether an aligned, in-bounds write would change nothing.
     pub(crate) fn holds(&self, offset: usize, bytes: usize, value: &Value) -> bool {
         let there = self.load(offset, bytes);

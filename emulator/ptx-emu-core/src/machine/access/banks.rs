@@ -4,7 +4,7 @@
 //! whole units turns the banks. Instructions repeat the same differences, so the counts of each one's last
 //! are kept.
 
-use super::{is_linear, is_uniform, lanes};
+use super::lanes;
 use crate::machine::regs::{FULL, LANES};
 
 /// Instructions whose differences are kept, a power of two.
@@ -58,6 +58,18 @@ impl Banks {
                 *difference = addr.wrapping_sub(first) as u32 & active;
             }
         }
+        let (mut spread, mut uneven) = (0, 0);
+        for (lane, difference) in differences.iter().enumerate() {
+            spread |= difference;
+            uneven |= difference ^ (lane * bytes) as u32;
+        }
+        if spread == 0 && mask == FULL {
+            return (1, 1);
+        }
+        if uneven == 0 && mask == FULL {
+            let passes = (bytes as u64 / 4).max(1);
+            return (passes, passes);
+        }
         let low = first as u32 & 3;
         let kept = &mut self.0[pc % KEPT];
         let mut other = (kept.mask ^ mask) | (kept.bytes ^ bytes as u32) | (kept.low ^ low);
@@ -65,22 +77,10 @@ impl Banks {
             other |= a ^ b;
         }
         if other != 0 {
-            let counts = all_wavefronts(addrs, mask, bytes);
+            let counts = wavefronts(addrs, mask, bytes);
             *kept = Pattern { differences, mask, bytes: bytes as u32, low, counts };
         }
         kept.counts
-    }
-}
-
-/// Passes of an access, and how many it would take without conflicts.
-fn all_wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
-    if mask == FULL && is_uniform(addrs) {
-        (1, 1)
-    } else if mask == FULL && is_linear(addrs, bytes as u64) {
-        let passes = (bytes as u64 / 4).max(1);
-        (passes, passes)
-    } else {
-        wavefronts(addrs, mask, bytes)
     }
 }
 

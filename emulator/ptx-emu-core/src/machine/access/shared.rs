@@ -1,6 +1,6 @@
 //! Accesses to shared memory of the cluster, and their bank conflicts.
 
-use super::{Words, is_uniform, lanes};
+use super::{Words, is_linear, is_uniform, lanes};
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
 use crate::machine::context::Context;
 use crate::machine::regs::{FULL, LANES};
@@ -214,6 +214,17 @@ impl Context<'_> {
             }
             self.race_shared(addrs, mask, bytes, Some(values))?;
         }
+        if mask == FULL && bytes == 4 && is_linear(addrs, 4) {
+            let offset = self.shared_offset(rank, addrs[0], bytes, AccessKind::Write, 0)?;
+            let memory = &mut self.shared[rank as usize];
+            if offset + 4 * LANES <= memory.len() {
+                memory.store_words32(offset, &values[0]);
+                if self.units.proxies.tracking() {
+                    self.note_stores(Some(rank), addrs, mask, bytes);
+                }
+                return Ok(());
+            }
+        }
         for lane in lanes(mask) {
             let offset = self.shared_offset(rank, addrs[lane], bytes, AccessKind::Write, lane)?;
             let value = [values[0][lane], values[1][lane], values[2][lane], values[3][lane]];
@@ -245,7 +256,7 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn count_shared(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, write: bool) {
+    pub(super) fn count_shared(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, write: bool) {
         let total = u64::from(mask.count_ones()) * bytes as u64;
         let count = self.stats.space(Space::Shared);
         if write {
