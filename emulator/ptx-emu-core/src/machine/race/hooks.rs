@@ -85,6 +85,11 @@ impl Races {
             };
             return self.touch((addrs[0] >> RANK_SHIFT) as u32, offset, total, part);
         }
+        let whole = !self.lanes.are_parted(warp);
+        let small = whole && bytes <= 4;
+        if small && lanes(mask).all(|lane| self.repeats(addrs[lane], &record)) {
+            return Ok(());
+        }
         let mut rest = mask;
         // Lanes whose bytes follow each other are one access; lanes that share
         // an address are too.
@@ -111,10 +116,25 @@ impl Races {
                 _ => record.by_lanes(first, bytes),
             };
             let offset = (start & ((1 << RANK_SHIFT) - 1)) as usize;
-            self.touch((start >> RANK_SHIFT) as u32, offset, total, part)?;
+            if !(small && total == bytes && self.repeats(start, &record)) {
+                let rank = (start >> RANK_SHIFT) as u32;
+                self.touch(rank, offset, total, part)?;
+                if small && total == bytes && let Some(stamps) = self.stamps.get_mut(rank as usize) {
+                    stamps.note(offset, total, &record);
+                }
+            }
             rest &= u32::MAX.checked_shl(lane as u32).unwrap_or(0);
         }
         Ok(())
+    }
+
+    /// Whether an access to at most a word at a shared address says nothing new.
+    #[inline(always)]
+    fn repeats(&self, addr: u64, record: &Record) -> bool {
+        let stamps = self.stamps.get((addr >> RANK_SHIFT) as usize);
+        stamps.is_some_and(|stamps| {
+            stamps.repeats((addr & ((1 << RANK_SHIFT) - 1)) as usize, record)
+        })
     }
 
     /// Lanes of a weak store that write different values to one place, of which any may stay.
@@ -173,7 +193,9 @@ impl Races {
             for word in first..first + bytes.div_ceil(4) as u64 {
                 let shift = RANK_SHIFT - 2;
                 let flag = Flag::Shared((word >> shift) as u32, word as u32 & ((1 << shift) - 1));
-                self.flag((warp, mask), order, write, flag);
+                if !self.repeats_flag(warp, order, write, flag) {
+                    self.flag((warp, mask), order, write, flag);
+                }
             }
         }
     }

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `clock` | vector clocks |
 //! | `shadow` | accesses remembered, by line and byte |
+//! | `stamps` | accesses that need not be looked at again |
 //! | `objects` | what agents publish and learn |
 //! | `lanes` | what single lanes of a warp publish |
 //! | `tensor` | what orders operations on tensor memory |
@@ -52,6 +53,7 @@ mod hooks;
 mod lanes;
 mod objects;
 mod shadow;
+mod stamps;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -63,6 +65,7 @@ pub(crate) use objects::{Flag, Object};
 use objects::{Meeting, Published};
 pub(crate) use shadow::Kind;
 use shadow::{Clash, Record, Shadow};
+use stamps::Stamps;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 pub(crate) use tensor::Fence;
@@ -146,6 +149,8 @@ pub(crate) struct Races {
     /// Knowledge that relaxed reads of a warp saw published since its last fence.
     seen: Vec<Clock>,
     shadows: Vec<Shadow>,
+    /// Stamps of the words of each CTA's shared memory.
+    stamps: Vec<Stamps>,
     /// Shadows of tensor memory, by CTA: 16 lanes of a column are one byte.
     tensors: Vec<Shadow>,
     /// The sixteen barriers of each CTA.
@@ -202,6 +207,8 @@ impl Races {
         self.idle.clear();
         self.shadows.resize_with(ctas, Shadow::default);
         self.shadows.iter_mut().for_each(|shadow| shadow.reset(shared_bytes));
+        self.stamps.resize_with(ctas, Stamps::default);
+        self.stamps.iter_mut().for_each(|stamps| stamps.reset(shared_bytes));
         self.tensors.resize_with(ctas, Shadow::default);
         self.tensors.iter_mut().for_each(|shadow| shadow.reset(TENSOR_UNITS));
         self.meetings.clear();

@@ -37,6 +37,15 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// All, by their number.
+    pub(super) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::StrongRead, Self::StrongWrite];
+
+    /// Whether an access of this kind conflicts with all that one of kind `other` conflicts with.
+    #[inline(always)]
+    pub(super) const fn stands_for(self, other: Self) -> bool {
+        self.covers() & other.bit() != 0
+    }
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -238,7 +247,7 @@ impl History {
     /// `Some` is an access that it races with.
     #[inline(always)]
     fn access(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
-        if self.few.iter().any(|old| old.says(new, known.whole)) {
+        if self.few.iter().chain(&self.more).any(|old| old.says(new, known.whole)) {
             return None;
         }
         self.compare(new, known, bytes)
@@ -251,9 +260,6 @@ impl History {
             }
         }
         if !self.more.is_empty() {
-            if self.more.iter().any(|old| old.says(new, known.whole)) {
-                return None;
-            }
             for old in &mut self.more {
                 if old.compare(new, known, bytes) {
                     return Some(*old);

@@ -1,0 +1,150 @@
+//! The last access to each word of a CTA's shared memory, if it may be repeated for nothing: what a warp
+//! did in its present epoch needs no second look, since nobody can have learned of that epoch, and
+//! whoever has touched the word since was compared with it then.
+//!
+//! Only warps whose lanes are together have stamps, in accesses of whole words. A stamp says less than the
+//! histories and flags, never more: where it is gone, those are asked.
+
+use super::shadow::{Kind, Record};
+use super::{AgentId, Flag, Order};
+
+/// Bytes of a word.
+const WORD: usize = 4;
+/// Eras before stamps are cleared: what fits beside a kind, an agent and an epoch.
+const ERAS: u64 = 1 << 14;
+
+/// The stamps of a CTA's shared memory.
+#[derive(Debug, Default)]
+pub(super) struct Stamps {
+    /// Cluster that the stamps are of; 0 is of none.
+    era: u64,
+    /// Era, kind, agent and epoch of a recorded access to each word.
+    accesses: Vec<u64>,
+    /// Era, warp and epoch of the relaxed write and of the relaxed read of each word as a flag after
+    /// which nothing about it has changed.
+    flags: Vec<[u64; 2]>,
+}
+
+impl Stamps {
+    /// Forgets everything.
+    pub(super) fn reset(&mut self, bytes: usize) {
+        self.era += 1;
+        let words = bytes.div_ceil(WORD);
+        if self.era == ERAS || self.accesses.len() != words {
+            self.era = 1;
+            self.accesses.clear();
+            self.accesses.resize(words, 0);
+            self.flags.clear();
+            self.flags.resize(words, [0; 2]);
+        }
+    }
+
+    #[inline(always)]
+    fn key(&self, agent: usize, epoch: u32) -> u64 {
+        self.era << 50 | (agent as u64 & 0xffff) << 32 | u64::from(epoch)
+    }
+
+    /// Whether an access to at most a word says nothing new.
+    #[inline(always)]
+    pub(super) fn repeats(&self, offset: usize, new: &Record) -> bool {
+        const KIND: u64 = 3 << 48;
+        let Some(&stamp) = self.accesses.get(offset / WORD) else { return false };
+        stamp & !KIND == self.key(new.agent.into(), new.epoch)
+            && Kind::ALL[(stamp >> 48 & 3) as usize].stands_for(new.kind)
+    }
+
+    /// Notes that an access to the words of a range was recorded.
+    #[inline(always)]
+    pub(super) fn note(&mut self, offset: usize, bytes: usize, new: &Record) {
+        let stamp = self.key(new.agent.into(), new.epoch) | (new.kind as u64) << 48;
+        let words = offset.div_ceil(WORD)..(offset + bytes) / WORD;
+        if let Some(words) = self.accesses.get_mut(words) {
+            words.fill(stamp);
+        }
+    }
+
+    /// Whether a warp's access to a flag in its present epoch changes nothing. If it does, and is
+    /// `quiet`, the next one of its kind will not, until somebody writes the flag.
+    #[inline(always)]
+    pub(super) fn repeats_flag(
+        &mut self,
+        word: usize,
+        (warp, epoch): (AgentId, u32),
+        write: bool,
+        quiet: bool,
+    ) -> bool {
+        let key = self.key(warp, epoch);
+        let Some([written, read]) = self.flags.get_mut(word) else { return false };
+        let last = if write { &mut *written } else { &mut *read };
+        if quiet && *last == key {
+            return true;
+        }
+        *last = if quiet { key } else { 0 };
+        if write {
+            *read = 0;
+        }
+        false
+    }
+}
+
+impl super::Races {
+    /// Whether a strong access of lanes of a warp to a word of shared memory says nothing new, neither as
+    /// an access nor as one of a flag.
+    pub(super) fn repeats_flag(
+        &mut self,
+        warp: AgentId,
+        order: Order,
+        write: bool,
+        flag: Flag,
+    ) -> bool {
+        let Flag::Shared(rank, word) = flag else { return false };
+        let quiet = order == Order::Relaxed
+            && !self.lanes.are_parted(warp)
+            && (!write || self.tensor.is_silent(warp));
+        let epoch = self.epoch(warp);
+        let Some(stamps) = self.stamps.get_mut(rank as usize) else { return false };
+        stamps.repeats_flag(word as usize, (warp, epoch), write, quiet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ERAS, Kind, Record, Stamps};
+
+    #[test]
+    fn an_access_is_repeated_by_its_warp_in_its_epoch() {
+        let mut stamps = Stamps::default();
+        stamps.reset(64);
+        let record = |agent, epoch, kind| Record::new(agent, epoch, kind, 7, agent, 0);
+        stamps.note(6, 8, &record(1, 5, Kind::Write));
+        assert!(!stamps.repeats(4, &record(1, 5, Kind::Read)), "a part of the word");
+        assert!(stamps.repeats(8, &record(1, 5, Kind::Read)));
+        assert!(stamps.repeats(10, &record(1, 5, Kind::StrongWrite)));
+        assert!(!stamps.repeats(8, &record(2, 5, Kind::Read)));
+        assert!(!stamps.repeats(8, &record(1, 6, Kind::Read)));
+        assert!(!stamps.repeats(12, &record(1, 5, Kind::Read)));
+        stamps.note(8, 4, &record(1, 5, Kind::StrongRead));
+        assert!(!stamps.repeats(8, &record(1, 5, Kind::Read)));
+        for _ in 0..2 * ERAS {
+            stamps.reset(64);
+            assert!(!stamps.repeats(8, &record(1, 5, Kind::StrongRead)));
+        }
+        assert!(!stamps.repeats(64, &record(1, 5, Kind::Read)), "outside");
+    }
+
+    #[test]
+    fn a_flag_is_repeated_until_it_is_written() {
+        let mut stamps = Stamps::default();
+        stamps.reset(64);
+        let mut look = |warp, write, quiet| stamps.repeats_flag(3, (warp, 9), write, quiet);
+        assert!(!look(1, true, true));
+        assert!(!look(1, false, true));
+        assert!(look(1, true, true) && look(1, false, true));
+        assert!(!look(2, false, true));
+        assert!(look(1, true, true), "a read changes nothing");
+        assert!(!look(2, true, true));
+        assert!(!look(2, false, true), "what it wrote is to be read");
+        assert!(!look(1, true, true));
+        assert!(!look(1, true, false) && !look(1, true, true));
+    }
+}
