@@ -266,6 +266,11 @@ impl Context<'_> {
         mut update: impl FnMut(usize, Space, &Value) -> Option<Value>,
     ) -> Exec {
         self.stats.atomics += u64::from(mask.count_ones());
+        if space == AddressSpace::One(Space::Shared)
+            && self.atomic_shared(addrs, mask, bytes, &mut update)?
+        {
+            return Ok(());
+        }
         let before = self.stats.spaces;
         let atomic = |mut fault: Box<Fault>| {
             if let Some(access) = &mut fault.access {

@@ -1,11 +1,12 @@
 //! Loads and stores of 4 bytes by all lanes, the usual ones, whose checks are joined. What does not pass
 //! them is left to the accesses of any size, which find out why.
 
-use super::{is_linear, is_uniform};
+use super::{is_linear, is_uniform, lanes};
 use crate::diagnostic::{Exec, Space};
 use crate::machine::context::Context;
-use crate::machine::regs::LANES;
+use crate::machine::regs::{FULL, LANES};
 use crate::machine::{RANK_SHIFT, SHARED_BASE};
+use crate::memory::Value;
 
 const BYTES: usize = 4;
 /// Bytes of an access to consecutive addresses.
@@ -25,9 +26,20 @@ impl Context<'_> {
         match space {
             Space::Global => Ok(self.load_word_global(addrs)),
             Space::Shared => {
-                let Some(words) = self.load_word_shared(addrs) else { return Ok(None) };
-                self.count_shared(addrs, u32::MAX, BYTES, false);
-                self.race_shared(addrs, u32::MAX, BYTES, None)?;
+                let linear = is_linear(addrs, BYTES as u64);
+                let uniform = !linear && is_uniform(addrs);
+                let words = self.load_word_shared(addrs, linear, uniform);
+                let Some(words) = words else { return Ok(None) };
+                if linear || uniform {
+                    let count = self.stats.space(Space::Shared);
+                    count.reads += 1;
+                    count.bytes_read += ALL as u64;
+                    self.stats.wavefronts += 1;
+                    self.stats.wavefronts_ideal += 1;
+                } else {
+                    self.count_shared(addrs, FULL, BYTES, false);
+                }
+                self.race_words(addrs)?;
                 Ok(Some(words))
             }
             Space::Local | Space::Const | Space::Param => Ok(None),
@@ -65,14 +77,19 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn load_word_shared(&self, addrs: &[u64; LANES]) -> Option<[u32; LANES]> {
+    fn load_word_shared(
+        &self,
+        addrs: &[u64; LANES],
+        linear: bool,
+        uniform: bool,
+    ) -> Option<[u32; LANES]> {
         let rank = self.place.rank;
         let memory = &self.shared[rank as usize];
         let window = u64::from(rank) << RANK_SHIFT;
         let least = u64::from(SHARED_BASE);
         let most = (memory.len() as u64).checked_sub(BYTES as u64)?;
         let start = addrs[0] ^ window;
-        if is_linear(addrs, BYTES as u64) {
+        if linear {
             let most = (memory.len() as u64).checked_sub(ALL as u64)?;
             let offset = start as usize;
             let fits = start >= least && start <= most && offset.is_multiple_of(BYTES);
@@ -91,7 +108,7 @@ impl Context<'_> {
         }
         let mut words = [0; LANES];
         let mut missing = 0;
-        if is_uniform(addrs) {
+        if uniform {
             let offset = start as usize;
             missing = memory.uninitialised_bits(offset, BYTES);
             words = [memory.load(offset, BYTES)[0] as u32; LANES];
@@ -103,5 +120,67 @@ impl Context<'_> {
             }
         }
         (missing == 0).then_some(words)
+    }
+
+    /// A read-modify-write of 4 or 8 bytes of the CTA's shared memory by each lane of `mask`, as
+    /// [`atomic`](Self::atomic). False: it does not pass the checks of all lanes, and nothing was done or
+    /// counted.
+    #[inline(always)]
+    pub(super) fn atomic_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        update: &mut impl FnMut(usize, Space, &Value) -> Option<Value>,
+    ) -> Exec<bool> {
+        let rank = self.place.rank as usize;
+        let window = u64::from(self.place.rank) << RANK_SHIFT;
+        let offset = |lane: usize| (addrs[lane] ^ window) as usize;
+        let memory = &self.shared[rank];
+        let fits = |lane: usize| {
+            let at = offset(lane);
+            at >= SHARED_BASE as usize
+                && at.is_multiple_of(bytes)
+                && at < memory.len()
+                && bytes <= memory.len() - at
+                && memory.uninitialised_bits(at, bytes) == 0
+        };
+        let simple = matches!(bytes, 4 | 8)
+            && !self.units.busy()
+            && !self.units.proxies.tracking()
+            && lanes(mask).all(fits);
+        if !simple {
+            return Ok(false);
+        }
+        let races = self.units.races.is_some();
+        let (mut reads, mut writes) = (0, 0);
+        for lane in lanes(mask) {
+            let look = |cx: &mut Self, stored: Option<u64>| {
+                if !races || bytes == 4 && cx.race_repeats_atomic(addrs[lane], stored.is_some()) {
+                    return Ok(());
+                }
+                let mut at = [0; LANES];
+                at[lane] = addrs[lane];
+                let mut words = [[0; LANES]; 4];
+                words[0][lane] = stored.unwrap_or(0);
+                cx.race_shared(&at, 1 << lane, bytes, stored.is_some().then_some(&words))
+            };
+            look(self, None)?;
+            reads += 1;
+            let old = self.shared[rank].load(offset(lane), bytes);
+            if let Some(new) = update(lane, Space::Shared, &old) {
+                look(self, Some(new[0]))?;
+                writes += 1;
+                self.shared[rank].store(offset(lane), bytes, &new);
+            }
+        }
+        let count = self.stats.space(Space::Shared);
+        count.reads += u64::from(reads != 0);
+        count.writes += u64::from(writes != 0);
+        count.bytes_read += reads * bytes as u64;
+        count.bytes_written += writes * bytes as u64;
+        self.stats.wavefronts += reads + writes;
+        self.stats.wavefronts_ideal += reads + writes;
+        Ok(true)
     }
 }

@@ -5,20 +5,20 @@
 //! the older one conflicts with replaces it, so a list holds at most a few
 //! entries for each agent. Memory is remembered by line of 128 bytes as long as
 //! all its accesses are of whole lines, as those of coalesced warps and of bulk
-//! copies are; the first other access splits the line into chunks of 16 bytes,
+//! copies are; the first other access splits the line into words of 4 bytes,
 //! whose entries have byte masks. A plain write of the whole line joins it
 //! again.
 
 use super::lanes::Known;
 
 /// Bytes of a line.
-const LINE: usize = 128;
+pub(super) const LINE: usize = 128;
 /// Bytes of a chunk, and bits of a mask.
-const CHUNK: usize = 16;
+pub(super) const CHUNK: usize = 4;
 /// Chunks of a line.
 const CHUNKS: usize = LINE / CHUNK;
 /// All bytes of a chunk.
-const WHOLE: u16 = u16::MAX;
+const WHOLE: u16 = (1 << CHUNK) - 1;
 /// `Record::step` of an access that is not spread over lanes: all of `Record::lanes` access all of it.
 const SAME_BYTES: u8 = u8::MAX;
 
@@ -37,13 +37,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// All, by their number.
-    pub(super) const ALL: [Self; 4] = [Self::Read, Self::Write, Self::StrongRead, Self::StrongWrite];
-
-    /// Whether an access of this kind conflicts with all that one of kind `other` conflicts with.
+    /// The kinds that conflict with all that this one conflicts with: those of a number in all bits but
+    /// some.
     #[inline(always)]
-    pub(super) const fn stands_for(self, other: Self) -> bool {
-        self.covers() & other.bit() != 0
+    pub(super) const fn stand_ins(self) -> (u8, u8) {
+        match self {
+            Self::Read => (Self::Read as u8, 1),
+            Self::Write => (Self::Write as u8, 0),
+            Self::StrongRead => (0, 3),
+            Self::StrongWrite => (Self::Write as u8, 2),
+        }
     }
 
     const fn bit(self) -> u8 {
@@ -130,7 +133,7 @@ impl Record {
     }
 
     /// The part of the access that starts `bytes` on.
-    fn after(self, bytes: usize) -> Self {
+    pub(super) fn after(self, bytes: usize) -> Self {
         Self { lane: self.lane + self.lanes(bytes), ..self }
     }
 
@@ -191,7 +194,9 @@ impl Record {
     #[inline(always)]
     fn compare(&mut self, new: &Self, known: &Known<'_>, bytes: usize) -> bool {
         let both = self.mask & new.mask;
-        if both == 0 {
+        // Reads of several agents say nothing about each other.
+        let reads = self.kind == Kind::Read && new.kind == Kind::Read;
+        if both == 0 || reads && self.agent != new.agent {
             return false;
         }
         let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
@@ -247,7 +252,8 @@ impl History {
     /// `Some` is an access that it races with.
     #[inline(always)]
     fn access(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
-        if self.few.iter().chain(&self.more).any(|old| old.says(new, known.whole)) {
+        let says = |old: &Record| old.says(new, known.whole);
+        if self.few.iter().any(says) || self.more.iter().any(says) {
             return None;
         }
         self.compare(new, known, bytes)
@@ -260,12 +266,16 @@ impl History {
             }
         }
         if !self.more.is_empty() {
+            let mut gone = false;
             for old in &mut self.more {
                 if old.compare(new, known, bytes) {
                     return Some(*old);
                 }
+                gone |= old.mask == 0;
             }
-            self.more.retain(|old| old.mask != 0);
+            if gone {
+                self.more.retain(|old| old.mask != 0);
+            }
         }
         let merges = !known.whole && new.step == SAME_BYTES;
         if merges && self.few.iter_mut().chain(&mut self.more).any(|old| old.takes(new)) {
@@ -284,8 +294,10 @@ impl History {
 struct Line {
     /// Era of the shadow in which the rest has a meaning.
     era: u64,
-    /// The chunks have their own histories.
+    /// The chunks have their own histories, those of `own` already.
     split: bool,
+    own: u32,
+    /// The history of the line, while it is split as it was then.
     whole: History,
     /// Kept when the line is joined.
     chunks: Option<Box<[History; CHUNKS]>>,
@@ -297,19 +309,24 @@ impl Line {
         self.whole.clear();
     }
 
+    /// The history of a chunk of a line that is split, or is from here on: that of the line until its own
+    /// first access.
     #[inline(always)]
-    fn chunks(&mut self) -> &mut [History; CHUNKS] {
-        let chunks = self.chunks.get_or_insert_with(|| Box::new([History::EMPTY; CHUNKS]));
+    fn chunk(&mut self, at: usize) -> &mut History {
         if !self.split {
             self.split = true;
-            for (at, chunk) in chunks.iter_mut().enumerate() {
-                let part = |record: Record| record.after(CHUNK * at);
-                chunk.few = self.whole.few.map(part);
-                chunk.more.clear();
-                chunk.more.extend(self.whole.more.iter().copied().map(part));
-            }
+            self.own = 0;
         }
-        chunks
+        let chunks = self.chunks.get_or_insert_with(|| Box::new([History::EMPTY; CHUNKS]));
+        let chunk = &mut chunks[at];
+        if self.own >> at & 1 == 0 {
+            self.own |= 1 << at;
+            let part = |record: Record| record.after(CHUNK * at);
+            chunk.few = self.whole.few.map(part);
+            chunk.more.clear();
+            chunk.more.extend(self.whole.more.iter().copied().map(part));
+        }
+        chunk
     }
 }
 
@@ -325,9 +342,9 @@ pub(super) struct Clash {
 }
 
 impl Clash {
-    /// A clash in the line or chunk at `base`.
+    /// A clash in the line or chunk of `bytes` bytes at `base`.
     #[cold]
-    fn new(base: usize, old: Record, new: Record) -> Self {
+    fn new(base: usize, bytes: usize, old: Record, new: Record) -> Self {
         let shared = old.mask & new.mask;
         let first = shared.trailing_zeros() as usize;
         let mut clash = Self {
@@ -338,7 +355,7 @@ impl Clash {
         };
         if old.agent == new.agent {
             // Lanes of one warp: two of them.
-            for byte in (0..CHUNK).filter(|byte| shared >> byte & 1 != 0) {
+            for byte in (0..bytes).filter(|byte| bytes == LINE || shared >> byte & 1 != 0) {
                 let (theirs, mine) = (old.lanes_at(byte), new.lanes_at(byte));
                 if theirs | mine != 0 && (theirs | mine).count_ones() > 1 {
                     let here = mine.trailing_zeros();
@@ -375,7 +392,7 @@ impl Shadow {
     /// Forgets all accesses.
     pub(super) fn reset(&mut self, bytes: usize) {
         self.era += 1;
-        let line = Line { era: 0, split: false, whole: History::EMPTY, chunks: None };
+        let line = Line { era: 0, split: false, own: 0, whole: History::EMPTY, chunks: None };
         self.lines.resize(bytes.div_ceil(LINE), line);
     }
 
@@ -400,7 +417,7 @@ impl Shadow {
             let full = stop - at == LINE;
             if full && !line.split {
                 if let Some(old) = line.whole.access(&here, known, LINE) {
-                    return Err(Clash::new(at, old, here));
+                    return Err(Clash::new(at, LINE, old, here));
                 }
             } else {
                 access_chunks(line, at, stop, here, known)?;
@@ -424,14 +441,13 @@ fn access_chunks(
     new: Record,
     known: &Known<'_>,
 ) -> Result<(), Clash> {
-    let chunks = line.chunks();
     let mut at = start;
     while at < stop {
         let base = at / CHUNK * CHUNK;
         let next = (base + CHUNK).min(stop);
         let here = new.after(at - start).within(at - base, next - base);
-        if let Some(old) = chunks[at % LINE / CHUNK].access(&here, known, CHUNK) {
-            return Err(Clash::new(base, old, here));
+        if let Some(old) = line.chunk(at % LINE / CHUNK).access(&here, known, CHUNK) {
+            return Err(Clash::new(base, CHUNK, old, here));
         }
         at = next;
     }

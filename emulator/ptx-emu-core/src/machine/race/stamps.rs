@@ -5,11 +5,12 @@
 //! Only warps whose lanes are together have stamps, in accesses of whole words. A stamp says less than the
 //! histories and flags, never more: where it is gone, those are asked.
 
-use super::shadow::{Kind, Record};
+use super::shadow::{CHUNK as WORD, Record};
 use super::{AgentId, Flag, Order};
+use crate::machine::regs::LANES;
 
-/// Bytes of a word.
-const WORD: usize = 4;
+/// The lower of the two bits of a stamp that are the kind.
+const KIND: u32 = 48;
 /// Eras before stamps are cleared: what fits beside a kind, an agent and an epoch.
 const ERAS: u64 = 1 << 14;
 
@@ -44,19 +45,39 @@ impl Stamps {
         self.era << 50 | (agent as u64 & 0xffff) << 32 | u64::from(epoch)
     }
 
-    /// Whether an access to at most a word says nothing new.
+    /// What the stamp of a word has in the given bits if its access says all that `new` does.
     #[inline(always)]
-    pub(super) fn repeats(&self, offset: usize, new: &Record) -> bool {
-        const KIND: u64 = 3 << 48;
-        let Some(&stamp) = self.accesses.get(offset / WORD) else { return false };
-        stamp & !KIND == self.key(new.agent.into(), new.epoch)
-            && Kind::ALL[(stamp >> 48 & 3) as usize].stands_for(new.kind)
+    fn wanted(&self, new: &Record) -> (u64, u64) {
+        let key = self.key(new.agent.into(), new.epoch);
+        let (kind, either) = new.kind.stand_ins();
+        (key | u64::from(kind) << KIND, !(u64::from(either) << KIND))
+    }
+
+    /// Whether an access to the words of a range says nothing new about any of them.
+    #[inline(always)]
+    pub(super) fn repeats(&self, offset: usize, bytes: usize, new: &Record) -> bool {
+        let words = offset / WORD..(offset + bytes).div_ceil(WORD);
+        let Some(stamps) = self.accesses.get(words) else { return false };
+        let (wanted, bits) = self.wanted(new);
+        stamps.iter().fold(0, |other, stamp| other | (stamp ^ wanted) & bits) == 0
+    }
+
+    /// The lanes of `mask` whose access to at most a word, at these offsets, says something new.
+    #[inline(always)]
+    pub(super) fn news(&self, offsets: &[u32; LANES], mask: u32, new: &Record) -> u32 {
+        let (wanted, bits) = self.wanted(new);
+        let mut news = 0;
+        for (lane, offset) in offsets.iter().enumerate() {
+            let stamp = self.accesses.get(*offset as usize / WORD).copied().unwrap_or(0);
+            news |= u32::from((stamp ^ wanted) & bits != 0) << lane;
+        }
+        news & mask
     }
 
     /// Notes that an access to the words of a range was recorded.
     #[inline(always)]
     pub(super) fn note(&mut self, offset: usize, bytes: usize, new: &Record) {
-        let stamp = self.key(new.agent.into(), new.epoch) | (new.kind as u64) << 48;
+        let stamp = self.key(new.agent.into(), new.epoch) | (new.kind as u64) << KIND;
         let words = offset.div_ceil(WORD)..(offset + bytes) / WORD;
         if let Some(words) = self.accesses.get_mut(words) {
             words.fill(stamp);
@@ -88,8 +109,15 @@ impl Stamps {
 }
 
 impl super::Races {
-    /// Whether a strong access of lanes of a warp to a word of shared memory says nothing new, neither as
-    /// an access nor as one of a flag.
+    /// Whether a strong access of a warp to a flag may be repeated for nothing.
+    #[inline(always)]
+    fn quiet_flag(&self, warp: AgentId, order: Order, write: bool) -> bool {
+        order == Order::Relaxed
+            && !self.lanes.are_parted(warp)
+            && (!write || self.tensor.is_silent(warp))
+    }
+
+    /// Whether a strong access of a warp to a flag changes nothing; if it does, it has to follow.
     pub(super) fn repeats_flag(
         &mut self,
         warp: AgentId,
@@ -98,18 +126,32 @@ impl super::Races {
         flag: Flag,
     ) -> bool {
         let Flag::Shared(rank, word) = flag else { return false };
-        let quiet = order == Order::Relaxed
-            && !self.lanes.are_parted(warp)
-            && (!write || self.tensor.is_silent(warp));
-        let epoch = self.epoch(warp);
+        let (quiet, epoch) = (self.quiet_flag(warp, order, write), self.epoch(warp));
         let Some(stamps) = self.stamps.get_mut(rank as usize) else { return false };
         stamps.repeats_flag(word as usize, (warp, epoch), write, quiet)
+    }
+
+    /// Whether a strong access of a warp to a flag changes nothing.
+    #[inline(always)]
+    pub(super) fn is_repeated_flag(
+        &self,
+        warp: AgentId,
+        order: Order,
+        write: bool,
+        flag: Flag,
+    ) -> bool {
+        let Flag::Shared(rank, word) = flag else { return false };
+        let Some(stamps) = self.stamps.get(rank as usize) else { return false };
+        let key = stamps.key(warp, self.epoch(warp));
+        let last = stamps.flags.get(word as usize).map(|flag| flag[usize::from(!write)]);
+        self.quiet_flag(warp, order, write) && last == Some(key)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ERAS, Kind, Record, Stamps};
+    use super::super::shadow::Kind;
+    use super::{ERAS, Record, Stamps};
 
     #[test]
     fn an_access_is_repeated_by_its_warp_in_its_epoch() {
@@ -117,19 +159,20 @@ mod tests {
         stamps.reset(64);
         let record = |agent, epoch, kind| Record::new(agent, epoch, kind, 7, agent, 0);
         stamps.note(6, 8, &record(1, 5, Kind::Write));
-        assert!(!stamps.repeats(4, &record(1, 5, Kind::Read)), "a part of the word");
-        assert!(stamps.repeats(8, &record(1, 5, Kind::Read)));
-        assert!(stamps.repeats(10, &record(1, 5, Kind::StrongWrite)));
-        assert!(!stamps.repeats(8, &record(2, 5, Kind::Read)));
-        assert!(!stamps.repeats(8, &record(1, 6, Kind::Read)));
-        assert!(!stamps.repeats(12, &record(1, 5, Kind::Read)));
+        assert!(!stamps.repeats(4, 4, &record(1, 5, Kind::Read)), "a part of the word");
+        assert!(stamps.repeats(8, 4, &record(1, 5, Kind::Read)));
+        assert!(stamps.repeats(10, 2, &record(1, 5, Kind::StrongWrite)));
+        assert!(!stamps.repeats(8, 8, &record(1, 5, Kind::Read)), "the next word too");
+        assert!(!stamps.repeats(8, 4, &record(2, 5, Kind::Read)));
+        assert!(!stamps.repeats(8, 4, &record(1, 6, Kind::Read)));
+        assert!(!stamps.repeats(12, 4, &record(1, 5, Kind::Read)));
         stamps.note(8, 4, &record(1, 5, Kind::StrongRead));
-        assert!(!stamps.repeats(8, &record(1, 5, Kind::Read)));
+        assert!(!stamps.repeats(8, 4, &record(1, 5, Kind::Read)));
         for _ in 0..2 * ERAS {
             stamps.reset(64);
-            assert!(!stamps.repeats(8, &record(1, 5, Kind::StrongRead)));
+            assert!(!stamps.repeats(8, 4, &record(1, 5, Kind::StrongRead)));
         }
-        assert!(!stamps.repeats(64, &record(1, 5, Kind::Read)), "outside");
+        assert!(!stamps.repeats(64, 4, &record(1, 5, Kind::Read)), "outside");
     }
 
     #[test]
