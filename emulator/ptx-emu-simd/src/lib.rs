@@ -33,6 +33,9 @@ pub trait Host: Copy + Send + Sync + 'static {
     /// Vectors are wide, and rounding to an integer is one instruction.
     const WIDE: bool;
 
+    /// `f32::mul_add` is one instruction in [`run`](Self::run).
+    const FUSED: bool;
+
     /// Calls a closure whose body is compiled for the host.
     fn run<R>(self, body: impl FnOnce() -> R) -> R;
 
@@ -54,6 +57,7 @@ pub struct Plain;
 
 impl Host for Plain {
     const WIDE: bool = cfg!(target_arch = "aarch64");
+    const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
     #[inline(always)]
     fn run<R>(self, body: impl FnOnce() -> R) -> R {
@@ -84,6 +88,7 @@ pub struct Avx2(());
 #[cfg(target_arch = "x86_64")]
 impl Host for Avx2 {
     const WIDE: bool = true;
+    const FUSED: bool = true;
 
     #[inline(always)]
     #[allow(unsafe_code)]

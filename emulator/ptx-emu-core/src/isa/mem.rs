@@ -506,6 +506,19 @@ impl Body for Word<'_, '_> {
     #[inline(always)]
     fn run(self) -> Exec {
         let Word { load, target, cx, mask } = self;
+        if mask == FULL
+            && load.space == AddressSpace::One(Space::Shared)
+            && let AddressBase::R32(slot) = load.address.base
+        {
+            let mut addrs = [0; LANES];
+            for (addr, base) in addrs.iter_mut().zip(cx.regs.row32(slot)) {
+                *addr = base.wrapping_add(load.address.offset as u32);
+            }
+            if let Some(words) = cx.load_word_shared_row(&addrs)? {
+                cx.regs.put(target, FULL, &words);
+                return Ok(());
+            }
+        }
         let addrs = load.address.rows(cx);
         if mask == FULL
             && let AddressSpace::One(space) = load.space

@@ -76,6 +76,20 @@ impl Plain {
         std::array::from_fn(|k| words[k])
     }
 
+    /// Whether the 128 bytes from an offset on, in bounds, were all written.
+    #[inline(always)]
+    pub(crate) fn has_words32(&self, offset: usize) -> bool {
+        let below = bit_mask(offset & 63);
+        let groups = &self.init[offset >> 6..];
+        match (groups, below) {
+            ([first, second, ..], 0) => first & second == u64::MAX,
+            ([first, second, third, ..], _) => {
+                (first | below) & second & (third | !below) == u64::MAX
+            }
+            _ => false,
+        }
+    }
+
     /// The 32 words of 4 bytes from an offset on, a multiple of 4, in bounds.
     #[inline(always)]
     pub(crate) fn words32(&self, offset: usize) -> [u32; 32] {

@@ -116,6 +116,13 @@ pub fn fma(a: f32, b: f32, c: f32, rounding: Rounding, flags: FloatFlags) -> f32
     finish(flush_result(sum, exact, rounding, flags.ftz), flags)
 }
 
+/// `fma.rn` without other modifiers by the host's own instruction. The same as [`fma`], and slow where the host has none.
+#[inline(always)]
+#[must_use]
+pub fn fused(a: f32, b: f32, c: f32) -> f32 {
+    canonical(a.mul_add(b, c))
+}
+
 #[inline]
 fn directed_sum(a: f64, b: f64, rounding: Rounding) -> f32 {
     let sum = add_odd_f64(a, b);

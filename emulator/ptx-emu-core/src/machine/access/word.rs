@@ -26,24 +26,74 @@ impl Context<'_> {
         match space {
             Space::Global => Ok(self.load_word_global(addrs)),
             Space::Shared => {
-                let linear = is_linear(addrs, BYTES as u64);
-                let uniform = !linear && is_uniform(addrs);
-                let words = self.load_word_shared(addrs, linear, uniform);
-                let Some(words) = words else { return Ok(None) };
-                if linear || uniform {
-                    let count = self.stats.space(Space::Shared);
-                    count.reads += 1;
-                    count.bytes_read += ALL as u64;
-                    self.stats.wavefronts += 1;
-                    self.stats.wavefronts_ideal += 1;
-                } else {
-                    self.count_shared(addrs, FULL, BYTES, false);
-                }
+                let Some(words) = self.load_word_shared(addrs) else { return Ok(None) };
+                self.count_shared(addrs, FULL, BYTES, false);
                 self.race_words(addrs)?;
                 Ok(Some(words))
             }
+            Space::Const | Space::Param if is_uniform(addrs) => {
+                let word = self.load_bank(space, addrs[0], BYTES, 0)?[0] as u32;
+                let count = self.stats.space(space);
+                count.reads += 1;
+                count.bytes_read += ALL as u64;
+                Ok(Some([word; LANES]))
+            }
             Space::Local | Space::Const | Space::Param => Ok(None),
         }
+    }
+
+    /// The same of the CTA's shared memory, by addresses of 32 bits that are consecutive or all the same.
+    /// `None` also if they are neither.
+    #[inline(always)]
+    pub(crate) fn load_word_shared_row(
+        &mut self,
+        addrs: &[u32; LANES],
+    ) -> Exec<Option<[u32; LANES]>> {
+        let first = addrs[0];
+        let (mut spread, mut uneven) = (0, 0);
+        for (lane, addr) in addrs.iter().enumerate() {
+            spread |= addr ^ first;
+            uneven |= addr ^ first.wrapping_add((BYTES * lane) as u32);
+        }
+        let bytes = match (spread, uneven) {
+            (0, _) => BYTES,
+            (_, 0) => ALL,
+            _ => return Ok(None),
+        };
+        let rank = self.place.rank;
+        let memory = &self.shared[rank as usize];
+        let offset = (first ^ rank << RANK_SHIFT) as usize;
+        let fits = offset >= SHARED_BASE as usize
+            && offset.is_multiple_of(BYTES)
+            && offset + bytes <= memory.len()
+            && !self.units.busy();
+        if !fits {
+            return Ok(None);
+        }
+        let words = if bytes == ALL {
+            if !memory.has_words32(offset) {
+                return Ok(None);
+            }
+            memory.words32(offset)
+        } else {
+            if memory.uninitialised_bits(offset, BYTES) != 0 {
+                return Ok(None);
+            }
+            [memory.load(offset, BYTES)[0] as u32; LANES]
+        };
+        let count = self.stats.space(Space::Shared);
+        count.reads += 1;
+        count.bytes_read += ALL as u64;
+        self.stats.wavefronts += 1;
+        self.stats.wavefronts_ideal += 1;
+        if self.units.races.is_some() {
+            let mut wide = [0; LANES];
+            for (wide, addr) in wide.iter_mut().zip(addrs) {
+                *wide = u64::from(*addr);
+            }
+            self.race_words(&wide)?;
+        }
+        Ok(Some(words))
     }
 
     #[inline(always)]
@@ -77,25 +127,12 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn load_word_shared(
-        &self,
-        addrs: &[u64; LANES],
-        linear: bool,
-        uniform: bool,
-    ) -> Option<[u32; LANES]> {
+    fn load_word_shared(&self, addrs: &[u64; LANES]) -> Option<[u32; LANES]> {
         let rank = self.place.rank;
         let memory = &self.shared[rank as usize];
         let window = u64::from(rank) << RANK_SHIFT;
         let least = u64::from(SHARED_BASE);
         let most = (memory.len() as u64).checked_sub(BYTES as u64)?;
-        let start = addrs[0] ^ window;
-        if linear {
-            let most = (memory.len() as u64).checked_sub(ALL as u64)?;
-            let offset = start as usize;
-            let fits = start >= least && start <= most && offset.is_multiple_of(BYTES);
-            return (fits && memory.first_uninitialised_in(offset, ALL).is_none())
-                .then(|| memory.words32(offset));
-        }
         let mut bad = 0;
         for addr in addrs {
             let offset = addr ^ window;
@@ -108,16 +145,10 @@ impl Context<'_> {
         }
         let mut words = [0; LANES];
         let mut missing = 0;
-        if uniform {
-            let offset = start as usize;
-            missing = memory.uninitialised_bits(offset, BYTES);
-            words = [memory.load(offset, BYTES)[0] as u32; LANES];
-        } else {
-            for (word, addr) in words.iter_mut().zip(addrs) {
-                let offset = (addr ^ window) as usize;
-                missing |= memory.uninitialised_bits(offset, BYTES);
-                *word = memory.load(offset, BYTES)[0] as u32;
-            }
+        for (word, addr) in words.iter_mut().zip(addrs) {
+            let offset = (addr ^ window) as usize;
+            missing |= memory.uninitialised_bits(offset, BYTES);
+            *word = memory.load(offset, BYTES)[0] as u32;
         }
         (missing == 0).then_some(words)
     }
@@ -152,11 +183,17 @@ impl Context<'_> {
         if !simple {
             return Ok(false);
         }
-        let races = self.units.races.is_some();
+        let repeated = self.race_repeated();
         let (mut reads, mut writes) = (0, 0);
         for lane in lanes(mask) {
+            let known = match &repeated {
+                None => true,
+                Some(repeated) => {
+                    bytes == BYTES && self.race_repeats_atomic(offset(lane), repeated)
+                }
+            };
             let look = |cx: &mut Self, stored: Option<u64>| {
-                if !races || bytes == 4 && cx.race_repeats_atomic(addrs[lane], stored.is_some()) {
+                if known {
                     return Ok(());
                 }
                 let mut at = [0; LANES];

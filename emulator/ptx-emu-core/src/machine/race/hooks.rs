@@ -1,6 +1,7 @@
 //! The interface between executing instructions and race detection, and its reports.
 
 use super::shadow::{CHUNK, LINE};
+use super::stamps::Repeated;
 use super::{AgentId, Clash, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
 use crate::diagnostic::{
     AsyncFault, DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
@@ -135,6 +136,10 @@ impl Races {
         }
         if mask == FULL && first.is_multiple_of(line) && is_linear(addrs, bytes as u64) {
             return mask;
+        }
+        if mask & mask.wrapping_sub(1) == 0 || mask == FULL && is_uniform(addrs) {
+            let offset = (first & ((1 << RANK_SHIFT) - 1)) as usize;
+            return if stamps.repeats(offset, bytes, record) { 0 } else { mask };
         }
         let (mut offsets, mut elsewhere) = ([0; LANES], 0);
         for (lane, (offset, addr)) in offsets.iter_mut().zip(addrs).enumerate() {
@@ -286,22 +291,22 @@ impl Context<'_> {
         self.look(addrs, (FULL, news), 4, None)
     }
 
-    /// Whether a strong access of the executing warp to a word of shared memory says nothing new.
+    /// What says that an atomic of the executing warp says nothing new; `None`: nobody looks.
     #[inline(always)]
-    pub(in crate::machine) fn race_repeats_atomic(&mut self, addr: u64, write: bool) -> bool {
-        let (warp, order) = (self.warp(), self.order);
-        if self.units.proxies.has_responses() || addr >> RANK_SHIFT != u64::from(self.place.rank) {
-            return false;
-        }
-        let Some(races) = &mut self.units.races else { return true };
-        let offset = addr & ((1 << RANK_SHIFT) - 1);
-        let flag = Flag::Shared(self.place.rank, (offset >> 2) as u32);
-        let record = races.record(warp, Origin { pc: 0, warp, lane: 0 }, order.kind(write));
-        let stamps = races.stamps.get(self.place.rank as usize);
-        order != Order::Weak
-            && !races.lanes.are_parted(warp)
-            && stamps.is_some_and(|stamps| stamps.repeats(offset as usize, 4, &record))
-            && races.is_repeated_flag(warp, order, write, flag)
+    pub(in crate::machine) fn race_repeated(&self) -> Option<Repeated> {
+        let races = self.units.races.as_ref()?;
+        let may = !self.units.proxies.has_responses();
+        let warp = self.warp();
+        let origin = Origin { pc: 0, warp, lane: 0 };
+        let record = races.record(warp, origin, self.order.kind(true));
+        Some(races.repeated(warp, self.order, may, &record, self.place.rank))
+    }
+
+    /// Whether it does at an offset in the shared memory of its CTA.
+    #[inline(always)]
+    pub(in crate::machine) fn race_repeats_atomic(&self, offset: usize, of: &Repeated) -> bool {
+        let races = self.units.races.as_ref();
+        races.is_some_and(|races| races.repeats_atomic(self.place.rank, offset, of))
     }
 
     #[inline(never)]

@@ -18,6 +18,7 @@
 //! | `shadow` | accesses remembered, by line and byte |
 //! | `stamps` | accesses that need not be looked at again |
 //! | `objects` | what agents publish and learn |
+//! | `flags` | where they do so by strong accesses |
 //! | `lanes` | what single lanes of a warp publish |
 //! | `tensor` | what orders operations on tensor memory |
 //! | `hooks` | how executing instructions reach all this, reports |
@@ -49,6 +50,7 @@
 //! each warp the last one is remembered. Loads are taken to be over when they are issued.
 
 mod clock;
+mod flags;
 mod hooks;
 mod lanes;
 mod objects;
@@ -59,6 +61,7 @@ mod tensor;
 mod tests;
 
 use clock::Clock;
+use flags::Flags;
 pub(crate) use hooks::Order;
 use lanes::{Known, Lanes};
 pub(crate) use objects::{Flag, Object};
@@ -163,7 +166,7 @@ pub(crate) struct Races {
     /// Groups of a warp that another of its warpgroup has waited for.
     waited: BTreeMap<(AgentId, AgentId), u32>,
     /// Flags with the published knowledge of `tcgen05` operations.
-    flags: BTreeMap<Flag, (Clock, Clock)>,
+    flags: Flags,
     tensor: TensorOrder,
     lanes: Lanes,
     /// Warp instructions that accessed shared memory, wrapped.
@@ -219,7 +222,7 @@ impl Races {
         }
         self.objects.clear();
         self.waited.clear();
-        self.flags.clear();
+        self.flags.start(ctas, shared_bytes);
         self.tensor.start(ctas, self.warp_agents, strict);
         self.lanes.start(ctas, warps_per_cta, threads, strict);
         self.remote.clear();

@@ -131,21 +131,45 @@ impl super::Races {
         stamps.repeats_flag(word as usize, (warp, epoch), write, quiet)
     }
 
-    /// Whether a strong access of a warp to a flag changes nothing.
+    /// What the stamps of a word have if an atomic of a warp, whose store is `record`, says nothing new.
     #[inline(always)]
-    pub(super) fn is_repeated_flag(
+    pub(super) fn repeated(
         &self,
         warp: AgentId,
         order: Order,
-        write: bool,
-        flag: Flag,
-    ) -> bool {
-        let Flag::Shared(rank, word) = flag else { return false };
-        let Some(stamps) = self.stamps.get(rank as usize) else { return false };
-        let key = stamps.key(warp, self.epoch(warp));
-        let last = stamps.flags.get(word as usize).map(|flag| flag[usize::from(!write)]);
-        self.quiet_flag(warp, order, write) && last == Some(key)
+        may: bool,
+        record: &Record,
+        rank: u32,
+    ) -> Repeated {
+        let none = Repeated { access: (0, 0), flag: None };
+        let Some(stamps) = self.stamps.get(rank as usize) else { return none };
+        if !may || !self.quiet_flag(warp, order, true) {
+            return none;
+        }
+        let flag = Some(stamps.key(warp, record.epoch));
+        Repeated { access: stamps.wanted(record), flag }
     }
+
+    /// Whether a word has such stamps.
+    #[inline(always)]
+    pub(super) fn repeats_atomic(&self, rank: u32, offset: usize, of: &Repeated) -> bool {
+        let (Some(key), Some(stamps)) = (of.flag, self.stamps.get(rank as usize)) else {
+            return false;
+        };
+        let (wanted, bits) = of.access;
+        let access = stamps.accesses.get(offset / WORD);
+        access.is_some_and(|stamp| (stamp ^ wanted) & bits == 0)
+            && stamps.flags.get(offset / WORD) == Some(&[key; 2])
+    }
+}
+
+/// What the stamps of a word have if an atomic says nothing new.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::machine) struct Repeated {
+    /// The bits of the access's stamp, and which of them count.
+    access: (u64, u64),
+    /// The stamps of both accesses to the flag; `None`: every atomic is to be looked at.
+    flag: Option<u64>,
 }
 
 #[cfg(test)]
