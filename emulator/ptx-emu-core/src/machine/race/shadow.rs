@@ -238,20 +238,93 @@ struct History {
     /// Records without an allocation: most often the last write and some readers.
     few: [Record; 4],
     more: Vec<Record>,
+    /// Bits of the agents, by the last digits of their numbers, that may have a read here.
+    readers: u32,
+    /// Bits of `few` that may be more than reads.
+    writes: u8,
+    /// Records of `more` may be more than reads.
+    more_writes: bool,
 }
 
 impl History {
-    const EMPTY: Self = Self { few: [Record::NONE; 4], more: Vec::new() };
+    const EMPTY: Self = Self {
+        few: [Record::NONE; 4],
+        more: Vec::new(),
+        readers: 0,
+        writes: 0,
+        more_writes: false,
+    };
 
     fn clear(&mut self) {
         self.few = [Record::NONE; 4];
         self.more.clear();
+        (self.readers, self.writes, self.more_writes) = (0, 0, false);
+    }
+
+    /// Becomes a copy of another one for the part of it that starts `bytes` on.
+    #[inline(always)]
+    fn become_part(&mut self, of: &Self, bytes: usize) {
+        let Self { few, more, readers, writes, more_writes } = of;
+        let part = |record: Record| record.after(bytes);
+        self.few = few.map(part);
+        self.more.clear();
+        self.more.extend(more.iter().copied().map(part));
+        (self.readers, self.writes, self.more_writes) = (*readers, *writes, *more_writes);
+    }
+
+    /// Adds a record that stands beside the others.
+    #[inline(always)]
+    fn push(&mut self, new: &Record) {
+        let writes = new.kind != Kind::Read;
+        if !writes {
+            self.readers |= 1 << (new.agent % 32);
+        }
+        match self.few.iter().position(|slot| slot.mask == 0) {
+            Some(at) => {
+                self.few[at] = *new;
+                self.writes = self.writes & !(1 << at) | u8::from(writes) << at;
+            }
+            None => {
+                self.more.push(*new);
+                self.more_writes |= writes;
+            }
+        }
+    }
+
+    /// Counts the agents and kinds of what is left behind a write.
+    fn recount(&mut self) {
+        let all = self.few.iter().chain(&self.more).filter(|old| old.mask != 0);
+        let reads = all.filter(|old| old.kind == Kind::Read);
+        self.readers = reads.fold(0, |all, old| all | 1 << (old.agent % 32));
+        self.more_writes = self.more.iter().any(|old| old.kind != Kind::Read);
+    }
+
+    /// Adds a read by an agent that has none here: it is compared with what is more than a read.
+    #[inline(always)]
+    fn first_read(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
+        let mut rest = self.writes;
+        while rest != 0 {
+            let old = &mut self.few[rest.trailing_zeros() as usize];
+            if old.says(new, known.whole) {
+                return None;
+            }
+            if old.compare(new, known, bytes) {
+                return Some(*old);
+            }
+            rest &= rest - 1;
+        }
+        self.push(new);
+        None
     }
 
     /// Adds an access of an agent that knows `known`, to a line or chunk of `bytes` bytes;
     /// `Some` is an access that it races with.
     #[inline(always)]
     fn access(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
+        let reader = self.readers >> (new.agent % 32) & 1 != 0;
+        if known.whole && new.kind == Kind::Read && !reader && !self.more_writes {
+            return self.first_read(new, known, bytes);
+        }
         let says = |old: &Record| old.says(new, known.whole);
         if self.few.iter().any(says) || self.more.iter().any(says) {
             return None;
@@ -281,9 +354,9 @@ impl History {
         if merges && self.few.iter_mut().chain(&mut self.more).any(|old| old.takes(new)) {
             return None;
         }
-        match self.few.iter_mut().find(|slot| slot.mask == 0) {
-            Some(slot) => *slot = *new,
-            None => self.more.push(*new),
+        self.push(new);
+        if new.kind != Kind::Read {
+            self.recount();
         }
         None
     }
@@ -321,10 +394,7 @@ impl Line {
         let chunk = &mut chunks[at];
         if self.own >> at & 1 == 0 {
             self.own |= 1 << at;
-            let part = |record: Record| record.after(CHUNK * at);
-            chunk.few = self.whole.few.map(part);
-            chunk.more.clear();
-            chunk.more.extend(self.whole.more.iter().copied().map(part));
+            chunk.become_part(&self.whole, CHUNK * at);
         }
         chunk
     }
@@ -423,7 +493,7 @@ impl Shadow {
                 access_chunks(line, at, stop, here, known)?;
                 if full && new.kind == Kind::Write {
                     line.join();
-                    line.whole.few[0] = here;
+                    line.whole.push(&here);
                 }
             }
             at = stop;
