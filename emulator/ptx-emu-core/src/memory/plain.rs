@@ -96,7 +96,9 @@ impl Plain {
         let mut out = [0; 32];
         let first = offset >> 3;
         if offset.is_multiple_of(8) {
-            for (pair, word) in out.as_chunks_mut::<2>().0.iter_mut().zip(&self.words[first..first + 16]) {
+            for (pair, word) in
+                out.as_chunks_mut::<2>().0.iter_mut().zip(&self.words[first..first + 16])
+            {
                 *pair = [*word as u32, (*word >> 32) as u32];
             }
         } else {

@@ -155,7 +155,11 @@ impl Context<'_> {
         if self.units.busy() {
             self.check_flight(None, addrs, mask, bytes, true)?;
         }
-        if mask == FULL && bytes == 4 && is_linear(addrs, 4) && self.store_global_linear(addrs, values) {
+        if mask == FULL
+            && bytes == 4
+            && is_linear(addrs, 4)
+            && self.store_global_linear(addrs, values)
+        {
             return Ok(());
         }
         let mut sectors = Sectors::default();

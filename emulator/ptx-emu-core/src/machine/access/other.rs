@@ -108,7 +108,13 @@ impl Context<'_> {
         if space == Space::Param { &self.env.params } else { &self.env.consts }
     }
 
-    pub(super) fn load_bank(&self, space: Space, addr: u64, bytes: usize, lane: usize) -> Exec<Value> {
+    pub(super) fn load_bank(
+        &self,
+        space: Space,
+        addr: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Exec<Value> {
         let memory = self.bank(space);
         let kind = AccessKind::Read;
         if !addr.is_multiple_of(bytes as u64) {

@@ -256,7 +256,13 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn count_shared(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, write: bool) {
+    pub(super) fn count_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        write: bool,
+    ) {
         let total = u64::from(mask.count_ones()) * bytes as u64;
         let count = self.stats.space(Space::Shared);
         if write {

@@ -122,12 +122,7 @@ impl Races {
     /// The lanes of a warp's access of at most a word each that say something new. What may have the
     /// record of a line is not looked up.
     #[inline(always)]
-    fn news(
-        &self,
-        addrs: &[u64; LANES],
-        (mask, bytes): (u32, usize),
-        record: &Record,
-    ) -> u32 {
+    fn news(&self, addrs: &[u64; LANES], (mask, bytes): (u32, usize), record: &Record) -> u32 {
         let first = addrs[mask.trailing_zeros() as usize & 31];
         let (rank, line) = (first >> RANK_SHIFT, (bytes * LANES) as u64);
         let Some(stamps) = self.stamps.get(rank as usize) else { return mask };
@@ -168,7 +163,8 @@ impl Races {
         let rank = (addr >> RANK_SHIFT) as u32;
         let offset = (addr & ((1 << RANK_SHIFT) - 1)) as usize;
         self.touch(rank, offset, bytes, record)?;
-        if whole && bytes < LINE
+        if whole
+            && bytes < LINE
             && let Some(stamps) = self.stamps.get_mut(rank as usize)
         {
             stamps.note(offset, bytes, &record);
