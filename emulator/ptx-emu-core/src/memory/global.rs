@@ -644,4 +644,28 @@ mod tests {
         let all: Vec<_> = memory.allocations().collect();
         assert_eq!(all, [("a", a, 200), ("b", b, 70)]);
     }
+
+    /// Rows of 32 words are what single words are, wherever they begin.
+    #[test]
+    fn rows_of_words() {
+        let values: [u64; 32] = std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | lane as u64 * 3);
+        for at in (0..=200 - 128).step_by(4) {
+            for exclusive in [false, true] {
+                let mut memory = GlobalMemory::new();
+                let [row, single] =
+                    ["row", "single"].map(|name| memory.alloc(name, 200, 256).expect("room"));
+                let block = |addr| memory.block(memory.find(addr).expect("it is there"));
+                block(row).store_words32(row + at, &values, exclusive);
+                for (lane, value) in values.iter().enumerate() {
+                    let addr = single + at + 4 * lane as u64;
+                    block(single).store(addr, 4, &[*value, 0, 0, 0], exclusive);
+                }
+                let all = |addr| memory.read_raw(addr, 200).expect("inside");
+                assert_eq!(all(row), all(single), "{at}");
+                let written = memory.written(row, 200).expect("inside");
+                assert_eq!(written, [row + at..row + at + 128]);
+                assert_eq!(block(row).words32(row + at), values.map(|value| value as u32));
+            }
+        }
+    }
 }

@@ -218,3 +218,27 @@ impl Plain {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Plain;
+
+    /// Rows of 32 words are what single words are, wherever they begin.
+    #[test]
+    fn rows_of_words() {
+        let values: [u64; 32] = std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | lane as u64 * 3);
+        for offset in (0..=256 - 128).step_by(4) {
+            let (mut row, mut single) = (Plain::poisoned(256), Plain::poisoned(256));
+            row.store_words32(offset, &values);
+            for (lane, value) in values.iter().enumerate() {
+                single.store(offset + 4 * lane, 4, &[*value, 0, 0, 0]);
+            }
+            assert_eq!((&row.words, &row.init), (&single.words, &single.init), "{offset}");
+            assert_eq!(row.words32(offset), values.map(|value| value as u32));
+            for other in (0..=256 - 128).step_by(4) {
+                let all = row.first_uninitialised_in(other, 128).is_none();
+                assert_eq!(row.has_words32(other), all, "{offset} {other}");
+            }
+        }
+    }
+}

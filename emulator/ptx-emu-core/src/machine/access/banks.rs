@@ -140,3 +140,38 @@ fn deepest_bank(addrs: &[u64; LANES], first: usize, here: u32, shift: u32, group
     }
     depth.iter().max().copied().unwrap_or(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Banks, wavefronts};
+    use crate::machine::regs::LANES;
+
+    /// Kept counts are those of the addresses, wherever a pattern lies and whatever came before.
+    #[test]
+    fn kept_counts_are_those_of_the_access() {
+        let mut banks = Banks::default();
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..2000 {
+            let bytes = 1usize << random(6);
+            let strides = [0, 1, 2, 3, 8, 33, 81];
+            let stride = strides[random(strides.len() as u64) as usize];
+            let noise = 1 + random(2) * random(64);
+            let mask = [u32::MAX, 1 << random(32), random(u64::from(u32::MAX)) as u32 | 2]
+                [random(3) as usize];
+            let units: [u64; LANES] =
+                std::array::from_fn(|lane| lane as u64 * stride + random(noise));
+            for _ in 0..3 {
+                let base = 1024 + random(100);
+                let addrs = units.map(|unit| (base + unit) * bytes as u64);
+                let kept = banks.wavefronts(random(40) as usize, &addrs, mask, bytes);
+                let one = mask == u32::MAX && addrs.iter().all(|addr| *addr == addrs[0]);
+                let counts = if one { (1, 1) } else { wavefronts(&addrs, mask, bytes) };
+                assert_eq!(kept, counts, "{addrs:?} {mask:#x} {bytes}");
+            }
+        }
+    }
+}
