@@ -648,7 +648,8 @@ mod tests {
     /// Rows of 32 words are what single words are, wherever they begin.
     #[test]
     fn rows_of_words() {
-        let values: [u64; 32] = std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | lane as u64 * 3);
+        let values: [u64; 32] =
+            std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | (3 * lane as u64));
         for at in (0..=200 - 128).step_by(4) {
             for exclusive in [false, true] {
                 let mut memory = GlobalMemory::new();
@@ -663,7 +664,8 @@ mod tests {
                 let all = |addr| memory.read_raw(addr, 200).expect("inside");
                 assert_eq!(all(row), all(single), "{at}");
                 let written = memory.written(row, 200).expect("inside");
-                assert_eq!(written, [row + at..row + at + 128]);
+                assert_eq!(written.first(), Some(&(row + at..row + at + 128)));
+                assert_eq!(written.len(), 1);
                 assert_eq!(block(row).words32(row + at), values.map(|value| value as u32));
             }
         }

@@ -226,7 +226,8 @@ mod tests {
     /// Rows of 32 words are what single words are, wherever they begin.
     #[test]
     fn rows_of_words() {
-        let values: [u64; 32] = std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | lane as u64 * 3);
+        let values: [u64; 32] =
+            std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | (3 * lane as u64));
         for offset in (0..=256 - 128).step_by(4) {
             let (mut row, mut single) = (Plain::poisoned(256), Plain::poisoned(256));
             row.store_words32(offset, &values);

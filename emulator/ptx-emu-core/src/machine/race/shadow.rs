@@ -118,7 +118,7 @@ impl Record {
 
     /// The same by several lanes, at least one, to the same bytes.
     pub(super) fn by_several(self, lanes: u32) -> Self {
-        Self { lane: lanes.trailing_zeros() as i8, lanes, ..self }
+        Self { lane: lanes.trailing_zeros() as i8, lanes, step: SAME_BYTES, ..self }
     }
 
     /// The same by consecutive lanes from `lane` on, each `bytes`, a power of
@@ -141,6 +141,13 @@ impl Record {
     fn within(self, from: usize, to: usize) -> Self {
         let mask = (WHOLE >> (CHUNK - (to - from))) << from;
         Self { mask, lane: self.lane - self.lanes(from), ..self }
+    }
+
+    /// The same for a chunk that one lane accesses alone, so that it can be joined with others.
+    #[inline(always)]
+    fn of_chunk(self) -> Self {
+        let alone = self.step != SAME_BYTES && 1 << self.step >= CHUNK;
+        if alone && self.mask != 0 { self.by_several(1 << (self.lane & 31)) } else { self }
     }
 
     /// Lane of a byte of the line or chunk.
@@ -194,9 +201,9 @@ impl Record {
     #[inline(always)]
     fn compare(&mut self, new: &Self, known: &Known<'_>, bytes: usize) -> bool {
         let both = self.mask & new.mask;
-        // Reads of several agents say nothing about each other.
+        // Reads of several agents, or of one epoch, say nothing about each other.
         let reads = self.kind == Kind::Read && new.kind == Kind::Read;
-        if both == 0 || reads && self.agent != new.agent {
+        if both == 0 || reads && (self.agent != new.agent || self.epoch == new.epoch) {
             return false;
         }
         let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
@@ -265,7 +272,7 @@ impl History {
     #[inline(always)]
     fn become_part(&mut self, of: &Self, bytes: usize) {
         let Self { few, more, readers, writes, more_writes } = of;
-        let part = |record: Record| record.after(bytes);
+        let part = |record: Record| record.after(bytes).of_chunk();
         self.few = few.map(part);
         self.more.clear();
         self.more.extend(more.iter().copied().map(part));
@@ -515,7 +522,7 @@ fn access_chunks(
     while at < stop {
         let base = at / CHUNK * CHUNK;
         let next = (base + CHUNK).min(stop);
-        let here = new.after(at - start).within(at - base, next - base);
+        let here = new.after(at - start).within(at - base, next - base).of_chunk();
         if let Some(old) = line.chunk(at % LINE / CHUNK).access(&here, known, CHUNK) {
             return Err(Clash::new(base, CHUNK, old, here));
         }
