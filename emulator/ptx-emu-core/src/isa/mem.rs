@@ -326,7 +326,7 @@ impl Body for StoreBody<'_, '_> {
 }
 
 impl Store {
-    /// What is undefined of the sources is so where it was stored.
+    /// Makes undefined where it was stored what is undefined of the sources.
     #[cold]
     fn undefined(&self, cx: &mut Context<'_>, addrs: &[u64; LANES], mask: u32) -> Exec {
         for (k, source) in self.sources.iter().enumerate() {

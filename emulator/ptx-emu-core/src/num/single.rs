@@ -288,7 +288,7 @@ mod tests {
             let bits = (state >> 32) as u32;
             match bits & 7 {
                 0 => special[(bits >> 8) as usize % special.len()] | bits & 1 << 31,
-                // Of like sizes, so that sums cancel.
+                // Numbers of like sizes, so that sums cancel.
                 1..=4 => bits & 0x81ff_ffff | 0x3e00_0000,
                 _ => bits,
             }

@@ -1,5 +1,5 @@
-//! Loads and stores of 4 bytes by all lanes, the usual ones, whose checks are joined. What does not pass
-//! them is left to the accesses of any size, which find out why.
+//! Loads and stores of 4 bytes by all lanes, the usual ones, whose checks are joined. Others, which do not pass
+//! them, are left to the accesses of any size, which find out why.
 
 use super::{is_linear, is_uniform, lanes};
 use crate::diagnostic::{Exec, Space};

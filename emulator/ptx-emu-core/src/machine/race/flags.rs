@@ -1,4 +1,4 @@
-//! What was published in flags. Atomics make flags of whole arrays in shared memory, so those are found by
+//! Knowledge that was published in flags. Atomics make flags of whole arrays in shared memory, so those are found by
 //! their words.
 
 use super::clock::Clock;
@@ -38,7 +38,7 @@ impl Flags {
         self.places.get(rank as usize)?.get(word as usize).copied()
     }
 
-    /// What was published in a flag.
+    /// Knowledge that was published in a flag.
     pub(super) fn get(&self, flag: Flag) -> Option<&Knowledge> {
         match self.place(flag) {
             Some(place) => self.shared.get((place as usize).checked_sub(1)?),

@@ -119,7 +119,7 @@ impl Races {
         Ok(())
     }
 
-    /// The lanes of a warp's access of at most a word each that say something new. What may have the
+    /// The lanes of a warp's access of at most a word each that say something new. An access that may have the
     /// record of a line is not looked up.
     #[inline(always)]
     fn news(&self, addrs: &[u64; LANES], (mask, bytes): (u32, usize), record: &Record) -> u32 {
@@ -287,7 +287,7 @@ impl Context<'_> {
         self.look(addrs, (FULL, news), 4, None)
     }
 
-    /// What says that an atomic of the executing warp says nothing new; `None`: nobody looks.
+    /// The stamps by which an atomic of the executing warp says nothing new; `None`: nobody looks.
     #[inline(always)]
     pub(in crate::machine) fn race_repeated(&self) -> Option<Repeated> {
         let races = self.units.races.as_ref()?;

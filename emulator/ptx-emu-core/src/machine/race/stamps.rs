@@ -45,7 +45,7 @@ impl Stamps {
         self.era << 50 | (agent as u64 & 0xffff) << 32 | u64::from(epoch)
     }
 
-    /// What the stamp of a word has in the given bits if its access says all that `new` does.
+    /// The bits that the stamp of a word has, and which of them count, if its access says all that `new` does.
     #[inline(always)]
     fn wanted(&self, new: &Record) -> (u64, u64) {
         let key = self.key(new.agent.into(), new.epoch);
@@ -131,7 +131,7 @@ impl super::Races {
         stamps.repeats_flag(word as usize, (warp, epoch), write, quiet)
     }
 
-    /// What the stamps of a word have if an atomic of a warp, whose store is `record`, says nothing new.
+    /// The stamps that a word has if an atomic of a warp, whose store is `record`, says nothing new.
     #[inline(always)]
     pub(super) fn repeated(
         &self,
@@ -163,7 +163,7 @@ impl super::Races {
     }
 }
 
-/// What the stamps of a word have if an atomic says nothing new.
+/// The stamps that a word has if an atomic says nothing new.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::machine) struct Repeated {
     /// The bits of the access's stamp, and which of them count.
