@@ -42,7 +42,7 @@ impl Case {
             schedule,
             threads: Some(1),
             instruction_limit: None,
-            checks: Checks { model: Model::Hardware, ..Checks::default() },
+            checks: Checks::new(Model::Hardware),
         };
         let report = module.launch(&mut self.memory, &launch).expect("the kernel is right");
         report.counters.lane_instructions
