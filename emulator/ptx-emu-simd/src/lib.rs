@@ -18,13 +18,29 @@ use std::arch::x86_64::{
     _mm256_shuffle_epi8, _mm256_srli_epi32, _mm256_sub_epi32, _mm256_sub_ps, _mm256_xor_si256,
 };
 
+/// A long body: a closure of its size may not be inlined where it is compiled for the host, a method that is
+/// `#[inline(always)]`, as [`run`](Self::run) has to be, is.
+pub trait Body {
+    /// Result.
+    type Out;
+
+    /// Runs it.
+    fn run(self) -> Self::Out;
+}
+
 /// Instructions that a loop is compiled for.
 pub trait Host: Copy + Send + Sync + 'static {
     /// Vectors are wide, and rounding to an integer is one instruction.
     const WIDE: bool;
 
+    /// `f32::mul_add` is one instruction in [`run`](Self::run).
+    const FUSED: bool;
+
     /// Calls a closure whose body is compiled for the host.
     fn run<R>(self, body: impl FnOnce() -> R) -> R;
+
+    /// Runs a body that is compiled for the host.
+    fn run_body<B: Body>(self, body: B) -> B::Out;
 
     /// Replaces every byte of the words, which are below 16, by an entry of a table. `None` where
     /// that takes more than an instruction for a vector.
@@ -41,10 +57,16 @@ pub struct Plain;
 
 impl Host for Plain {
     const WIDE: bool = cfg!(target_arch = "aarch64");
+    const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
     #[inline(always)]
     fn run<R>(self, body: impl FnOnce() -> R) -> R {
         body()
+    }
+
+    #[inline(always)]
+    fn run_body<B: Body>(self, body: B) -> B::Out {
+        body.run()
     }
 
     #[inline(always)]
@@ -66,6 +88,7 @@ pub struct Avx2(());
 #[cfg(target_arch = "x86_64")]
 impl Host for Avx2 {
     const WIDE: bool = true;
+    const FUSED: bool = true;
 
     #[inline(always)]
     #[allow(unsafe_code)]
@@ -73,6 +96,13 @@ impl Host for Avx2 {
         // SAFETY: `Widest::find`, which alone makes a value of this type, has found that the
         // host has these instructions.
         unsafe { with_avx2(body) }
+    }
+
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    fn run_body<B: Body>(self, body: B) -> B::Out {
+        // SAFETY: as above.
+        unsafe { body_with_avx2(body) }
     }
 
     #[inline(always)]
@@ -95,6 +125,13 @@ impl Host for Avx2 {
 #[inline]
 fn with_avx2<R>(body: impl FnOnce() -> R) -> R {
     body()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,f16c,fma,lzcnt,movbe,popcnt")]
+#[inline]
+fn body_with_avx2<B: Body>(body: B) -> B::Out {
+    body.run()
 }
 
 #[cfg(target_arch = "x86_64")]

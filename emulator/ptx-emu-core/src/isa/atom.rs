@@ -90,6 +90,10 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         return Err(Reject::operand(format!("operands: required {} bits", ty.bits())));
     }
     let each = ty.bytes() as usize;
+    if let ([source], [target]) = (sources.as_slice(), targets.as_slice()) {
+        let one = One { address, space, order, each, source: *source, third, target: *target };
+        return Ok(one.op(returns, update));
+    }
     Ok(Op::Look(Box::new(move |cx, mask| {
         let addrs = address.rows(cx);
         let values: Vec<[u64; LANES]> =
@@ -117,6 +121,44 @@ pub(super) fn decode(d: &mut Decode<'_>) -> Decoded<Op> {
         }
         Ok(returns && cx.looked(&addrs, &old[0], mask))
     })))
+}
+
+/// An atomic of one element of up to 8 bytes a lane.
+struct One {
+    address: mem::Address,
+    space: AddressSpace,
+    order: Order,
+    /// Bytes of the element.
+    each: usize,
+    source: Source,
+    third: Source,
+    target: Option<Destination>,
+}
+
+impl One {
+    fn op(self, returns: bool, update: Update) -> Op {
+        let Self { address, space, order, each, source, third, target } = self;
+        let keep = u64::MAX >> (64 - 8 * each);
+        Op::Look(Box::new(move |cx, mask| {
+            let addrs = address.rows(cx);
+            let value = mem::word_row(cx.regs, source);
+            let third = mem::word_row(cx.regs, third);
+            let mut old = [[0u64; LANES]; 4];
+            let [found, ..] = &mut old;
+            let apply = |lane: usize, space: Space, words: &Value| {
+                let (value, third) = (value[lane] & keep, third[lane] & keep);
+                let element = words[0] & keep;
+                found[lane] = element;
+                let result = update(element, value, third, space == Space::Global) & keep;
+                Some([result, 0, 0, 0])
+            };
+            cx.ordered(order, |cx| cx.atomic(space, &addrs, mask, each, apply))?;
+            if let Some(target) = target {
+                mem::put_words(cx.regs, mask, target, &old);
+            }
+            Ok(returns && cx.looked(&addrs, &old, mask))
+        }))
+    }
 }
 
 fn source_of(class: Class, slot: Decoded<crate::machine::regs::Slot>) -> Decoded<Source> {

@@ -98,6 +98,11 @@ fn function(d: &mut Decode<'_>) -> Decoded<Op> {
     }
 }
 
+/// Whether a host multiplies and adds with one rounding by one instruction.
+fn fused<H: Host>(_: H) -> bool {
+    H::FUSED
+}
+
 fn arithmetic(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
     let opcode = d.ins.opcode.as_str();
     let explicit = rounding(d);
@@ -135,6 +140,7 @@ fn arithmetic(d: &mut Decode<'_>, h: impl Host) -> Decoded<Op> {
         "add" if plain => d.on(h).map2(|a, b| single::add(a, b, RN, NONE)),
         "sub" if plain => d.on(h).map2(|a, b| single::sub(a, b, RN, NONE)),
         "mul" if plain => d.on(h).map2(|a, b| single::mul(a, b, RN, NONE)),
+        "fma" | "mad" if plain && fused(h) => d.on(h).map3(single::fused),
         "fma" | "mad" if plain => d.on(h).map3(|a, b, c| single::fma(a, b, c, RN, NONE)),
         "add" if ftz => d.on(h).map2(|a, b| single::add(a, b, RN, FTZ)),
         "sub" if ftz => d.on(h).map2(|a, b| single::sub(a, b, RN, FTZ)),

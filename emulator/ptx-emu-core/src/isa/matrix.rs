@@ -144,8 +144,10 @@ fn ldmatrix(d: &mut Decode<'_>) -> Decoded<Op> {
     let registers = count * layout.registers();
     let targets = targets::<u32>(d, 0, registers)?;
     whole_warp(d, move |cx| {
-        let rows =
-            cx.load_followed(|cx| load_rows(cx, address, space, count * layout.rows(), source))?;
+        cx.follow_loads(true);
+        let rows = load_rows(cx, address, space, count * layout.rows(), source);
+        cx.follow_loads(false);
+        let rows = rows?;
         let unwritten = cx.take_unwritten();
         for (register, slot) in targets.iter().enumerate() {
             let row: [u32; LANES] = std::array::from_fn(|lane| {

@@ -13,11 +13,11 @@ use crate::decode::{AddressBase, Decode, Decoded, Destination, Reject, Source, T
 use crate::diagnostic::{Exec, Space};
 use crate::machine::code::Op;
 use crate::machine::race::Order as Semantics;
-use crate::machine::regs::{Class, LANES, Regs, Slot, map_row};
+use crate::machine::regs::{Class, FULL, LANES, Regs, Slot, map_row};
 use crate::machine::units::{Unwritten, lanes};
 use crate::machine::{AddressSpace, Context};
 use crate::syntax::ast::{self, Operand};
-use ptx_emu_simd::{Host, on_host};
+use ptx_emu_simd::{Body, Host, on_host};
 
 /// Loads and stores.
 pub(super) const INSTRUCTIONS: Instructions = Instructions {
@@ -245,6 +245,7 @@ pub(super) fn store_source(d: &mut Decode<'_>, value: &Operand, ty: Type) -> Dec
 }
 
 /// Words of the vector: element `k` of `each` bytes, lowest first.
+#[inline(always)]
 pub(super) fn gather(regs: &Regs, sources: &[Source], each: usize, words: &mut [[u64; LANES]; 4]) {
     for (k, source) in sources.iter().enumerate() {
         let at = k * each;
@@ -280,26 +281,65 @@ fn store_op(
     order: Semantics,
     h: impl Host,
 ) -> Op {
-    let bytes = each * sources.len();
-    Op::Effect(Box::new(move |cx, mask| {
-        h.run(|| {
-            let addrs = address.rows(cx);
-            let mut words = [[0; LANES]; 4];
-            gather(cx.regs, &sources, each, &mut words);
+    let store = Store { address, space, each, sources, order };
+    Op::Effect(Box::new(move |cx, mask| h.run_body(StoreBody { store: &store, cx, mask })))
+}
+
+/// A store.
+struct Store {
+    address: Address,
+    space: AddressSpace,
+    /// Bytes of an element.
+    each: usize,
+    sources: Vec<Source>,
+    order: Semantics,
+}
+
+/// One execution of it.
+struct StoreBody<'a, 'c> {
+    store: &'a Store,
+    cx: &'a mut Context<'c>,
+    mask: u32,
+}
+
+impl Body for StoreBody<'_, '_> {
+    type Out = Exec;
+
+    #[inline(always)]
+    fn run(self) -> Exec {
+        let StoreBody { store, cx, mask } = self;
+        let Store { address, space, each, ref sources, order } = *store;
+        let bytes = each * sources.len();
+        let addrs = address.rows(cx);
+        let mut words = [[0; LANES]; 4];
+        gather(cx.regs, sources, each, &mut words);
+        if order == Semantics::Weak {
+            cx.store_on_host(space, &addrs, mask, bytes, &words)?;
+        } else {
             cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))?;
-            if !cx.regs.watch.undefined.is_empty() {
-                for (k, source) in sources.iter().enumerate() {
-                    let at = addrs.map(|addr| addr.wrapping_add((k * each) as u64));
-                    let register = (source.class, source.slot);
-                    cx.stored_undefined(register, space, &at, mask, each)?;
-                }
-            }
-            Ok(())
-        })
-    }))
+        }
+        if !cx.regs.watch.undefined.is_empty() {
+            store.undefined(cx, &addrs, mask)?;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Makes undefined where it was stored what is undefined of the sources.
+    #[cold]
+    fn undefined(&self, cx: &mut Context<'_>, addrs: &[u64; LANES], mask: u32) -> Exec {
+        for (k, source) in self.sources.iter().enumerate() {
+            let at = addrs.map(|addr| addr.wrapping_add((k * self.each) as u64));
+            let register = (source.class, source.slot);
+            cx.stored_undefined(register, self.space, &at, mask, self.each)?;
+        }
+        Ok(())
+    }
 }
 
 /// Writes element `k` of a loaded vector to its destination.
+#[inline(always)]
 fn scatter(
     regs: &mut Regs,
     mask: u32,
@@ -365,6 +405,11 @@ fn load_op(
         .collect();
     let load = Load { address, space, ty, bytes, places, order };
     if order == Semantics::Weak {
+        if let (4, &[(Destination { class: Class::R32, bits: 32, slot }, 0)]) =
+            (each, load.places.as_slice())
+        {
+            return load.word(slot, h);
+        }
         return match bytes {
             4 => load.weak::<4, 1>(h),
             16 => load.weak::<16, 2>(h),
@@ -393,14 +438,15 @@ struct Load {
 }
 
 impl Load {
+    /// A weak load of 4 bytes into a register of as many.
+    fn word(self, target: Slot, h: impl Host) -> Op {
+        Op::Effect(Box::new(move |cx, mask| h.run_body(Word { load: &self, target, cx, mask })))
+    }
+
     /// A weak load of `BYTES` bytes, any number if that is 0, in `WORDS` words.
     fn weak<const BYTES: usize, const WORDS: usize>(self, h: impl Host) -> Op {
         Op::Effect(Box::new(move |cx, mask| {
-            h.run(|| {
-                let addrs = self.address.rows(cx);
-                let mut words = [[0; LANES]; WORDS];
-                self.run::<BYTES>(cx, mask, &addrs, &mut words)
-            })
+            h.run_body(Weak::<BYTES, WORDS> { load: &self, cx, mask })
         }))
     }
 
@@ -415,13 +461,14 @@ impl Load {
         let bytes = if BYTES == 0 { self.bytes } else { BYTES };
         let elsewhere =
             matches!(self.space, AddressSpace::One(Space::Global | Space::Const | Space::Param));
-        if elsewhere {
-            cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))?;
+        cx.follow_loads(!elsewhere);
+        let loaded = if self.order == Semantics::Weak {
+            cx.load_on_host(self.space, addrs, mask, bytes, words)
         } else {
-            cx.load_followed(|cx| {
-                cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))
-            })?;
-        }
+            cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))
+        };
+        cx.follow_loads(false);
+        loaded?;
         for &place in &self.places {
             scatter(cx.regs, mask, place, self.ty, words);
         }
@@ -442,6 +489,63 @@ impl Load {
             let pc = cx.pc;
             cx.regs.undefine_of((target.class, target.slot), mask, found, Some(pc));
         }
+    }
+}
+
+/// An execution of a load of 4 bytes into a register of as many.
+struct Word<'a, 'c> {
+    load: &'a Load,
+    target: Slot,
+    cx: &'a mut Context<'c>,
+    mask: u32,
+}
+
+impl Body for Word<'_, '_> {
+    type Out = Exec;
+
+    #[inline(always)]
+    fn run(self) -> Exec {
+        let Word { load, target, cx, mask } = self;
+        if mask == FULL
+            && load.space == AddressSpace::One(Space::Shared)
+            && let AddressBase::R32(slot) = load.address.base
+        {
+            let mut addrs = [0; LANES];
+            for (addr, base) in addrs.iter_mut().zip(cx.regs.row32(slot)) {
+                *addr = base.wrapping_add(load.address.offset as u32);
+            }
+            if let Some(words) = cx.load_word_shared_row(&addrs)? {
+                cx.regs.put(target, FULL, &words);
+                return Ok(());
+            }
+        }
+        let addrs = load.address.rows(cx);
+        if mask == FULL
+            && let AddressSpace::One(space) = load.space
+            && let Some(words) = cx.load_word(space, &addrs)?
+        {
+            cx.regs.put(target, FULL, &words);
+            return Ok(());
+        }
+        load.run::<4>(cx, mask, &addrs, &mut [[0; LANES]; 1])
+    }
+}
+
+/// An execution of a weak load.
+struct Weak<'a, 'c, const BYTES: usize, const WORDS: usize> {
+    load: &'a Load,
+    cx: &'a mut Context<'c>,
+    mask: u32,
+}
+
+impl<const BYTES: usize, const WORDS: usize> Body for Weak<'_, '_, BYTES, WORDS> {
+    type Out = Exec;
+
+    #[inline(always)]
+    fn run(self) -> Exec {
+        let Weak { load, cx, mask } = self;
+        let addrs = load.address.rows(cx);
+        load.run::<BYTES>(cx, mask, &addrs, &mut [[0; LANES]; WORDS])
     }
 }
 

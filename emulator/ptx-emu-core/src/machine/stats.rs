@@ -1,5 +1,6 @@
 //! Counts during a run, per instruction; they are summed by family at the end.
 
+use super::access::Banks;
 use super::code::Instr;
 use super::counting::Executed;
 use crate::counters::{AsyncCount, Counters, FamilyCount, LevelBytes, SpaceCount, TensorCount};
@@ -11,6 +12,8 @@ pub(crate) struct Stats {
     /// Executions of each instruction.
     pub(crate) executed: Vec<Executed>,
     pub(crate) spaces: [SpaceCount; 4],
+    /// Counts of recent accesses to shared memory.
+    pub(crate) banks: Banks,
     pub(crate) wavefronts: u64,
     pub(crate) wavefronts_ideal: u64,
     pub(crate) atomics: u64,

@@ -138,6 +138,52 @@ impl Block {
         &self.words[first..first + count]
     }
 
+    /// The 32 words of 4 bytes from an address on, a multiple of 4, in bounds.
+    #[inline(always)]
+    pub(crate) fn words32(&self, addr: u64) -> [u32; 32] {
+        let mut out = [0; 32];
+        if addr.is_multiple_of(8) {
+            let words = self.words_from(addr, 16);
+            for (pair, word) in out.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+                let word = word.load(Relaxed);
+                *pair = [word as u32, (word >> 32) as u32];
+            }
+        } else {
+            let words = self.words_from(addr, 17);
+            for (pair, two) in out.as_chunks_mut::<2>().0.iter_mut().zip(words.windows(2)) {
+                *pair = [(two[0].load(Relaxed) >> 32) as u32, two[1].load(Relaxed) as u32];
+            }
+        }
+        out
+    }
+
+    /// Stores the low halves of 32 words from an address on, a multiple of 4, in bounds. `exclusive`: no
+    /// other host thread runs.
+    #[inline(always)]
+    pub(crate) fn store_words32(&self, addr: u64, values: &[u64; 32], exclusive: bool) {
+        let pair = |pair: &[u64; 2]| pair[0] & 0xffff_ffff | pair[1] << 32;
+        let mut rest = values.as_slice();
+        let mut at = addr;
+        if !addr.is_multiple_of(8) {
+            self.store(addr, 4, &[values[0], 0, 0, 0], exclusive);
+            self.store(addr + 124, 4, &[values[31], 0, 0, 0], exclusive);
+            rest = &values[1..31];
+            at += 4;
+        }
+        let pairs = rest.as_chunks::<2>().0;
+        for (word, two) in self.words_from(at, pairs.len()).iter().zip(pairs) {
+            word.store(pair(two), Relaxed);
+        }
+        if !self.full.load(Relaxed) {
+            let (mut offset, end) = (self.offset(at), self.offset(at) + 8 * pairs.len());
+            while offset < end {
+                let here = (64 - (offset & 63)).min(end - offset);
+                or_bits(&self.init[offset >> 6], bit_mask(here) << (offset & 63), exclusive);
+                offset += here;
+            }
+        }
+    }
+
     /// An aligned, in-bounds read.
     #[inline(always)]
     pub(crate) fn load(&self, addr: u64, bytes: usize) -> Value {
@@ -597,5 +643,31 @@ mod tests {
         assert!(memory.written(a, 201).is_err());
         let all: Vec<_> = memory.allocations().collect();
         assert_eq!(all, [("a", a, 200), ("b", b, 70)]);
+    }
+
+    /// Rows of 32 words are what single words are, wherever they begin.
+    #[test]
+    fn rows_of_words() {
+        let values: [u64; 32] =
+            std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | (3 * lane as u64));
+        for at in (0..=200 - 128).step_by(4) {
+            for exclusive in [false, true] {
+                let mut memory = GlobalMemory::new();
+                let [row, single] =
+                    ["row", "single"].map(|name| memory.alloc(name, 200, 256).expect("room"));
+                let block = |addr| memory.block(memory.find(addr).expect("it is there"));
+                block(row).store_words32(row + at, &values, exclusive);
+                for (lane, value) in values.iter().enumerate() {
+                    let addr = single + at + 4 * lane as u64;
+                    block(single).store(addr, 4, &[*value, 0, 0, 0], exclusive);
+                }
+                let all = |addr| memory.read_raw(addr, 200).expect("inside");
+                assert_eq!(all(row), all(single), "{at}");
+                let written = memory.written(row, 200).expect("inside");
+                assert_eq!(written.first(), Some(&(row + at..row + at + 128)));
+                assert_eq!(written.len(), 1);
+                assert_eq!(block(row).words32(row + at), values.map(|value| value as u32));
+            }
+        }
     }
 }

@@ -76,6 +76,61 @@ impl Plain {
         std::array::from_fn(|k| words[k])
     }
 
+    /// Whether the 128 bytes from an offset on, in bounds, were all written.
+    #[inline(always)]
+    pub(crate) fn has_words32(&self, offset: usize) -> bool {
+        let below = bit_mask(offset & 63);
+        let groups = &self.init[offset >> 6..];
+        match (groups, below) {
+            ([first, second, ..], 0) => first & second == u64::MAX,
+            ([first, second, third, ..], _) => {
+                (first | below) & second & (third | !below) == u64::MAX
+            }
+            _ => false,
+        }
+    }
+
+    /// The 32 words of 4 bytes from an offset on, a multiple of 4, in bounds.
+    #[inline(always)]
+    pub(crate) fn words32(&self, offset: usize) -> [u32; 32] {
+        let mut out = [0; 32];
+        let first = offset >> 3;
+        if offset.is_multiple_of(8) {
+            for (pair, word) in
+                out.as_chunks_mut::<2>().0.iter_mut().zip(&self.words[first..first + 16])
+            {
+                *pair = [*word as u32, (*word >> 32) as u32];
+            }
+        } else {
+            let words = &self.words[first..first + 17];
+            for (pair, two) in out.as_chunks_mut::<2>().0.iter_mut().zip(words.windows(2)) {
+                *pair = [(two[0] >> 32) as u32, two[1] as u32];
+            }
+        }
+        out
+    }
+
+    /// Stores the low halves of 32 words from an offset on, a multiple of 4, in bounds.
+    #[inline(always)]
+    pub(crate) fn store_words32(&mut self, offset: usize, values: &[u64; 32]) {
+        const LOW: u64 = u32::MAX as u64;
+        let first = offset >> 3;
+        if offset.is_multiple_of(8) {
+            let words = &mut self.words[first..first + 16];
+            for (word, pair) in words.iter_mut().zip(values.as_chunks::<2>().0) {
+                *word = pair[0] & LOW | pair[1] << 32;
+            }
+        } else {
+            let words = &mut self.words[first..first + 17];
+            words[0] = words[0] & LOW | values[0] << 32;
+            for (word, pair) in words[1..16].iter_mut().zip(values[1..].as_chunks::<2>().0) {
+                *word = pair[0] & LOW | pair[1] << 32;
+            }
+            words[16] = words[16] & !LOW | values[31] & LOW;
+        }
+        self.each_group(offset, 128, |group, bits| *group |= bits);
+    }
+
     /// Whether an aligned, in-bounds write would change nothing.
     pub(crate) fn holds(&self, offset: usize, bytes: usize, value: &Value) -> bool {
         let there = self.load(offset, bytes);
@@ -160,6 +215,31 @@ impl Plain {
             let here = (64 - (at & 63)).min(offset + bytes - at);
             f(&mut self.init[at >> 6], bit_mask(here) << (at & 63));
             at += here;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Plain;
+
+    /// Rows of 32 words are what single words are, wherever they begin.
+    #[test]
+    fn rows_of_words() {
+        let values: [u64; 32] =
+            std::array::from_fn(|lane| 0xffff_ffff_0000_0000 | (3 * lane as u64));
+        for offset in (0..=256 - 128).step_by(4) {
+            let (mut row, mut single) = (Plain::poisoned(256), Plain::poisoned(256));
+            row.store_words32(offset, &values);
+            for (lane, value) in values.iter().enumerate() {
+                single.store(offset + 4 * lane, 4, &[*value, 0, 0, 0]);
+            }
+            assert_eq!((&row.words, &row.init), (&single.words, &single.init), "{offset}");
+            assert_eq!(row.words32(offset), values.map(|value| value as u32));
+            for other in (0..=256 - 128).step_by(4) {
+                let all = row.first_uninitialised_in(other, 128).is_none();
+                assert_eq!(row.has_words32(other), all, "{offset} {other}");
+            }
         }
     }
 }

@@ -116,6 +116,13 @@ pub fn fma(a: f32, b: f32, c: f32, rounding: Rounding, flags: FloatFlags) -> f32
     finish(flush_result(sum, exact, rounding, flags.ftz), flags)
 }
 
+/// `fma.rn` without other modifiers by the host's own instruction. The same as [`fma`], and slow where the host has none.
+#[inline(always)]
+#[must_use]
+pub fn fused(a: f32, b: f32, c: f32) -> f32 {
+    canonical(a.mul_add(b, c))
+}
+
 #[inline]
 fn directed_sum(a: f64, b: f64, rounding: Rounding) -> f32 {
     let sum = add_odd_f64(a, b);
@@ -254,4 +261,43 @@ pub fn mul_x2(a: u64, b: u64, rounding: Rounding, flags: FloatFlags) -> u64 {
 #[inline]
 pub fn fma_x2(a: u64, b: u64, c: u64, rounding: Rounding, flags: FloatFlags) -> u64 {
     map_x2([a, b, c], |[a, b, c]| fma(a, b, c, rounding, flags))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FloatFlags, Rounding, fma, fused};
+
+    /// The host's instruction gives what the sum in f64 does, for all kinds of numbers.
+    #[test]
+    fn fused_is_fma() {
+        let special = [
+            0,
+            1,
+            0x007f_ffff,
+            0x0080_0000,
+            0x3f80_0000,
+            0x3f80_0001,
+            0x7f7f_ffff,
+            0x7f80_0000,
+            0x7fc0_0001,
+            0x7f80_0001,
+        ];
+        let mut state = 1u64;
+        let mut number = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let bits = (state >> 32) as u32;
+            match bits & 7 {
+                0 => special[(bits >> 8) as usize % special.len()] | bits & 1 << 31,
+                // Numbers of like sizes, so that sums cancel.
+                1..=4 => bits & 0x81ff_ffff | 0x3e00_0000,
+                _ => bits,
+            }
+        };
+        for _ in 0..200_000 {
+            let [a, b, c] = std::array::from_fn(|_| f32::from_bits(number()));
+            let c = if number() & 3 == 0 { -(a * b) } else { c };
+            let exact = fma(a, b, c, Rounding::Rn, FloatFlags::NONE);
+            assert_eq!(fused(a, b, c).to_bits(), exact.to_bits(), "{a:e} * {b:e} + {c:e}");
+        }
+    }
 }

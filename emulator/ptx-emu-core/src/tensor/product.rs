@@ -12,7 +12,7 @@ use ptx_emu_simd::{Host, on_host};
 /// Rows of `A` that one step of the loops takes.
 pub(super) const STEP: usize = 4;
 /// Columns of `B` that lie side by side.
-pub(super) const WIDTH: usize = 8;
+pub(crate) const WIDTH: usize = 8;
 
 /// `A` as numbers, row-major.
 #[derive(Debug, Clone, Default)]

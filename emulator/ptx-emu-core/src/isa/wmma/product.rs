@@ -7,11 +7,11 @@ use crate::isa::mma::form::{Accumulator, accumulator as accumulator_type};
 use crate::isa::mma::{sources, targets, whole_warp};
 use crate::machine::code::Op;
 use crate::machine::regs::{FULL, LANES, Regs, Slot};
-use crate::num::{Rounding, double, half};
+use crate::num::{Rounding, bfloat, double, half};
 use crate::tensor::aligned::Adder;
 use crate::tensor::element::Element;
 use crate::tensor::fragment::wmma::result;
-use crate::tensor::product::{round_f16, round_f32};
+use crate::tensor::product::{WIDTH, round_f16, round_f32};
 
 /// Most single bits along K.
 const MOST_BITS: usize = 128;
@@ -19,6 +19,8 @@ const MOST_BITS: usize = 128;
 const TF32_STEP: usize = 4;
 /// Elements of `C` or `D` that a lane has at most.
 const RESULTS: usize = 8;
+/// Most floating-point elements along K.
+const DEPTH: usize = 16;
 
 /// A form of the instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +140,24 @@ fn each(operand: Operand, slots: &[Slot], regs: &Regs, mut put: impl FnMut(usize
     }
 }
 
+/// Calls `put(line, k, value)` for every element of a floating-point operand.
+fn each_float(
+    operand: Operand,
+    slots: &[Slot],
+    regs: &Regs,
+    mut put: impl FnMut(usize, usize, f64),
+) {
+    match operand.element {
+        Element::Bf16 => each(operand, slots, regs, |line, k, code| {
+            put(line, k, bfloat::to_f32(code as u16).into());
+        }),
+        Element::F16 => each(operand, slots, regs, |line, k, code| {
+            put(line, k, half::to_f32(code as u16).into());
+        }),
+        element => each(operand, slots, regs, |line, k, code| put(line, k, element.value(code))),
+    }
+}
+
 fn floats(d: &mut Decode<'_>, form: Form) -> Decoded<Op> {
     let [a, b] = form.operands();
     let target = targets::<u32>(d, 0, result_registers(form.shape, form.d))?;
@@ -149,45 +169,56 @@ fn floats(d: &mut Decode<'_>, form: Form) -> Decoded<Op> {
     };
     let halves = (form.c, form.d) == (Accumulator::F16, Accumulator::F16);
     let adder = Adder::new(form.element, form.element, halves);
-    let depth = form.shape.k;
-    // An H200 has tf32 products of four along K, and adds those of the first four first.
-    let step = if form.element == Element::Tf32 { TF32_STEP } else { depth };
     whole_warp(d, move |cx| {
         let regs = &mut *cx.regs;
-        let mut left = [[0.0; 16]; MOST];
-        let mut right = [[0.0; 16]; MOST];
-        each(a, &a_slots, regs, |line, k, code| left[line][k] = form.element.value(code));
-        each(b, &b_slots, regs, |line, k, code| right[line][k] = form.element.value(code));
-        let mut values = [[0.0; LANES]; RESULTS];
-        for (index, row) in values.iter_mut().enumerate().take(form.results()) {
-            for (lane, value) in row.iter_mut().enumerate() {
-                let start = match form.c {
-                    Accumulator::F16 => {
-                        let word = regs.row32(c_slots[index / 2])[lane];
-                        f64::from(half::to_f32((word >> (index % 2 * 16)) as u16))
-                    }
-                    _ => f64::from(f32::from_bits(regs.row32(c_slots[index])[lane])),
-                };
+        let mut left = [[0.0; DEPTH]; MOST];
+        let mut right = [[[0.0; WIDTH]; DEPTH]; MOST / WIDTH];
+        let put_left = |line: usize, k: usize, value: f64| left[line][k] = value;
+        let put_right =
+            |line: usize, k: usize, value: f64| right[line / WIDTH][k][line % WIDTH] = value;
+        each_float(a, &a_slots, regs, put_left);
+        each_float(b, &b_slots, regs, put_right);
+        let mut sums = [[[0.0; WIDTH]; MOST]; MOST / WIDTH];
+        for index in 0..form.results() {
+            let row = match form.c {
+                Accumulator::F16 => {
+                    let shift = index % 2 * 16;
+                    let halves = regs.row32(c_slots[index / 2]);
+                    halves.map(|word| half::to_f32((word >> shift) as u16))
+                }
+                _ => regs.row32(c_slots[index]).map(f32::from_bits),
+            };
+            for (lane, start) in row.into_iter().enumerate() {
                 let (line, column) = form.place(lane, index);
-                let terms = |from: usize| {
-                    let columns = from..from + step;
-                    left[line][columns.clone()]
-                        .iter()
-                        .copied()
-                        .zip(right[column][columns].iter().copied())
-                };
-                let parts = (0..depth).step_by(step);
-                *value = parts.fold(start, |sum, from| adder.result(adder.sum(terms(from), sum)));
+                sums[column / WIDTH][line][column % WIDTH] = start.into();
             }
         }
+        let Shape { m, n, k } = form.shape;
+        for (columns, sums) in right.iter().zip(&mut sums).take(n / WIDTH) {
+            let sums = &mut sums[..m];
+            if form.element == Element::Tf32 {
+                // An H200 has tf32 products of four along K, and adds those of the first four first.
+                for from in (0..k).step_by(TF32_STEP) {
+                    let part: [[f64; TF32_STEP]; MOST] =
+                        left.map(|line| std::array::from_fn(|at| line[from + at]));
+                    adder.add_products(&part[..m], &columns[from..from + TF32_STEP], sums);
+                }
+            } else {
+                adder.add_products(&left[..m], &columns[..k], sums);
+            }
+        }
+        let value = |lane: usize, index: usize| {
+            let (line, column) = form.place(lane, index);
+            sums[column / WIDTH][line][column % WIDTH]
+        };
         for (register, slot) in target.iter().enumerate() {
             let row: [u32; LANES] = std::array::from_fn(|lane| match form.d {
                 Accumulator::F16 => {
                     let pair = [2 * register, 2 * register + 1];
-                    let [low, high] = pair.map(|index| u32::from(round_f16(values[index][lane])));
+                    let [low, high] = pair.map(|index| u32::from(round_f16(value(lane, index))));
                     low | high << 16
                 }
-                _ => round_f32(values[register][lane]).to_bits(),
+                _ => round_f32(value(lane, register)).to_bits(),
             });
             regs.put(*slot, FULL, &row);
         }

@@ -155,6 +155,13 @@ impl Context<'_> {
         if self.units.busy() {
             self.check_flight(None, addrs, mask, bytes, true)?;
         }
+        if mask == FULL
+            && bytes == 4
+            && is_linear(addrs, 4)
+            && self.store_global_linear(addrs, values)
+        {
+            return Ok(());
+        }
         let mut sectors = Sectors::default();
         for lane in lanes(mask) {
             let addr = addrs[lane];
@@ -171,6 +178,28 @@ impl Context<'_> {
             self.note_stores(None, addrs, mask, bytes);
         }
         Ok(())
+    }
+
+    /// A store of 4 bytes by all lanes to consecutive addresses of the block that was accessed last. False:
+    /// they are not in it, or not aligned, and nothing was stored.
+    #[inline(always)]
+    fn store_global_linear(&mut self, addrs: &[u64; LANES], values: &Words) -> bool {
+        let (addr, total, env) = (addrs[0], 4 * LANES as u64, self.env);
+        if !addr.is_multiple_of(4) || self.block >= env.global.count() {
+            return false;
+        }
+        let block = env.global.block(self.block);
+        if !block.holds(addr, total) {
+            return false;
+        }
+        block.store_words32(addr, &values[0], env.exclusive);
+        block.touch(addr, total, true, env.exclusive);
+        let sectors = ((addr + total - 1) >> 5) - (addr >> 5) + 1;
+        self.stats.space(Space::Global).sectors_written += sectors;
+        if self.units.proxies.tracking() {
+            self.note_stores(None, addrs, FULL, 4);
+        }
+        true
     }
 }
 

@@ -8,9 +8,13 @@
 //! that of the executing CTA, `.shared::cluster` and generic addresses reach
 //! that of the whole cluster.
 
+mod banks;
 mod global;
 mod other;
 mod shared;
+mod word;
+
+pub(crate) use banks::Banks;
 
 use super::context::Context;
 use super::regs::LANES;
@@ -90,8 +94,47 @@ impl AddressSpace {
 }
 
 impl Context<'_> {
-    /// Loads `bytes` (a power of two up to 32) a lane.
+    /// Loads `bytes` (a power of two up to 32) a lane. The usual spaces are expanded where it is called, for
+    /// the host's vectors.
     #[inline(always)]
+    pub(crate) fn load_on_host(
+        &mut self,
+        space: AddressSpace,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut [[u64; LANES]],
+    ) -> Exec {
+        match space {
+            AddressSpace::One(Space::Global) => {
+                self.race_global(false, mask);
+                self.load_global(addrs, mask, bytes, out)
+            }
+            AddressSpace::One(Space::Shared) => {
+                match self.load_shared(self.place.rank, addrs, mask, bytes, out) {
+                    Ok(()) => self.race_shared(addrs, mask, bytes, None),
+                    Err(fault) => self.load_low(fault, addrs, mask, bytes, out),
+                }
+            }
+            other => self.load(other, addrs, mask, bytes, out),
+        }
+    }
+
+    /// Loads once more what failed in `.shared::cta`, by the low halves of generic addresses.
+    #[cold]
+    fn load_low(
+        &mut self,
+        fault: Box<Fault>,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        out: &mut [[u64; LANES]],
+    ) -> Exec {
+        let low = self.low_halves(fault, addrs, mask, bytes, false)?;
+        self.load(AddressSpace::One(Space::Shared), &low, mask, bytes, out)
+    }
+
+    /// Loads `bytes` (a power of two up to 32) a lane.
     pub(crate) fn load(
         &mut self,
         space: AddressSpace,
@@ -108,10 +151,7 @@ impl Context<'_> {
             AddressSpace::One(Space::Shared) => {
                 match self.load_shared(self.place.rank, addrs, mask, bytes, out) {
                     Ok(()) => self.race_shared(addrs, mask, bytes, None),
-                    Err(fault) => {
-                        let low = self.low_halves(fault, addrs, mask, bytes, false)?;
-                        self.load(space, &low, mask, bytes, out)
-                    }
+                    Err(fault) => self.load_low(fault, addrs, mask, bytes, out),
                 }
             }
             AddressSpace::Cluster => {
@@ -129,8 +169,47 @@ impl Context<'_> {
         }
     }
 
-    /// Stores `bytes` (a power of two up to 32) a lane.
+    /// Stores `bytes` (a power of two up to 32) a lane. The usual spaces are expanded where it is called, for
+    /// the host's vectors.
     #[inline(always)]
+    pub(crate) fn store_on_host(
+        &mut self,
+        space: AddressSpace,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
+        match space {
+            AddressSpace::One(Space::Global) => {
+                self.race_global(true, mask);
+                self.store_global(addrs, mask, bytes, values)
+            }
+            AddressSpace::One(Space::Shared) => {
+                match self.store_shared(self.place.rank, addrs, mask, bytes, values) {
+                    Ok(()) => Ok(()),
+                    Err(fault) => self.store_low(fault, addrs, mask, bytes, values),
+                }
+            }
+            other => self.store(other, addrs, mask, bytes, values),
+        }
+    }
+
+    /// Stores once more what failed in `.shared::cta`, by the low halves of generic addresses.
+    #[cold]
+    fn store_low(
+        &mut self,
+        fault: Box<Fault>,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        values: &Words,
+    ) -> Exec {
+        let low = self.low_halves(fault, addrs, mask, bytes, true)?;
+        self.store(AddressSpace::One(Space::Shared), &low, mask, bytes, values)
+    }
+
+    /// Stores `bytes` (a power of two up to 32) a lane.
     pub(crate) fn store(
         &mut self,
         space: AddressSpace,
@@ -147,10 +226,7 @@ impl Context<'_> {
             AddressSpace::One(Space::Shared) => {
                 match self.store_shared(self.place.rank, addrs, mask, bytes, values) {
                     Ok(()) => Ok(()),
-                    Err(fault) => {
-                        let low = self.low_halves(fault, addrs, mask, bytes, true)?;
-                        self.store(space, &low, mask, bytes, values)
-                    }
+                    Err(fault) => self.store_low(fault, addrs, mask, bytes, values),
                 }
             }
             AddressSpace::Cluster => {
@@ -190,6 +266,11 @@ impl Context<'_> {
         mut update: impl FnMut(usize, Space, &Value) -> Option<Value>,
     ) -> Exec {
         self.stats.atomics += u64::from(mask.count_ones());
+        if space == AddressSpace::One(Space::Shared)
+            && self.atomic_shared(addrs, mask, bytes, &mut update)?
+        {
+            return Ok(());
+        }
         let before = self.stats.spaces;
         let atomic = |mut fault: Box<Fault>| {
             if let Some(access) = &mut fault.access {

@@ -1,6 +1,6 @@
 //! Accesses to local memory, constants and parameters.
 
-use super::{Words, lanes};
+use super::{Words, is_uniform, lanes};
 use crate::diagnostic::{AccessKind, DiagnosticKind, Exec, Space};
 use crate::machine::context::Context;
 use crate::machine::regs::LANES;
@@ -56,6 +56,14 @@ impl Context<'_> {
             let count = self.stats.space(space);
             count.reads += 1;
             count.bytes_read += u64::from(mask.count_ones()) * bytes as u64;
+            if is_uniform(addrs) {
+                let value =
+                    self.load_bank(space, addrs[0], bytes, mask.trailing_zeros() as usize & 31)?;
+                for (row, word) in out.iter_mut().zip(value).take(bytes.div_ceil(8)) {
+                    *row = [word; LANES];
+                }
+                return Ok(());
+            }
         }
         for lane in lanes(mask) {
             let addr = addrs[lane];
@@ -100,7 +108,13 @@ impl Context<'_> {
         if space == Space::Param { &self.env.params } else { &self.env.consts }
     }
 
-    fn load_bank(&self, space: Space, addr: u64, bytes: usize, lane: usize) -> Exec<Value> {
+    pub(super) fn load_bank(
+        &self,
+        space: Space,
+        addr: u64,
+        bytes: usize,
+        lane: usize,
+    ) -> Exec<Value> {
         let memory = self.bank(space);
         let kind = AccessKind::Read;
         if !addr.is_multiple_of(bytes as u64) {

@@ -214,6 +214,17 @@ impl Context<'_> {
             }
             self.race_shared(addrs, mask, bytes, Some(values))?;
         }
+        if mask == FULL && bytes == 4 && is_linear(addrs, 4) {
+            let offset = self.shared_offset(rank, addrs[0], bytes, AccessKind::Write, 0)?;
+            let memory = &mut self.shared[rank as usize];
+            if offset + 4 * LANES <= memory.len() {
+                memory.store_words32(offset, &values[0]);
+                if self.units.proxies.tracking() {
+                    self.note_stores(Some(rank), addrs, mask, bytes);
+                }
+                return Ok(());
+            }
+        }
         for lane in lanes(mask) {
             let offset = self.shared_offset(rank, addrs[lane], bytes, AccessKind::Write, lane)?;
             let value = [values[0][lane], values[1][lane], values[2][lane], values[3][lane]];
@@ -245,7 +256,13 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn count_shared(&mut self, addrs: &[u64; LANES], mask: u32, bytes: usize, write: bool) {
+    pub(super) fn count_shared(
+        &mut self,
+        addrs: &[u64; LANES],
+        mask: u32,
+        bytes: usize,
+        write: bool,
+    ) {
         let total = u64::from(mask.count_ones()) * bytes as u64;
         let count = self.stats.space(Space::Shared);
         if write {
@@ -255,7 +272,7 @@ impl Context<'_> {
             count.reads += 1;
             count.bytes_read += total;
         }
-        let (passes, ideal) = all_wavefronts(addrs, mask, bytes);
+        let (passes, ideal) = self.stats.banks.wavefronts(self.pc, addrs, mask, bytes);
         self.stats.wavefronts += passes;
         self.stats.wavefronts_ideal += ideal;
     }
@@ -278,22 +295,9 @@ impl Context<'_> {
             count.reads -= 1;
             count.bytes_read -= total;
         }
-        let (passes, ideal) = all_wavefronts(addrs, mask, bytes);
+        let (passes, ideal) = self.stats.banks.wavefronts(self.pc, addrs, mask, bytes);
         self.stats.wavefronts -= passes;
         self.stats.wavefronts_ideal -= ideal;
-    }
-}
-
-/// Passes of an access, and how many it would take without conflicts.
-#[inline(always)]
-fn all_wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
-    if mask == FULL && is_uniform(addrs) {
-        (1, 1)
-    } else if mask == FULL && is_linear(addrs, bytes as u64) {
-        let passes = (bytes as u64 / 4).max(1);
-        (passes, passes)
-    } else {
-        wavefronts(addrs, mask, bytes)
     }
 }
 
@@ -315,61 +319,4 @@ fn load_words<const N: usize>(
         }
     }
     missing == 0
-}
-
-/// Passes over the 32 banks that a shared access takes, and how many it would
-/// take without conflicts. Accesses wider than 4 bytes go in groups of lanes
-/// that move 128 bytes; an aligned access of `b` bytes then occupies one of
-/// `128 / b` groups of banks.
-#[inline]
-fn wavefronts(addrs: &[u64; LANES], mask: u32, bytes: usize) -> (u64, u64) {
-    let bytes = bytes.clamp(4, 32);
-    let shift = bytes.trailing_zeros();
-    let group = 128 / bytes;
-    let (mut passes, mut ideal) = (0, 0);
-    for first in (0..LANES).step_by(group) {
-        let here = mask >> first & (((1u64 << group) - 1) as u32);
-        if here == 0 {
-            continue;
-        }
-        ideal += 1;
-        let mut banks = 0u32;
-        for lane in 0..group {
-            let bank = (addrs[first + lane] >> shift) as usize & (group - 1);
-            banks |= (here >> lane & 1) << bank;
-        }
-        if banks.count_ones() == here.count_ones() {
-            passes += 1;
-            continue;
-        }
-        let mut owner = [u64::MAX; 32];
-        let mut conflicts = 0;
-        for lane in 0..group {
-            let unit = addrs[first + lane] >> shift;
-            let bank = &mut owner[unit as usize % group];
-            if here >> lane & 1 != 0 {
-                conflicts |= u64::from(*bank != u64::MAX && *bank != unit);
-                *bank = unit;
-            }
-        }
-        passes += if conflicts == 0 { 1 } else { deepest_bank(addrs, first, here, shift, group) };
-    }
-    (passes, ideal)
-}
-
-/// Largest number of distinct units that lanes of a group want of one bank.
-#[cold]
-fn deepest_bank(addrs: &[u64; LANES], first: usize, here: u32, shift: u32, group: usize) -> u64 {
-    let mut units = [0; LANES];
-    let mut len = 0;
-    let mut depth = [0u64; 32];
-    for lane in lanes(here) {
-        let unit = addrs[first + lane] >> shift;
-        if !units[..len].contains(&unit) {
-            units[len] = unit;
-            len += 1;
-            depth[unit as usize % group] += 1;
-        }
-    }
-    depth.iter().max().copied().unwrap_or(1)
 }

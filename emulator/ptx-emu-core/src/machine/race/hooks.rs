@@ -1,5 +1,7 @@
 //! The interface between executing instructions and race detection, and its reports.
 
+use super::shadow::{CHUNK, LINE};
+use super::stamps::Repeated;
 use super::{AgentId, Clash, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
 use crate::diagnostic::{
     AsyncFault, DataRace, DiagnosticKind, Exec, Fault, MissingOrder, RaceAccess, RaceSite,
@@ -73,17 +75,18 @@ impl Races {
         (mask, bytes): (u32, usize),
     ) -> Result<(), Found> {
         let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, kind);
+        let whole = !self.lanes.are_parted(warp);
+        let linear = mask == FULL && is_linear(addrs, bytes as u64);
         self.instructions = self.instructions.wrapping_add(1);
         record.instruction = self.instructions;
         self.lanes.accessed[warp] = record.epoch;
-        if mask == FULL && (is_linear(addrs, bytes as u64) || is_uniform(addrs)) {
-            let offset = (addrs[0] & ((1 << RANK_SHIFT) - 1)) as usize;
-            let (total, part) = if addrs[1] == addrs[0] {
-                (bytes, record.by_several(FULL))
-            } else {
+        if linear || mask == FULL && is_uniform(addrs) {
+            let (total, part) = if linear {
                 (bytes * LANES, record.by_lanes(0, bytes))
+            } else {
+                (bytes, record.by_several(FULL))
             };
-            return self.touch((addrs[0] >> RANK_SHIFT) as u32, offset, total, part);
+            return self.touch_stamped(addrs[0], total, part, whole);
         }
         let mut rest = mask;
         // Lanes whose bytes follow each other are one access; lanes that share
@@ -110,9 +113,61 @@ impl Races {
                 count if total == bytes => record.by_several((FULL >> (32 - count)) << first),
                 _ => record.by_lanes(first, bytes),
             };
-            let offset = (start & ((1 << RANK_SHIFT) - 1)) as usize;
-            self.touch((start >> RANK_SHIFT) as u32, offset, total, part)?;
+            self.touch_stamped(start, total, part, whole)?;
             rest &= u32::MAX.checked_shl(lane as u32).unwrap_or(0);
+        }
+        Ok(())
+    }
+
+    /// The lanes of a warp's access of at most a word each that say something new. An access that may have the
+    /// record of a line is not looked up.
+    #[inline(always)]
+    fn news(&self, addrs: &[u64; LANES], (mask, bytes): (u32, usize), record: &Record) -> u32 {
+        let first = addrs[mask.trailing_zeros() as usize & 31];
+        let (rank, line) = (first >> RANK_SHIFT, (bytes * LANES) as u64);
+        let Some(stamps) = self.stamps.get(rank as usize) else { return mask };
+        if bytes > CHUNK || self.lanes.are_parted(record.agent.into()) {
+            return mask;
+        }
+        if mask == FULL && first.is_multiple_of(line) && is_linear(addrs, bytes as u64) {
+            return mask;
+        }
+        if mask & mask.wrapping_sub(1) == 0 || mask == FULL && is_uniform(addrs) {
+            let offset = (first & ((1 << RANK_SHIFT) - 1)) as usize;
+            return if stamps.repeats(offset, bytes, record) { 0 } else { mask };
+        }
+        let (mut offsets, mut elsewhere) = ([0; LANES], 0);
+        for (lane, (offset, addr)) in offsets.iter_mut().zip(addrs).enumerate() {
+            *offset = (addr & ((1 << RANK_SHIFT) - 1)) as u32;
+            elsewhere |= u32::from(addr >> RANK_SHIFT != rank) << lane;
+        }
+        if elsewhere & mask == 0 { stamps.news(&offsets, mask, record) } else { mask }
+    }
+
+    /// The same of weak loads.
+    #[inline(always)]
+    fn news_of_load(&self, warp: AgentId, addrs: &[u64; LANES], access: (u32, usize)) -> u32 {
+        let record = self.record(warp, Origin { pc: 0, warp, lane: 0 }, Kind::Read);
+        self.news(addrs, access, &record)
+    }
+
+    /// An access to consecutive shared addresses. Words get stamps where the lanes of the warp are together.
+    #[inline(always)]
+    fn touch_stamped(
+        &mut self,
+        addr: u64,
+        bytes: usize,
+        record: Record,
+        whole: bool,
+    ) -> Result<(), Found> {
+        let rank = (addr >> RANK_SHIFT) as u32;
+        let offset = (addr & ((1 << RANK_SHIFT) - 1)) as usize;
+        self.touch(rank, offset, bytes, record)?;
+        if whole
+            && bytes < LINE
+            && let Some(stamps) = self.stamps.get_mut(rank as usize)
+        {
+            stamps.note(offset, bytes, &record);
         }
         Ok(())
     }
@@ -173,7 +228,9 @@ impl Races {
             for word in first..first + bytes.div_ceil(4) as u64 {
                 let shift = RANK_SHIFT - 2;
                 let flag = Flag::Shared((word >> shift) as u32, word as u32 & ((1 << shift) - 1));
-                self.flag((warp, mask), order, write, flag);
+                if !self.repeats_flag(warp, order, write, flag) {
+                    self.flag((warp, mask), order, write, flag);
+                }
             }
         }
     }
@@ -211,14 +268,48 @@ impl Context<'_> {
         bytes: usize,
         stored: Option<&Words>,
     ) -> Exec {
-        if self.units.races.is_none() { Ok(()) } else { self.look(addrs, mask, bytes, stored) }
+        let Some(races) = &self.units.races else { return Ok(()) };
+        let warp = self.warp();
+        let origin = Origin { pc: self.pc, warp, lane: 0 };
+        let record = races.record(warp, origin, self.order.kind(stored.is_some()));
+        let news = races.news(addrs, (mask, bytes), &record);
+        self.look(addrs, (mask, news), bytes, stored)
+    }
+
+    /// The same of a weak load of words by all lanes. Most say nothing new.
+    #[inline(always)]
+    pub(in crate::machine) fn race_words(&mut self, addrs: &[u64; LANES]) -> Exec {
+        let Some(races) = &self.units.races else { return Ok(()) };
+        let news = races.news_of_load(self.warp(), addrs, (FULL, 4));
+        if news == 0 && !self.units.proxies.has_responses() {
+            return Ok(());
+        }
+        self.look(addrs, (FULL, news), 4, None)
+    }
+
+    /// The stamps by which an atomic of the executing warp says nothing new; `None`: nobody looks.
+    #[inline(always)]
+    pub(in crate::machine) fn race_repeated(&self) -> Option<Repeated> {
+        let races = self.units.races.as_ref()?;
+        let may = !self.units.proxies.has_responses();
+        let warp = self.warp();
+        let origin = Origin { pc: 0, warp, lane: 0 };
+        let record = races.record(warp, origin, self.order.kind(true));
+        Some(races.repeated(warp, self.order, may, &record, self.place.rank))
+    }
+
+    /// Whether it does at an offset in the shared memory of its CTA.
+    #[inline(always)]
+    pub(in crate::machine) fn race_repeats_atomic(&self, offset: usize, of: &Repeated) -> bool {
+        let races = self.units.races.as_ref();
+        races.is_some_and(|races| races.repeats_atomic(self.place.rank, offset, of))
     }
 
     #[inline(never)]
     fn look(
         &mut self,
         addrs: &[u64; LANES],
-        mask: u32,
+        (mask, news): (u32, u32),
         bytes: usize,
         stored: Option<&Words>,
     ) -> Exec {
@@ -241,7 +332,10 @@ impl Context<'_> {
             }
         }
         let kind = order.kind(write);
-        let looked = races.warp_access(warp, self.pc, kind, addrs, (mask, bytes));
+        let looked = match news {
+            0 => Ok(()),
+            news => races.warp_access(warp, self.pc, kind, addrs, (news, bytes)),
+        };
         let differ = match stored {
             Some(values) if order == Order::Weak && mask & mask.wrapping_sub(1) != 0 => {
                 races.stores_differ(warp, self.pc, addrs, (mask, bytes), values)

@@ -16,7 +16,9 @@
 //! |---|---|
 //! | `clock` | vector clocks |
 //! | `shadow` | accesses remembered, by line and byte |
+//! | `stamps` | accesses that need not be looked at again |
 //! | `objects` | what agents publish and learn |
+//! | `flags` | where they do so by strong accesses |
 //! | `lanes` | what single lanes of a warp publish |
 //! | `tensor` | what orders operations on tensor memory |
 //! | `hooks` | how executing instructions reach all this, reports |
@@ -48,21 +50,25 @@
 //! each warp the last one is remembered. Loads are taken to be over when they are issued.
 
 mod clock;
+mod flags;
 mod hooks;
 mod lanes;
 mod objects;
 mod shadow;
+mod stamps;
 mod tensor;
 #[cfg(test)]
 mod tests;
 
 use clock::Clock;
+use flags::Flags;
 pub(crate) use hooks::Order;
 use lanes::{Known, Lanes};
 pub(crate) use objects::{Flag, Object};
 use objects::{Meeting, Published};
 pub(crate) use shadow::Kind;
 use shadow::{Clash, Record, Shadow};
+use stamps::Stamps;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 pub(crate) use tensor::Fence;
@@ -146,6 +152,8 @@ pub(crate) struct Races {
     /// Knowledge that relaxed reads of a warp saw published since its last fence.
     seen: Vec<Clock>,
     shadows: Vec<Shadow>,
+    /// Stamps of the words of each CTA's shared memory.
+    stamps: Vec<Stamps>,
     /// Shadows of tensor memory, by CTA: 16 lanes of a column are one byte.
     tensors: Vec<Shadow>,
     /// The sixteen barriers of each CTA.
@@ -158,7 +166,7 @@ pub(crate) struct Races {
     /// Groups of a warp that another of its warpgroup has waited for.
     waited: BTreeMap<(AgentId, AgentId), u32>,
     /// Flags with the published knowledge of `tcgen05` operations.
-    flags: BTreeMap<Flag, (Clock, Clock)>,
+    flags: Flags,
     tensor: TensorOrder,
     lanes: Lanes,
     /// Warp instructions that accessed shared memory, wrapped.
@@ -202,6 +210,8 @@ impl Races {
         self.idle.clear();
         self.shadows.resize_with(ctas, Shadow::default);
         self.shadows.iter_mut().for_each(|shadow| shadow.reset(shared_bytes));
+        self.stamps.resize_with(ctas, Stamps::default);
+        self.stamps.iter_mut().for_each(|stamps| stamps.reset(shared_bytes));
         self.tensors.resize_with(ctas, Shadow::default);
         self.tensors.iter_mut().for_each(|shadow| shadow.reset(TENSOR_UNITS));
         self.meetings.clear();
@@ -212,7 +222,7 @@ impl Races {
         }
         self.objects.clear();
         self.waited.clear();
-        self.flags.clear();
+        self.flags.start(ctas, shared_bytes);
         self.tensor.start(ctas, self.warp_agents, strict);
         self.lanes.start(ctas, warps_per_cta, threads, strict);
         self.remote.clear();

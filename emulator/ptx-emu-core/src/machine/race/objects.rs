@@ -138,7 +138,7 @@ impl Races {
 
     /// A strong read of a flag.
     pub(crate) fn read_flag(&mut self, warp: AgentId, flag: Flag, acquire: bool) {
-        if let Some((published, tensor)) = self.flags.get(&flag) {
+        if let Some((published, tensor)) = self.flags.get(flag) {
             if acquire {
                 self.lanes.learn(warp, published);
                 self.agents[warp].join(published);
@@ -158,7 +158,7 @@ impl Races {
         if release {
             self.tensor.releases(warp);
         }
-        let published = self.flags.entry(flag).or_default();
+        let published = self.flags.entry(flag);
         if release {
             part.join(&self.agents[warp], &mut published.0);
         } else {

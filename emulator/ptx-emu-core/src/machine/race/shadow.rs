@@ -5,20 +5,20 @@
 //! the older one conflicts with replaces it, so a list holds at most a few
 //! entries for each agent. Memory is remembered by line of 128 bytes as long as
 //! all its accesses are of whole lines, as those of coalesced warps and of bulk
-//! copies are; the first other access splits the line into chunks of 16 bytes,
+//! copies are; the first other access splits the line into words of 4 bytes,
 //! whose entries have byte masks. A plain write of the whole line joins it
 //! again.
 
 use super::lanes::Known;
 
 /// Bytes of a line.
-const LINE: usize = 128;
+pub(super) const LINE: usize = 128;
 /// Bytes of a chunk, and bits of a mask.
-const CHUNK: usize = 16;
+pub(super) const CHUNK: usize = 4;
 /// Chunks of a line.
 const CHUNKS: usize = LINE / CHUNK;
 /// All bytes of a chunk.
-const WHOLE: u16 = u16::MAX;
+const WHOLE: u16 = (1 << CHUNK) - 1;
 /// `Record::step` of an access that is not spread over lanes: all of `Record::lanes` access all of it.
 const SAME_BYTES: u8 = u8::MAX;
 
@@ -37,6 +37,18 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// The kinds that conflict with all that this one conflicts with: those of a number in all bits but
+    /// some.
+    #[inline(always)]
+    pub(super) const fn stand_ins(self) -> (u8, u8) {
+        match self {
+            Self::Read => (Self::Read as u8, 1),
+            Self::Write => (Self::Write as u8, 0),
+            Self::StrongRead => (0, 3),
+            Self::StrongWrite => (Self::Write as u8, 2),
+        }
+    }
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -106,7 +118,7 @@ impl Record {
 
     /// The same by several lanes, at least one, to the same bytes.
     pub(super) fn by_several(self, lanes: u32) -> Self {
-        Self { lane: lanes.trailing_zeros() as i8, lanes, ..self }
+        Self { lane: lanes.trailing_zeros() as i8, lanes, step: SAME_BYTES, ..self }
     }
 
     /// The same by consecutive lanes from `lane` on, each `bytes`, a power of
@@ -121,7 +133,7 @@ impl Record {
     }
 
     /// The part of the access that starts `bytes` on.
-    fn after(self, bytes: usize) -> Self {
+    pub(super) fn after(self, bytes: usize) -> Self {
         Self { lane: self.lane + self.lanes(bytes), ..self }
     }
 
@@ -129,6 +141,13 @@ impl Record {
     fn within(self, from: usize, to: usize) -> Self {
         let mask = (WHOLE >> (CHUNK - (to - from))) << from;
         Self { mask, lane: self.lane - self.lanes(from), ..self }
+    }
+
+    /// The same for a chunk that one lane accesses alone, so that it can be joined with others.
+    #[inline(always)]
+    fn of_chunk(self) -> Self {
+        let alone = self.step != SAME_BYTES && 1 << self.step >= CHUNK;
+        if alone && self.mask != 0 { self.by_several(1 << (self.lane & 31)) } else { self }
     }
 
     /// Lane of a byte of the line or chunk.
@@ -182,7 +201,9 @@ impl Record {
     #[inline(always)]
     fn compare(&mut self, new: &Self, known: &Known<'_>, bytes: usize) -> bool {
         let both = self.mask & new.mask;
-        if both == 0 {
+        // Reads of several agents, or of one epoch, say nothing about each other.
+        let reads = self.kind == Kind::Read && new.kind == Kind::Read;
+        if both == 0 || reads && (self.agent != new.agent || self.epoch == new.epoch) {
             return false;
         }
         let shared = (0..bytes).filter(move |byte| bytes == LINE || both >> byte & 1 != 0);
@@ -224,21 +245,95 @@ struct History {
     /// Records without an allocation: most often the last write and some readers.
     few: [Record; 4],
     more: Vec<Record>,
+    /// Bits of the agents, by the last digits of their numbers, that may have a read here.
+    readers: u32,
+    /// Bits of `few` that may be more than reads.
+    writes: u8,
+    /// Records of `more` may be more than reads.
+    more_writes: bool,
 }
 
 impl History {
-    const EMPTY: Self = Self { few: [Record::NONE; 4], more: Vec::new() };
+    const EMPTY: Self = Self {
+        few: [Record::NONE; 4],
+        more: Vec::new(),
+        readers: 0,
+        writes: 0,
+        more_writes: false,
+    };
 
     fn clear(&mut self) {
         self.few = [Record::NONE; 4];
         self.more.clear();
+        (self.readers, self.writes, self.more_writes) = (0, 0, false);
+    }
+
+    /// Becomes a copy of another one for the part of it that starts `bytes` on.
+    #[inline(always)]
+    fn become_part(&mut self, of: &Self, bytes: usize) {
+        let Self { few, more, readers, writes, more_writes } = of;
+        let part = |record: Record| record.after(bytes).of_chunk();
+        self.few = few.map(part);
+        self.more.clear();
+        self.more.extend(more.iter().copied().map(part));
+        (self.readers, self.writes, self.more_writes) = (*readers, *writes, *more_writes);
+    }
+
+    /// Adds a record that stands beside the others.
+    #[inline(always)]
+    fn push(&mut self, new: &Record) {
+        let writes = new.kind != Kind::Read;
+        if !writes {
+            self.readers |= 1 << (new.agent % 32);
+        }
+        match self.few.iter().position(|slot| slot.mask == 0) {
+            Some(at) => {
+                self.few[at] = *new;
+                self.writes = self.writes & !(1 << at) | u8::from(writes) << at;
+            }
+            None => {
+                self.more.push(*new);
+                self.more_writes |= writes;
+            }
+        }
+    }
+
+    /// Counts the agents and kinds of what is left behind a write.
+    fn recount(&mut self) {
+        let all = self.few.iter().chain(&self.more).filter(|old| old.mask != 0);
+        let reads = all.filter(|old| old.kind == Kind::Read);
+        self.readers = reads.fold(0, |all, old| all | 1 << (old.agent % 32));
+        self.more_writes = self.more.iter().any(|old| old.kind != Kind::Read);
+    }
+
+    /// Adds a read by an agent that has none here: it is compared with what is more than a read.
+    #[inline(always)]
+    fn first_read(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
+        let mut rest = self.writes;
+        while rest != 0 {
+            let old = &mut self.few[rest.trailing_zeros() as usize];
+            if old.says(new, known.whole) {
+                return None;
+            }
+            if old.compare(new, known, bytes) {
+                return Some(*old);
+            }
+            rest &= rest - 1;
+        }
+        self.push(new);
+        None
     }
 
     /// Adds an access of an agent that knows `known`, to a line or chunk of `bytes` bytes;
     /// `Some` is an access that it races with.
     #[inline(always)]
     fn access(&mut self, new: &Record, known: &Known<'_>, bytes: usize) -> Option<Record> {
-        if self.few.iter().any(|old| old.says(new, known.whole)) {
+        let reader = self.readers >> (new.agent % 32) & 1 != 0;
+        if known.whole && new.kind == Kind::Read && !reader && !self.more_writes {
+            return self.first_read(new, known, bytes);
+        }
+        let says = |old: &Record| old.says(new, known.whole);
+        if self.few.iter().any(says) || self.more.iter().any(says) {
             return None;
         }
         self.compare(new, known, bytes)
@@ -251,23 +346,24 @@ impl History {
             }
         }
         if !self.more.is_empty() {
-            if self.more.iter().any(|old| old.says(new, known.whole)) {
-                return None;
-            }
+            let mut gone = false;
             for old in &mut self.more {
                 if old.compare(new, known, bytes) {
                     return Some(*old);
                 }
+                gone |= old.mask == 0;
             }
-            self.more.retain(|old| old.mask != 0);
+            if gone {
+                self.more.retain(|old| old.mask != 0);
+            }
         }
         let merges = !known.whole && new.step == SAME_BYTES;
         if merges && self.few.iter_mut().chain(&mut self.more).any(|old| old.takes(new)) {
             return None;
         }
-        match self.few.iter_mut().find(|slot| slot.mask == 0) {
-            Some(slot) => *slot = *new,
-            None => self.more.push(*new),
+        self.push(new);
+        if new.kind != Kind::Read {
+            self.recount();
         }
         None
     }
@@ -278,8 +374,10 @@ impl History {
 struct Line {
     /// Era of the shadow in which the rest has a meaning.
     era: u64,
-    /// The chunks have their own histories.
+    /// The chunks have their own histories, those of `own` already.
     split: bool,
+    own: u32,
+    /// The history of the line, while it is split as it was then.
     whole: History,
     /// Kept when the line is joined.
     chunks: Option<Box<[History; CHUNKS]>>,
@@ -291,19 +389,21 @@ impl Line {
         self.whole.clear();
     }
 
+    /// The history of a chunk of a line that is split, or is from here on: that of the line until its own
+    /// first access.
     #[inline(always)]
-    fn chunks(&mut self) -> &mut [History; CHUNKS] {
-        let chunks = self.chunks.get_or_insert_with(|| Box::new([History::EMPTY; CHUNKS]));
+    fn chunk(&mut self, at: usize) -> &mut History {
         if !self.split {
             self.split = true;
-            for (at, chunk) in chunks.iter_mut().enumerate() {
-                let part = |record: Record| record.after(CHUNK * at);
-                chunk.few = self.whole.few.map(part);
-                chunk.more.clear();
-                chunk.more.extend(self.whole.more.iter().copied().map(part));
-            }
+            self.own = 0;
         }
-        chunks
+        let chunks = self.chunks.get_or_insert_with(|| Box::new([History::EMPTY; CHUNKS]));
+        let chunk = &mut chunks[at];
+        if self.own >> at & 1 == 0 {
+            self.own |= 1 << at;
+            chunk.become_part(&self.whole, CHUNK * at);
+        }
+        chunk
     }
 }
 
@@ -319,9 +419,9 @@ pub(super) struct Clash {
 }
 
 impl Clash {
-    /// A clash in the line or chunk at `base`.
+    /// A clash in the line or chunk of `bytes` bytes at `base`.
     #[cold]
-    fn new(base: usize, old: Record, new: Record) -> Self {
+    fn new(base: usize, bytes: usize, old: Record, new: Record) -> Self {
         let shared = old.mask & new.mask;
         let first = shared.trailing_zeros() as usize;
         let mut clash = Self {
@@ -332,7 +432,7 @@ impl Clash {
         };
         if old.agent == new.agent {
             // Lanes of one warp: two of them.
-            for byte in (0..CHUNK).filter(|byte| shared >> byte & 1 != 0) {
+            for byte in (0..bytes).filter(|byte| bytes == LINE || shared >> byte & 1 != 0) {
                 let (theirs, mine) = (old.lanes_at(byte), new.lanes_at(byte));
                 if theirs | mine != 0 && (theirs | mine).count_ones() > 1 {
                     let here = mine.trailing_zeros();
@@ -369,7 +469,7 @@ impl Shadow {
     /// Forgets all accesses.
     pub(super) fn reset(&mut self, bytes: usize) {
         self.era += 1;
-        let line = Line { era: 0, split: false, whole: History::EMPTY, chunks: None };
+        let line = Line { era: 0, split: false, own: 0, whole: History::EMPTY, chunks: None };
         self.lines.resize(bytes.div_ceil(LINE), line);
     }
 
@@ -394,13 +494,13 @@ impl Shadow {
             let full = stop - at == LINE;
             if full && !line.split {
                 if let Some(old) = line.whole.access(&here, known, LINE) {
-                    return Err(Clash::new(at, old, here));
+                    return Err(Clash::new(at, LINE, old, here));
                 }
             } else {
                 access_chunks(line, at, stop, here, known)?;
                 if full && new.kind == Kind::Write {
                     line.join();
-                    line.whole.few[0] = here;
+                    line.whole.push(&here);
                 }
             }
             at = stop;
@@ -418,14 +518,13 @@ fn access_chunks(
     new: Record,
     known: &Known<'_>,
 ) -> Result<(), Clash> {
-    let chunks = line.chunks();
     let mut at = start;
     while at < stop {
         let base = at / CHUNK * CHUNK;
         let next = (base + CHUNK).min(stop);
-        let here = new.after(at - start).within(at - base, next - base);
-        if let Some(old) = chunks[at % LINE / CHUNK].access(&here, known, CHUNK) {
-            return Err(Clash::new(base, old, here));
+        let here = new.after(at - start).within(at - base, next - base).of_chunk();
+        if let Some(old) = line.chunk(at % LINE / CHUNK).access(&here, known, CHUNK) {
+            return Err(Clash::new(base, CHUNK, old, here));
         }
         at = next;
     }

@@ -82,6 +82,11 @@ impl TensorOrder {
         }
     }
 
+    /// Whether a warp's synchronisation publishes nothing about operations.
+    pub(super) fn is_silent(&self, warp: AgentId) -> bool {
+        self.passing[warp].is_empty() && self.pending[warp].is_empty()
+    }
+
     /// Adds what the synchronisation of an agent, or of a part of a warp, publishes.
     pub(super) fn publish(&self, agent: AgentId, whole: bool, into: &mut Clock) {
         if agent >= self.warp_agents {

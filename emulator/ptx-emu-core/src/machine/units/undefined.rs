@@ -294,13 +294,10 @@ impl Context<'_> {
         !self.env.is_strict() && self.env.module.watched && !self.env.module.wgmma
     }
 
-    /// Begins a load that marks its registers with what it finds unwritten.
+    /// Says whether the next load marks its registers with what it finds unwritten.
     #[inline(always)]
-    pub(crate) fn load_followed<R>(&mut self, load: impl FnOnce(&mut Self) -> R) -> R {
-        self.regs.watch.unwritten.followed = self.follows_loads();
-        let result = load(self);
-        self.regs.watch.unwritten.followed = false;
-        result
+    pub(crate) fn follow_loads(&mut self, follow: bool) {
+        self.regs.watch.unwritten.followed = follow && self.follows_loads();
     }
 
     /// Returns the bytes that the last load found unwritten, if it found some.
