@@ -18,13 +18,13 @@ pub(super) struct Zeroed {
 pub(super) enum Partials {
     /// No tile is cut.
     None,
-    /// Those that show by themselves that they are there.
+    /// Partial sums that show by themselves that they are there.
     Marked,
-    /// Others, in so many bytes.
+    /// Partial sums that flags announce, in so many bytes.
     Flagged(u64),
 }
 
-/// Offsets in the workspace. What is [zero](Zeroed) between launches is at its start, the flags first; decoded or quantised
+/// Offsets in the workspace. Bytes that are [zero](Zeroed) between launches are at its start, the flags first; decoded or quantised
 /// activations and partial sums that flags announce follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkspaceParts {
