@@ -1,7 +1,7 @@
 //! A stream-K product of which a CTA never sends its partial sums ends with an error, and does not hang.
 //!
-//! No input does that; the PTX is changed, so that flags are not raised, and so that the CTA that
-//! waits for them gives up sooner. On the emulated H200, and on cuda:0 where there is one. A file of
+//! No input does that; the PTX is changed, so that flags are not raised, or partial sums that show by themselves that they
+//! are there are not sent, and so that the CTA that waits for them gives up sooner. On the emulated H200, and on cuda:0 where there is one. A file of
 //! its own: on a GPU nothing can be launched after the error.
 
 use std::time::Instant;
@@ -19,52 +19,56 @@ use nvfp4::tensor::Dims;
 use nvfp4_tests::{emulated, gpu, ptx};
 use ptx_emu::Schedule;
 
+/// A kernel that waits for partial sums themselves, and one that waits for flags; by what each sends them.
+const MARKED: [&str; 2] = ["gemm_sm90_nvfp4_f16_128x8", "st.relaxed.gpu.global.v4.b32"];
+const FLAGGED: [&str; 2] = ["gemm_sm90_nvfp4_f16_128x64", "st.release.gpu.global.b32"];
+
 const M: usize = 8;
 const N: usize = 256;
 const K: usize = 16_384;
 const KIND: ActivationKind = ActivationKind::Halves(HalfType::F16);
-/// The kernel's number of polls of a flag.
+/// The kernel's number of polls.
 const POLLS: u32 = 1 << 26;
 
-/// A product by stream-K with these kernels.
-fn run(kernels: &Kernels) -> Result<GemmRun, Error> {
+/// A product by stream-K with the kernel `entry` of these.
+fn run(kernels: &Kernels, entry: &str) -> Result<GemmRun, Error> {
     let (scale, layout) = (TensorScale::FromAmax, ScaleLayout::Linear);
     let weight = quantize("w", &[0.5; N * K], Dims::new(1, N, K)?, scale, layout)?;
     let x = HalfMatrix::round("x", Dims::new(1, M, K)?, HalfType::F16, &[1.0; M * K])?;
-    let overrides = GemmOverrides::new().split(Split::StreamK);
+    let overrides = GemmOverrides::new().kernel(entry.to_owned()).split(Split::StreamK);
     let options = GemmOptions::new().output(FloatType::F32).overrides(overrides);
     let repacked = Repacked::for_device(kernels.device(), &weight, KIND)?;
     GemmRun::new(kernels, &Activations::<Nvfp4>::Halves(&x), &repacked, &options)
 }
 
-/// Kernels whose CTAs raise no flags, and poll `polls` times.
-fn without_flags(device: &Device, polls: u32) -> (Kernels, String) {
-    let whole = device.kernels(Some(&nvfp4_tests::kernels_dir())).expect("built");
-    let entry = run(&whole).expect("planned").plan().kernel.to_owned();
-    let text = ptx(device.choice().arch, &entry);
+/// Kernels of which the CTAs of `entry` do not send, and poll `polls` times.
+fn silent(device: &Device, [entry, sends]: [&str; 2], polls: u32) -> Kernels {
+    let text = ptx(device.choice().arch, entry);
     let begin = text.find(&format!(".visible .entry {entry}(")).expect("the kernel");
     let end = begin + text[begin..].find("\n}").expect("its end");
-    let (flag, bound) = ("st.release.gpu.global.b32", format!(", {POLLS};"));
+    let bound = format!(", {POLLS};");
     let kernel = &text[begin..end];
-    assert_eq!(kernel.matches(flag).count(), 1, "the flag is raised in one place");
+    assert!(kernel.contains(sends), "{entry} sends by {sends}");
     assert_eq!(kernel.matches(&bound).count(), 1, "polls are counted in one place");
-    let lines = kernel.lines().map(|line| if line.contains(flag) { "" } else { line });
+    let lines = kernel.lines().map(|line| if line.contains(sends) { "" } else { line });
     let changed = lines.collect::<Vec<_>>().join("\n").replace(&bound, &format!(", {polls};"));
     let text = [&text[..begin], &changed, &text[end..]].concat();
-    // SAFETY: the kernel reads and writes what it did, but for the flag.
-    (unsafe { Kernels::from_ptx(device, [text]) }.expect("ours"), entry)
+    // SAFETY: the kernel reads and writes what it did, but for what it sends.
+    unsafe { Kernels::from_ptx(device, [text]) }.expect("ours")
 }
 
 #[test]
-fn the_emulator_names_the_flag_that_nobody_raises() {
+fn the_emulator_names_what_nobody_sends() {
     let whole = emulated("emu:h200", Schedule::Eager);
     assert_eq!(whole.device().choice().arch.tensor(), TensorFamily::Wgmma);
     // Few polls: the trap. As many as there are: a deadlock, long before.
-    for (polls, expected) in [(3, "trap"), (POLLS, "deadlock")] {
-        let (kernels, entry) = without_flags(whole.device(), polls);
-        let error = run(&kernels).and_then(|run| run.launch()).expect_err("never ends");
-        let text = error.to_string();
-        assert!(text.contains(expected) && text.contains(&entry), "{polls} polls: {text}");
+    for sends in [MARKED, FLAGGED] {
+        for (polls, expected) in [(3, "trap"), (POLLS, "deadlock")] {
+            let (kernels, entry) = (silent(whole.device(), sends, polls), sends[0]);
+            let error = run(&kernels, entry).and_then(|run| run.launch()).expect_err("never ends");
+            let text = error.to_string();
+            assert!(text.contains(expected) && text.contains(entry), "{polls} polls: {text}");
+        }
     }
 }
 
@@ -73,11 +77,11 @@ fn a_gpu_ends_the_launch() {
     let Some(whole) = gpu() else { return };
     if whole.device().choice().arch.tensor() != TensorFamily::Wgmma {
         let device = whole.device().choice();
-        return skipped::test(format!("no kernel of {device} waits for flags"));
+        return skipped::test(format!("no kernel of {device} waits for other CTAs"));
     }
     let polls = 1 << 21;
-    let (kernels, entry) = without_flags(whole.device(), polls);
-    let run = run(&kernels).expect("planned");
+    let (kernels, entry) = (silent(whole.device(), MARKED, polls), MARKED[0]);
+    let run = run(&kernels, entry).expect("planned");
     let begin = Instant::now();
     let error = run.launch().and_then(|()| run.result().map(drop)).expect_err("never ends");
     let seconds = begin.elapsed().as_secs_f64();

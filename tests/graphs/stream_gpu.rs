@@ -175,7 +175,7 @@ fn emulated_layers_in_memory_of_the_callers() {
     for name in ["emu:h200", "emu:b200"] {
         let kernels = nvfp4_tests::emulated(name, ptx_emu::Schedule::Eager);
         let device = kernels.device().clone();
-        let arena = DeviceBuffer::poisoned(&device, "arena", 4 << 20).expect("memory");
+        let arena = DeviceBuffer::poisoned(&device, "arena", 16 << 20).expect("memory");
         for (shape, split) in cases(&kernels) {
             let mut at = arena.address();
             let layer = Layer::new(&kernels, shape, split, |name, bytes| {

@@ -119,9 +119,14 @@ fn marked<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     Ok(result)
 }
 
-/// Memory of the caller's, which the fake driver takes for a device's.
+/// A piece of memory of the caller's, which the fake driver takes for a device's.
+#[derive(Clone)]
 #[repr(align(256))]
-struct Foreign([u8; 1 << 15]);
+struct Piece([u8; 256]);
+
+/// Bytes of the caller's memory, of which the workspace is the rest behind the other views.
+const FOREIGN_BYTES: usize = 8 << 20;
+const WORKSPACE_AT: usize = 16 << 10;
 
 fn child() -> Result<()> {
     let device = Device::open(&DeviceRequest::Cuda(0))?;
@@ -141,15 +146,20 @@ fn child() -> Result<()> {
 
     // As many tokens as have their activations laid out or decoded before.
     let [m, n, k] = [40, 48, 96];
-    let mut memory = Box::new(Foreign([0; 1 << 15]));
-    let address = memory.0.as_mut_ptr() as u64;
+    let mut memory = vec![Piece([0; 256]); FOREIGN_BYTES / size_of::<Piece>()];
+    let address = memory.as_mut_ptr() as u64;
     let [input, out, workspace] = marked("view", || {
         // SAFETY: parts of `memory` that do not overlap, which outlives the views.
         unsafe {
             Ok([
                 DeviceBuffer::from_raw(device, "x", address, m * k * 2)?,
                 DeviceBuffer::from_raw(device, "c", address + (8 << 10), m * n * 2)?,
-                DeviceBuffer::from_raw(device, "workspace", address + (16 << 10), 16 << 10)?,
+                DeviceBuffer::from_raw(
+                    device,
+                    "workspace",
+                    address + WORKSPACE_AT as u64,
+                    FOREIGN_BYTES - WORKSPACE_AT,
+                )?,
             ])
         }
     })?;
@@ -201,6 +211,6 @@ fn child() -> Result<()> {
         drop((input, out, workspace));
         Ok(())
     })?;
-    assert_eq!(memory.0[..bytes.len()], bytes);
+    assert!(memory.iter().flat_map(|piece| piece.0).take(bytes.len()).eq(bytes));
     Ok(())
 }
