@@ -1,9 +1,9 @@
 """Writes models of real sizes with random weights, to measure `generate --random`.
 
-    python random_models.py llama-8b|gpt-oss-20b|qwen3-30b|qwen3-30b-bf16 FOLDER
+    python random_models.py llama-8b|gpt-oss-20b|gpt-oss-20b-bf16|qwen3-30b|qwen3-30b-bf16 FOLDER
 
-Needs torch with a GPU and safetensors. Llama is in bf16 (16 GB), gpt-oss has experts in MXFP4 (13 GB), Qwen3-30B-A3B has all
-projections in NVFP4 as ModelOpt writes them (18 GB), or in bf16 (61 GB). There is no tokenizer.
+Needs torch with a GPU and safetensors. Llama is in bf16 (16 GB), gpt-oss has experts in MXFP4 (13 GB) or in bf16 (42 GB),
+Qwen3-30B-A3B has all projections in NVFP4 as ModelOpt writes them (18 GB), or in bf16 (61 GB). There is no tokenizer.
 """
 
 import json
@@ -50,7 +50,16 @@ QWEN3 = {
     "use_sliding_window": False,
     "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.*.mlp.gate"]},
 }  # fmt: skip
-QWEN3_BF16 = {name: value for name, value in QWEN3.items() if name != "quantization_config"}
+
+
+def in_floats(config: dict) -> dict:
+    return {name: value for name, value in config.items() if name != "quantization_config"}
+
+
+MODELS = {
+    "llama-8b": LLAMA, "gpt-oss-20b": GPT_OSS, "gpt-oss-20b-bf16": in_floats(GPT_OSS),
+    "qwen3-30b": QWEN3, "qwen3-30b-bf16": in_floats(QWEN3),
+}  # fmt: skip
 
 RANDOM = torch.Generator("cuda").manual_seed(1)
 
@@ -101,8 +110,11 @@ def layer(config: dict, at: int) -> dict[str, torch.Tensor]:
         own["self_attn.sinks"] = normal(heads)
         matrices["mlp.router"] = (experts, hidden)
         for name, rows, columns in [("gate_up_proj", 2 * between, hidden), ("down_proj", hidden, between)]:
-            own[f"mlp.experts.{name}_blocks"] = whole(0, 256, experts, rows, columns // 32, 16)
-            own[f"mlp.experts.{name}_scales"] = whole(119, 122, experts, rows, columns // 32)
+            if "quantization_config" in config:
+                own[f"mlp.experts.{name}_blocks"] = whole(0, 256, experts, rows, columns // 32, 16)
+                own[f"mlp.experts.{name}_scales"] = whole(119, 122, experts, rows, columns // 32)
+            else:
+                own[f"mlp.experts.{name}"] = normal(experts, columns, rows)
             own[f"mlp.experts.{name}_bias"] = normal(experts, rows)
     else:
         matrices |= {f"mlp.{name}_proj": (between, hidden) for name in ["gate", "up"]}
@@ -123,8 +135,7 @@ def shards(config: dict) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def main(model: str, out: str) -> None:
-    models = {"llama-8b": LLAMA, "gpt-oss-20b": GPT_OSS, "qwen3-30b": QWEN3, "qwen3-30b-bf16": QWEN3_BF16}
-    config, folder = models[model], Path(out)
+    config, folder = MODELS[model], Path(out)
     folder.mkdir(parents=True)
     index = {}
     count = config["num_hidden_layers"] // 4 + 1

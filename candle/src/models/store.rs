@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Result, Tensor};
 use nvfp4::tensor::Blocks;
-use nvfp4_checkpoint::{FloatTensor, Order, decoded_floats, floats};
+use nvfp4_checkpoint::{FloatTensor, Order, decoded_floats};
 
 use super::layers::{Experts, Gated, Joined, Projection};
 use super::matrices::{Below, Matrices, Stored, joined_bias};
 use super::meter::Meter;
-use super::values::Floats;
+use super::values::{self, Floats};
 use crate::builder::quantized;
 use crate::error::{shape, wrap};
 use crate::weights::by_all_cores;
@@ -66,16 +66,10 @@ impl Loader {
                 let values = weight.dequantize().map_err(wrap)?;
                 (weight.spec.shape, Some(values), weight.spec.order == Order::AlongOutput)
             }
-            None => {
-                let decoded = match decoded_floats(model, &full).map_err(wrap)? {
-                    None if is_turned => Some(floats(model, &full).map_err(wrap)?),
-                    decoded => decoded,
-                };
-                match decoded {
-                    Some(FloatTensor { shape, values }) => (shape, Some(values), is_turned),
-                    None => (model.raw(&full).map_err(wrap)?.shape, None, is_turned),
-                }
-            }
+            None => match decoded_floats(model, &full).map_err(wrap)? {
+                Some(FloatTensor { shape, values }) => (shape, Some(values), is_turned),
+                None => (model.raw(&full).map_err(wrap)?.shape, None, is_turned),
+            },
         };
         let mut required = dims.to_vec();
         if let (true, [.., rows, columns]) = (turned, required.as_mut_slice()) {
@@ -85,13 +79,12 @@ impl Loader {
             return Err(shape(format!("shape of `{full}`"), format!("{required:?}"), found));
         }
         Ok(match (values, dims) {
+            (None, &[.., rows, columns]) if turned => {
+                Floats::turned(full, dims.iter().product(), [rows, columns])
+            }
             (None, _) => Floats::stored(full, dims.iter().product()),
             (Some(values), &[.., rows, columns]) if turned => {
-                let each = values.chunks_exact(rows * columns);
-                let element = |each: &[f32], at: usize| each[at % columns * rows + at / columns];
-                let turned =
-                    each.flat_map(|each| (0..rows * columns).map(|at| element(each, at))).collect();
-                Floats::decoded(turned)
+                Floats::decoded(values::turned(&values, [rows, columns])?)
             }
             (Some(values), _) => Floats::decoded(values),
         })

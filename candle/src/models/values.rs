@@ -16,6 +16,8 @@ use crate::error::wrap;
 
 /// Bytes that one thread copies at once.
 const CHUNK: usize = 1 << 18;
+/// Rows that one thread turns at once: a cache line of 16-bit elements that are beside each other in what it reads.
+const ROWS: usize = 32;
 
 /// Elements of tensors, piece after piece.
 pub(super) struct Floats {
@@ -27,6 +29,8 @@ pub(super) struct Floats {
 enum Tensors {
     /// A tensor of the checkpoint, which is read when it is needed.
     Stored(String),
+    /// Such a tensor of matrices `[columns, rows]`, read as `[rows, columns]`.
+    Turned(String, [usize; 2]),
     Decoded(Vec<f32>),
 }
 
@@ -34,6 +38,13 @@ impl Floats {
     /// The elements of a tensor that the checkpoint has in floats, so many.
     pub fn stored(name: String, elements: usize) -> Self {
         Self { tensors: vec![Tensors::Stored(name)], pieces: vec![(0, 0..elements)] }
+    }
+
+    /// The elements of a tensor that the checkpoint has in floats, so many, with each of its matrices turned to
+    /// `[rows, columns]`.
+    pub fn turned(name: String, elements: usize, [rows, columns]: [usize; 2]) -> Self {
+        let tensors = vec![Tensors::Turned(name, [rows, columns])];
+        Self { tensors, pieces: vec![(0, 0..elements)] }
     }
 
     /// These numbers.
@@ -78,15 +89,51 @@ impl Floats {
     pub fn open<'a>(&'a self, model: &'a Model) -> Result<Open<'a>> {
         let tensor = |tensor: &'a Tensors| match tensor {
             Tensors::Stored(name) => {
-                let file = model.file(name).map_err(wrap)?;
-                let (dtype, tensor) = file.float_bytes(name).map_err(wrap)?;
+                let (dtype, tensor) = bytes(model, name)?;
                 Ok(OpenTensor::Stored(dtype, tensor))
+            }
+            Tensors::Turned(name, sizes) => {
+                let (dtype, tensor) = bytes(model, name)?;
+                let turned = match dtype {
+                    FloatType::F32 => {
+                        turned(tensor.data.as_chunks::<4>().0, *sizes)?.into_flattened()
+                    }
+                    FloatType::F16 | FloatType::Bf16 => {
+                        turned(tensor.data.as_chunks::<2>().0, *sizes)?.into_flattened()
+                    }
+                };
+                Ok(OpenTensor::Turned(dtype, turned))
             }
             Tensors::Decoded(values) => Ok(OpenTensor::Decoded(values)),
         };
         let tensors = self.tensors.iter().map(tensor).collect::<Result<_>>()?;
         Ok(Open { floats: self, tensors })
     }
+}
+
+/// A tensor as it is stored.
+fn bytes<'a>(model: &'a Model, name: &str) -> Result<(FloatType, RawTensor<'a>)> {
+    model.file(name).map_err(wrap)?.float_bytes(name).map_err(wrap)
+}
+
+/// Matrices `[columns, rows]` one after the other, each turned to `[rows, columns]` by all cores.
+pub(super) fn turned<T: Copy + Default + Send + Sync>(
+    elements: &[T],
+    [rows, columns]: [usize; 2],
+) -> Result<Vec<T>> {
+    let mut turned = filled("floats", elements.len(), T::default()).map_err(wrap)?;
+    let size = (rows * columns).max(1);
+    let matrices = turned.par_chunks_mut(size).zip(elements.par_chunks(size));
+    matrices.for_each(|(to, from)| {
+        let some = to.par_chunks_mut(ROWS * columns).enumerate();
+        some.for_each(|(at, to)| {
+            for column in 0..columns {
+                let from = &from[column * rows + at * ROWS..];
+                to.iter_mut().skip(column).step_by(columns).zip(from).for_each(|(to, &x)| *to = x);
+            }
+        });
+    });
+    Ok(turned)
 }
 
 /// [`Floats`] that can be read.
@@ -97,6 +144,7 @@ pub(super) struct Open<'a> {
 
 enum OpenTensor<'a> {
     Stored(FloatType, RawTensor<'a>),
+    Turned(FloatType, Vec<u8>),
     Decoded(&'a [f32]),
 }
 
@@ -119,6 +167,7 @@ impl Open<'_> {
     fn sources(&self, part: Range<usize>) -> Vec<Source<'_>> {
         let source = |(tensor, range): (usize, Range<usize>)| match &self.tensors[tensor] {
             OpenTensor::Stored(dtype, tensor) => Source::Bytes(*dtype, &tensor.data).part(range),
+            OpenTensor::Turned(dtype, bytes) => Source::Bytes(*dtype, bytes).part(range),
             OpenTensor::Decoded(values) => Source::Values(&values[range]),
         };
         self.floats.part(part).map(source).collect()
@@ -270,6 +319,28 @@ mod tests {
             }
             std::fs::remove_file(path)?;
         }
+        Ok(())
+    }
+
+    /// Matrices of any sizes are turned as candle turns them, in the type that they are stored in.
+    #[test]
+    fn turned_elements_are_candles() -> Result<()> {
+        for (name, dtype) in [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16)] {
+            for (matrices, columns, rows) in [(1, 1, 7), (3, 5, 1), (2, 70, 33), (3, 31, 96)] {
+                let stored = random((matrices, columns, rows), dtype)?;
+                let name = format!("turned-{name}-{rows}");
+                let (model, path) = checkpoint(&name, vec![("a", stored.clone())])?;
+                let floats = Floats::turned("a".into(), stored.elem_count(), [rows, columns]);
+                let open = floats.open(&model)?;
+                let right = stored.transpose(1, 2)?.contiguous()?;
+                let found = open.tensor(right.dims(), dtype, &Device::Cpu)?;
+                assert!(same(&found, &right)?, "{name}");
+                let all = open.elements(0..floats.len())?;
+                assert!(matches!(all, Elements::Bytes(..)), "{name}");
+                std::fs::remove_file(path)?;
+            }
+        }
+        assert!(turned::<f32>(&[], [0, 0])?.is_empty());
         Ok(())
     }
 
