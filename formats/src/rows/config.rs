@@ -34,6 +34,22 @@ impl RowsSink {
     }
 }
 
+/// What a kernel makes its results of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowsSource {
+    /// One matrix.
+    One,
+    /// One matrix with RMSNorm, rows as they are, unrotated, where CTAs [share rows](RowsConfig::few).
+    Few,
+    /// Two matrices: `act(gate) * up`.
+    Gated,
+}
+
+impl RowsSource {
+    /// All of them, in the order of [`ROWS`].
+    pub const ALL: [Self; 3] = [Self::One, Self::Few, Self::Gated];
+}
+
 /// The configuration of one kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowsConfig {
@@ -41,8 +57,8 @@ pub struct RowsConfig {
     pub name: &'static str,
     /// Kind of the results.
     pub sink: RowsSink,
-    /// Whether the input is two matrices, `act(gate) * up`, instead of one.
-    pub gated: bool,
+    /// What they are made of.
+    pub source: RowsSource,
     /// Type of the input.
     pub input: HalfType,
 }
@@ -59,6 +75,22 @@ impl RowsConfig {
         threads * (Self::KEPT * CHUNK) as u32
     }
 
+    /// CTAs that share a row at most.
+    pub const MAX_PARTS: u32 = 4;
+
+    /// Groups of 32 chunks, the last of which may have fewer.
+    const fn groups(k: u32) -> u32 {
+        (k / CHUNK as u32).div_ceil(GROUP as u32)
+    }
+
+    /// Rows of results and of the padding of 128x4 scales.
+    const fn padded(m: u32, layout: ScaleLayout) -> u32 {
+        match layout {
+            ScaleLayout::Linear => m,
+            ScaleLayout::Blocked128x4 => m.next_multiple_of(TILE_ROWS as u32),
+        }
+    }
+
     /// The launch for `m` rows of `k` elements on a GPU with `sms` SMs: CTAs, and their threads.
     ///
     /// A CTA takes rows in turn. If there are fewer rows than SMs, it has a thread for each chunk, so that all loads are
@@ -66,48 +98,87 @@ impl RowsConfig {
     /// scales the rows of padding count, too.
     #[must_use]
     pub const fn launch([m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> (u32, u32) {
-        let groups = (k / CHUNK as u32).div_ceil(GROUP as u32);
+        let groups = Self::groups(k);
         let warps = if m <= sms { groups } else { groups.div_ceil(Self::KEPT as u32) };
         let most = Self::MAX_THREADS / WARP;
         let threads = if warps > most { most } else { warps } * WARP;
-        let rows = match layout {
-            ScaleLayout::Linear => m,
-            ScaleLayout::Blocked128x4 => m.next_multiple_of(TILE_ROWS as u32),
-        };
+        let rows = Self::padded(m, layout);
         let together = Self::MAX_THREADS / threads;
         let resident = sms as u64 * together as u64;
         (if (rows as u64) < resident { rows } else { resident as u32 }, threads)
     }
+
+    /// The launch of a kernel with [`RowsSource::Few`], if the rows are few enough for it: a thread for each chunk of a row, and
+    /// CTAs of their own for each row, [`MAX_PARTS`](Self::MAX_PARTS) or fewer.
+    #[must_use]
+    pub const fn few([m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> Option<(u32, u32)> {
+        let (rows, threads) = (Self::padded(m, layout), Self::groups(k) * WARP);
+        if rows > sms || threads > Self::MAX_THREADS {
+            return None;
+        }
+        Some((rows * Self::parts(rows, sms), threads))
+    }
+
+    /// CTAs that share each of `rows` rows, padding included, in a launch of `ctas` or on so many SMs: a power of two.
+    #[must_use]
+    #[inline(always)]
+    pub const fn parts(rows: u32, ctas: u32) -> u32 {
+        let mut parts = 1;
+        while parts < Self::MAX_PARTS && 2 * parts as u64 * rows as u64 <= ctas as u64 {
+            parts *= 2;
+        }
+        parts
+    }
+
+    /// The part that warp `warp` of a CTA works for, of `parts`, which are [a power of two](Self::parts). Each part has warps of
+    /// all four quarters of an SM.
+    #[must_use]
+    #[inline(always)]
+    pub const fn part_of(warp: u32, parts: u32) -> u32 {
+        (warp + warp / 4) & (parts - 1)
+    }
 }
 
 macro_rules! rows {
-    ($($sink:ident: $f16:literal, $bf16:literal, $gated_f16:literal, $gated_bf16:literal;)*) => {
+    ($($sink:ident, $source:ident: $f16:literal, $bf16:literal;)*) => {
         [$(
-            RowsConfig { name: $f16, sink: RowsSink::$sink, gated: false, input: HalfType::F16 },
-            RowsConfig { name: $bf16, sink: RowsSink::$sink, gated: false, input: HalfType::Bf16 },
-            RowsConfig { name: $gated_f16, sink: RowsSink::$sink, gated: true, input: HalfType::F16 },
-            RowsConfig { name: $gated_bf16, sink: RowsSink::$sink, gated: true, input: HalfType::Bf16 },
+            RowsConfig { name: $f16, sink: RowsSink::$sink, source: RowsSource::$source, input: HalfType::F16 },
+            RowsConfig { name: $bf16, sink: RowsSink::$sink, source: RowsSource::$source, input: HalfType::Bf16 },
         )*]
     };
 }
 
 /// All configurations. The PTX of each architecture has one kernel for each.
-pub const ROWS: [RowsConfig; 20] = rows! {
-    Nvfp4: "rows_nvfp4_f16", "rows_nvfp4_bf16", "rows_gated_nvfp4_f16", "rows_gated_nvfp4_bf16";
-    Adaptive: "rows_adaptive_f16", "rows_adaptive_bf16", "rows_gated_adaptive_f16", "rows_gated_adaptive_bf16";
-    Mxfp4: "rows_mxfp4_f16", "rows_mxfp4_bf16", "rows_gated_mxfp4_f16", "rows_gated_mxfp4_bf16";
-    E4m3: "rows_e4m3_f16", "rows_e4m3_bf16", "rows_gated_e4m3_f16", "rows_gated_e4m3_bf16";
-    Half: "rows_half_f16", "rows_half_bf16", "rows_gated_half_f16", "rows_gated_half_bf16";
+pub const ROWS: [RowsConfig; 30] = rows! {
+    Nvfp4, One: "rows_nvfp4_f16", "rows_nvfp4_bf16";
+    Nvfp4, Few: "rows_few_nvfp4_f16", "rows_few_nvfp4_bf16";
+    Nvfp4, Gated: "rows_gated_nvfp4_f16", "rows_gated_nvfp4_bf16";
+    Adaptive, One: "rows_adaptive_f16", "rows_adaptive_bf16";
+    Adaptive, Few: "rows_few_adaptive_f16", "rows_few_adaptive_bf16";
+    Adaptive, Gated: "rows_gated_adaptive_f16", "rows_gated_adaptive_bf16";
+    Mxfp4, One: "rows_mxfp4_f16", "rows_mxfp4_bf16";
+    Mxfp4, Few: "rows_few_mxfp4_f16", "rows_few_mxfp4_bf16";
+    Mxfp4, Gated: "rows_gated_mxfp4_f16", "rows_gated_mxfp4_bf16";
+    E4m3, One: "rows_e4m3_f16", "rows_e4m3_bf16";
+    E4m3, Few: "rows_few_e4m3_f16", "rows_few_e4m3_bf16";
+    E4m3, Gated: "rows_gated_e4m3_f16", "rows_gated_e4m3_bf16";
+    Half, One: "rows_half_f16", "rows_half_bf16";
+    Half, Few: "rows_few_half_f16", "rows_few_half_bf16";
+    Half, Gated: "rows_gated_half_f16", "rows_gated_half_bf16";
 };
 
-/// The configuration for these results of one matrix, or gated of two.
+/// The configuration for these results.
 #[must_use]
-pub const fn rows_config(sink: RowsSink, gated: bool, input: HalfType) -> &'static RowsConfig {
+pub const fn rows_config(
+    sink: RowsSink,
+    source: RowsSource,
+    input: HalfType,
+) -> &'static RowsConfig {
     let half = match input {
         HalfType::F16 => 0,
         HalfType::Bf16 => 1,
     };
-    &ROWS[sink as usize * 4 + gated as usize * 2 + half]
+    &ROWS[(sink as usize * RowsSource::ALL.len() + source as usize) * 2 + half]
 }
 
 #[cfg(test)]
@@ -117,12 +188,30 @@ mod tests {
     #[test]
     fn choices_have_what_was_asked_for() {
         for sink in RowsSink::ALL {
-            for gated in [false, true] {
+            for source in RowsSource::ALL {
                 for input in [HalfType::F16, HalfType::Bf16] {
-                    let config = rows_config(sink, gated, input);
-                    assert_eq!((config.sink, config.gated, config.input), (sink, gated, input));
+                    let config = rows_config(sink, source, input);
+                    assert_eq!((config.sink, config.source, config.input), (sink, source, input));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn few_rows_are_shared() {
+        let few = |m, k, layout| RowsConfig::few([m, k], layout, 132);
+        assert_eq!(few(1, 16, ScaleLayout::Linear), Some((4, 32)));
+        assert_eq!(few(33, 8192, ScaleLayout::Linear), Some((132, 512)));
+        assert_eq!(few(34, 7168, ScaleLayout::Linear), Some((68, 448)));
+        assert_eq!(few(132, 7168, ScaleLayout::Linear), Some((132, 448)));
+        assert_eq!(few(133, 7168, ScaleLayout::Linear), None);
+        assert_eq!(few(1, 8208, ScaleLayout::Linear), None);
+        assert_eq!(few(1, 16, ScaleLayout::Blocked128x4), Some((128, 32)));
+        assert_eq!(few(129, 16, ScaleLayout::Blocked128x4), None);
+        // Each warp works for one part, and each part has a warp if there are as many.
+        for parts in [1, 2, 4] {
+            let of = |part| (0..8).filter(|&warp| RowsConfig::part_of(warp, parts) == part).count();
+            assert!((0..parts).all(|part| of(part) == 8 / parts as usize), "{parts}");
         }
     }
 

@@ -31,7 +31,7 @@ mod config;
 mod params;
 
 pub use arithmetic::CHUNK;
-pub use config::{ROWS, RowsConfig, RowsSink, rows_config};
+pub use config::{ROWS, RowsConfig, RowsSink, RowsSource, rows_config};
 pub use params::{Norm, Rotation, RowsParams};
 
 #[cfg(doc)]

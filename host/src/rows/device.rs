@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use fp4_formats::gemm::Activation;
 use fp4_formats::params::bytes;
 use fp4_formats::quantize::{MAX_ELEMENTS, NO_ERROR, QuantizeParams, ScaleSource, quantize_config};
-use fp4_formats::rows::{Rotation, RowsConfig, RowsParams, rows_config};
+use fp4_formats::rows::{Rotation, RowsConfig, RowsParams, RowsSource, rows_config};
 use fp4_formats::{FloatType, HalfType, ScaleLayout};
 
 use super::{
@@ -94,9 +94,20 @@ impl Planned {
     ) -> Result<Self> {
         let checked = options.check(rows, cols)?;
         let (results, source) = (&options.results, &options.source);
-        let config = rows_config(results.sink(), source.is_gated(), element);
-        let shape = [checked.m, checked.k];
-        let (ctas, threads) = RowsConfig::launch(shape, results.layout(), machine.sms.max(1));
+        let (shape, layout) = ([checked.m, checked.k], results.layout());
+        let sms = machine.sms.max(1);
+        let is_alone = options.gather.is_none() && options.rotation.is_none();
+        let few = match source {
+            Source::RmsNorm { .. } if is_alone => RowsConfig::few(shape, layout, sms),
+            _ => None,
+        };
+        let kind = match (few, source.is_gated()) {
+            (Some(_), _) => RowsSource::Few,
+            (None, true) => RowsSource::Gated,
+            (None, false) => RowsSource::One,
+        };
+        let config = rows_config(results.sink(), kind, element);
+        let (ctas, threads) = few.unwrap_or_else(|| RowsConfig::launch(shape, layout, sms));
         let mut why =
             vec![format!("{} of {} to {}", source.name(), element.name(), results.name())];
         if let Results::Blocks(options) = results {
@@ -113,8 +124,7 @@ impl Planned {
         let mut alone = None;
         if let Some((input, options)) = quantised_alone(options, element, &checked) {
             let config = quantize_config(options.recipe, input.element, input.gated);
-            let (ctas, depth) =
-                config.launch(checked.m, checked.k, options.layout, machine.sms.max(1));
+            let (ctas, depth) = config.launch(checked.m, checked.k, options.layout, sms);
             step = PlannedKernel { kernel: config.name, ctas, threads: config.threads() };
             alone = Some(depth);
             why.push("nothing but quantising: the quantiser's kernel".into());

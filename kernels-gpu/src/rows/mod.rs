@@ -14,7 +14,7 @@
 //! [`source`] loads and normalises or activates elements, [`sink`] quantises and stores them; both are types. The norm, the
 //! activation, the rotation, the recipe and the layout are uniform branches; operations that engines have most often (one
 //! matrix as it is or with RMSNorm, SiLU, TorchAO's recipe of NVFP4) have copies of the code without them
-//! ([`Steps`], [`Sink::Usual`]).
+//! ([`Steps`], [`Sink::Usual`]). Few rows with RMSNorm have [kernels of their own](few).
 //!
 //! # Shared memory
 //! | buffer | what |
@@ -39,6 +39,7 @@
 //! ([`Instructions`](crate::floats::Instructions)).
 
 mod adaptive;
+mod few;
 mod passes;
 mod reduce;
 mod sink;
@@ -52,11 +53,12 @@ use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
 use fp4_formats::moe::NOWHERE;
 use fp4_formats::quantize::QuantizeParams;
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk};
-use fp4_formats::rows::{Norm, ROWS, RowsConfig, RowsParams, RowsSink};
+use fp4_formats::rows::{Norm, ROWS, RowsConfig, RowsParams, RowsSink, RowsSource};
 
 use crate::pipeline::{follow_stream, release_stream};
 use crate::quantize::input::{Bf16, F16};
 use adaptive::Adaptive;
+use few::Few;
 use passes::finish;
 use reduce::Meeting;
 use sink::{Blocks, E4m3, Half, Mxfp4, Nvfp4, Sink};
@@ -83,6 +85,22 @@ pub struct Place {
 }
 
 impl Place {
+    /// This thread's in the result's row `row`, made of the input's row of that number.
+    #[inline(always)]
+    fn new(p: &RowsParams, row: u32, thread: u32) -> Self {
+        let chunks = p.quantize.k / CHUNK as u32;
+        Self {
+            row,
+            from: row,
+            exists: true,
+            chunks,
+            groups: chunks.div_ceil(warp::LANES),
+            warps: thread::block_dim_x() / warp::LANES,
+            warp: thread / warp::LANES,
+            lane: warp::lane_id(),
+        }
+    }
+
     /// The lane's chunk of a group; of the last one it may be past the row's end.
     #[inline(always)]
     fn chunk(&self, group: u32) -> u32 {
@@ -111,6 +129,15 @@ impl Place {
     }
 }
 
+/// Rows of results, and of the padding of 128x4 scales.
+#[inline(always)]
+fn padded(p: &RowsParams) -> u32 {
+    match p.quantize.blocked != 0 {
+        true => p.quantize.m.next_multiple_of(TILE_ROWS as u32),
+        false => p.quantize.m,
+    }
+}
+
 /// The kernel body.
 ///
 /// # Safety
@@ -120,17 +147,8 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
     release_stream();
     let thread = thread::thread_idx_x();
     let mut row = thread::block_idx_x();
-    let chunks = p.quantize.k / CHUNK as u32;
-    let mut place = Place {
-        row,
-        from: row,
-        exists: true,
-        chunks,
-        groups: chunks.div_ceil(warp::LANES),
-        warps: thread::block_dim_x() / warp::LANES,
-        warp: thread / warp::LANES,
-        lane: warp::lane_id(),
-    };
+    let mut place = Place::new(p, row, thread);
+    let chunks = place.chunks;
     let mut raw = [S::NOTHING; RowsConfig::KEPT];
     let mut weights = [source::NOTHING; RowsConfig::KEPT];
     // SAFETY: the parameters keep the contract; all threads of the CTA run the same iterations.
@@ -146,11 +164,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
             fetch::<S>(p, &mut place, row, &mut raw);
         }
         let of_all = K::row(p, 0.0);
-        let all = if p.quantize.blocked != 0 {
-            p.quantize.m.next_multiple_of(TILE_ROWS as u32)
-        } else {
-            p.quantize.m
-        };
+        let all = padded(p);
         let mut meeting = Meeting::new();
         while row < all {
             if row < p.quantize.m {
@@ -169,7 +183,7 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
                     // A chunk past the row's end is zeros, which add nothing: fewer branches, if nothing is written.
                     let anyhow = S::Steps::AHEAD && !S::Steps::has_residual(p);
                     if anyhow || now.kept(i) < chunks {
-                        kept[i] = S::take(p, &now, now.kept(i), &raw[i]);
+                        kept[i] = S::take(p, &now, now.kept(i), &raw[i], true);
                     }
                 }
                 if S::Steps::AHEAD {
@@ -313,7 +327,7 @@ macro_rules! entries {
             #[kernel(max_threads = RowsConfig::MAX_THREADS)]
             pub unsafe fn $name(params: RowsParams) {
                 const { assert!(ROWS[$index].input as u32 == HalfType::$input as u32) };
-                const { assert!(ROWS[$index].gated != <$source<$input, Any> as Source>::NORMS) };
+                const { assert!(ROWS[$index].source as u32 == RowsSource::$source as u32) };
                 const { assert!(ROWS[$index].sink as u32 == RowsSink::$kind as u32) };
                 // SAFETY: the caller guarantees the contract.
                 unsafe { $source::<$input, Any>::run::<$sink>(&params) }
@@ -326,22 +340,32 @@ macro_rules! entries {
 entries! {
     rows_nvfp4_f16 = 0, One<F16>, Blocks<Nvfp4>, Nvfp4;
     rows_nvfp4_bf16 = 1, One<Bf16>, Blocks<Nvfp4>, Nvfp4;
-    rows_gated_nvfp4_f16 = 2, Gated<F16>, Blocks<Nvfp4>, Nvfp4;
-    rows_gated_nvfp4_bf16 = 3, Gated<Bf16>, Blocks<Nvfp4>, Nvfp4;
-    rows_adaptive_f16 = 4, One<F16>, Adaptive, Adaptive;
-    rows_adaptive_bf16 = 5, One<Bf16>, Adaptive, Adaptive;
-    rows_gated_adaptive_f16 = 6, Gated<F16>, Adaptive, Adaptive;
-    rows_gated_adaptive_bf16 = 7, Gated<Bf16>, Adaptive, Adaptive;
-    rows_mxfp4_f16 = 8, One<F16>, Blocks<Mxfp4>, Mxfp4;
-    rows_mxfp4_bf16 = 9, One<Bf16>, Blocks<Mxfp4>, Mxfp4;
-    rows_gated_mxfp4_f16 = 10, Gated<F16>, Blocks<Mxfp4>, Mxfp4;
-    rows_gated_mxfp4_bf16 = 11, Gated<Bf16>, Blocks<Mxfp4>, Mxfp4;
-    rows_e4m3_f16 = 12, One<F16>, E4m3, E4m3;
-    rows_e4m3_bf16 = 13, One<Bf16>, E4m3, E4m3;
-    rows_gated_e4m3_f16 = 14, Gated<F16>, E4m3, E4m3;
-    rows_gated_e4m3_bf16 = 15, Gated<Bf16>, E4m3, E4m3;
-    rows_half_f16 = 16, One<F16>, Half<F16>, Half;
-    rows_half_bf16 = 17, One<Bf16>, Half<Bf16>, Half;
-    rows_gated_half_f16 = 18, Gated<F16>, Half<F16>, Half;
-    rows_gated_half_bf16 = 19, Gated<Bf16>, Half<Bf16>, Half;
+    rows_few_nvfp4_f16 = 2, Few<F16>, Blocks<Nvfp4>, Nvfp4;
+    rows_few_nvfp4_bf16 = 3, Few<Bf16>, Blocks<Nvfp4>, Nvfp4;
+    rows_gated_nvfp4_f16 = 4, Gated<F16>, Blocks<Nvfp4>, Nvfp4;
+    rows_gated_nvfp4_bf16 = 5, Gated<Bf16>, Blocks<Nvfp4>, Nvfp4;
+    rows_adaptive_f16 = 6, One<F16>, Adaptive, Adaptive;
+    rows_adaptive_bf16 = 7, One<Bf16>, Adaptive, Adaptive;
+    rows_few_adaptive_f16 = 8, Few<F16>, Adaptive, Adaptive;
+    rows_few_adaptive_bf16 = 9, Few<Bf16>, Adaptive, Adaptive;
+    rows_gated_adaptive_f16 = 10, Gated<F16>, Adaptive, Adaptive;
+    rows_gated_adaptive_bf16 = 11, Gated<Bf16>, Adaptive, Adaptive;
+    rows_mxfp4_f16 = 12, One<F16>, Blocks<Mxfp4>, Mxfp4;
+    rows_mxfp4_bf16 = 13, One<Bf16>, Blocks<Mxfp4>, Mxfp4;
+    rows_few_mxfp4_f16 = 14, Few<F16>, Blocks<Mxfp4>, Mxfp4;
+    rows_few_mxfp4_bf16 = 15, Few<Bf16>, Blocks<Mxfp4>, Mxfp4;
+    rows_gated_mxfp4_f16 = 16, Gated<F16>, Blocks<Mxfp4>, Mxfp4;
+    rows_gated_mxfp4_bf16 = 17, Gated<Bf16>, Blocks<Mxfp4>, Mxfp4;
+    rows_e4m3_f16 = 18, One<F16>, E4m3, E4m3;
+    rows_e4m3_bf16 = 19, One<Bf16>, E4m3, E4m3;
+    rows_few_e4m3_f16 = 20, Few<F16>, E4m3, E4m3;
+    rows_few_e4m3_bf16 = 21, Few<Bf16>, E4m3, E4m3;
+    rows_gated_e4m3_f16 = 22, Gated<F16>, E4m3, E4m3;
+    rows_gated_e4m3_bf16 = 23, Gated<Bf16>, E4m3, E4m3;
+    rows_half_f16 = 24, One<F16>, Half<F16>, Half;
+    rows_half_bf16 = 25, One<Bf16>, Half<Bf16>, Half;
+    rows_few_half_f16 = 26, Few<F16>, Half<F16>, Half;
+    rows_few_half_bf16 = 27, Few<Bf16>, Half<Bf16>, Half;
+    rows_gated_half_f16 = 28, Gated<F16>, Half<F16>, Half;
+    rows_gated_half_bf16 = 29, Gated<Bf16>, Half<Bf16>, Half;
 }

@@ -169,7 +169,7 @@ impl<S: Source, N: Fn(&Chunk) -> f32> Pass<S> for Adds<'_, N> {
 /// # Safety
 /// The same as [`Source::values`].
 #[inline(always)]
-unsafe fn values<S: Source>(
+pub unsafe fn values<S: Source>(
     p: &RowsParams,
     statistics: &Statistics,
     elements: &Chunk,
@@ -223,7 +223,7 @@ unsafe fn each<S: Source, P: Pass<S>>(
                     elements = if again {
                         S::reload(p, place, chunk)
                     } else {
-                        S::take(p, place, chunk, &S::fetch(p, place, chunk))
+                        S::take(p, place, chunk, &S::fetch(p, place, chunk), true)
                     };
                 }
             }

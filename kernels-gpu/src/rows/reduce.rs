@@ -90,6 +90,23 @@ impl Meeting {
         }
     }
 
+    /// [`sum`](Self::sum) of no more groups than a warp has lanes, by shorter code.
+    ///
+    /// # Safety
+    /// The same, and `groups` is at most [`warp::LANES`].
+    #[inline(always)]
+    pub unsafe fn sum_of_few(&mut self, groups: u32) -> f32 {
+        let lane = warp::lane_id();
+        // SAFETY: the same as the caller's.
+        unsafe {
+            thread::sync_threads();
+            let exists = lane < groups;
+            let own = if exists { memory::ld_shared_b32(self.sums() + lane * 4) } else { 0 };
+            self.sums ^= SUM_BYTES;
+            in_pairs(f32::from_bits(own))
+        }
+    }
+
     /// The largest of all threads' magnitudes; NaN if one is.
     ///
     /// # Safety

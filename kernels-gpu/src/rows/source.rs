@@ -65,11 +65,17 @@ pub trait Source {
     unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Self::Raw;
 
     /// The elements of a chunk that was [loaded](Self::fetch), which may be normalised; writes what belongs to it on the
-    /// side.
+    /// side if `writes` says so.
     ///
     /// # Safety
     /// The same as [`fetch`](Self::fetch).
-    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Self::Raw) -> Chunk;
+    unsafe fn take(
+        p: &RowsParams,
+        place: &Place,
+        chunk: u32,
+        raw: &Self::Raw,
+        writes: bool,
+    ) -> Chunk;
 
     /// Loads a chunk again, and returns its elements.
     ///
@@ -102,6 +108,16 @@ pub unsafe fn weights<S: Source>(p: &RowsParams, chunk: u32) -> Words {
     } else {
         NOTHING
     }
+}
+
+/// Prefetches a chunk of the norm's weights into L2.
+///
+/// # Safety
+/// `p` keeps the module's contract; there is a norm, and the chunk exists.
+#[inline(always)]
+pub unsafe fn prefetch_weights(p: &RowsParams, chunk: u32) {
+    // SAFETY: the chunk exists, and a norm has weights.
+    unsafe { memory::prefetch_global_l2(p.weight + u64::from(chunk) * BYTES) }
 }
 
 /// The element of the index that a row has.
@@ -201,7 +217,7 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
     }
 
     #[inline(always)]
-    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words) -> Chunk {
+    unsafe fn take(p: &RowsParams, place: &Place, chunk: u32, raw: &Words, writes: bool) -> Chunk {
         let mut elements = chunk_of::<I>(raw);
         if T::has_residual(p) {
             // SAFETY: the chunk exists.
@@ -213,8 +229,10 @@ impl<I: Narrow, T: Steps> Source for One<I, T> {
                 }
             }
             let sums = narrowed::<I>(&elements);
-            // SAFETY: the chunk exists; its sums are this thread's.
-            unsafe { store(at(p.residual_out, p, place.row, chunk), sums) };
+            if writes {
+                // SAFETY: the chunk exists; its sums are this thread's.
+                unsafe { store(at(p.residual_out, p, place.row, chunk), sums) };
+            }
             elements = chunk_of::<I>(&sums);
         }
         elements
@@ -305,7 +323,13 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     }
 
     #[inline(always)]
-    unsafe fn take(p: &RowsParams, _place: &Place, _chunk: u32, raw: &[Words; 2]) -> Chunk {
+    unsafe fn take(
+        p: &RowsParams,
+        _place: &Place,
+        _chunk: u32,
+        raw: &[Words; 2],
+        _writes: bool,
+    ) -> Chunk {
         let (mut gate, up) = (chunk_of::<I>(&raw[0]), chunk_of::<I>(&raw[1]));
         if T::is_silu(p) && I::amax(&raw[0]) < f32::INFINITY && I::amax(&raw[1]) < f32::INFINITY {
             for half in 0..2 {
@@ -324,7 +348,7 @@ impl<I: Narrow, T: Steps> Source for Gated<I, T> {
     #[inline(always)]
     unsafe fn reload(p: &RowsParams, place: &Place, chunk: u32) -> Chunk {
         // SAFETY: the same as the caller's.
-        unsafe { Self::take(p, place, chunk, &Self::fetch(p, place, chunk)) }
+        unsafe { Self::take(p, place, chunk, &Self::fetch(p, place, chunk), true) }
     }
 
     #[inline(always)]

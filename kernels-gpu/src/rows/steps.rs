@@ -29,6 +29,10 @@ pub struct Any;
 pub struct Bare;
 /// RMSNorm, with or without a residual.
 pub struct Rms;
+/// RMSNorm without a residual.
+pub struct Alone;
+/// RMSNorm with a residual.
+pub struct Added;
 
 impl Steps for Any {
     const AHEAD: bool = false;
@@ -64,9 +68,9 @@ impl Steps for Any {
     }
 }
 
-/// Steps of usual operations: the norm, and whether there may be a residual.
+/// Steps of usual operations: the norm, and whether there is a residual.
 macro_rules! usual {
-    ($name:ident, $norm:ident, $residual:expr) => {
+    ($name:ident, $norm:ident, |$p:ident| $residual:expr) => {
         impl Steps for $name {
             const AHEAD: bool = true;
 
@@ -81,8 +85,8 @@ macro_rules! usual {
             }
 
             #[inline(always)]
-            fn has_residual(p: &RowsParams) -> bool {
-                $residual && p.quantize.up != 0
+            fn has_residual($p: &RowsParams) -> bool {
+                $residual
             }
 
             #[inline(always)]
@@ -103,5 +107,7 @@ macro_rules! usual {
     };
 }
 
-usual!(Bare, None, false);
-usual!(Rms, Rms, true);
+usual!(Bare, None, |_p| false);
+usual!(Rms, Rms, |p| p.quantize.up != 0);
+usual!(Alone, Rms, |_p| false);
+usual!(Added, Rms, |_p| true);

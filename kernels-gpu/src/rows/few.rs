@@ -1,0 +1,132 @@
+//! Rows that all have a CTA of their own or more, and their chunks a thread each: what follows the kernel before is executed once,
+//! so that its length is its time, and nothing is in it but one chunk's way.
+//!
+//! CTAs that share a row all add its squares, and each makes the results of its own [warps](RowsConfig::part_of): an SM's issue
+//! bounds the instructions of results, above all of e2m1 where they are emulated. If results take the place of inputs, the first
+//! CTA makes them all, because the others may read later.
+
+use super::passes::{centred, values};
+use super::reduce::Meeting;
+use super::sink::Sink;
+use super::source::{self, Narrow, One, Source};
+use super::steps::{Added, Alone, Any, Rms, Steps};
+use super::{Place, padded};
+use crate::pipeline::{follow_stream, release_stream};
+use core::marker::PhantomData;
+use cuda_std::ptx::float;
+use cuda_std::thread;
+use fp4_formats::rows::arithmetic::{Statistics, factor, squares};
+use fp4_formats::rows::{RowsConfig, RowsParams};
+
+/// A row's CTA.
+#[derive(Clone, Copy)]
+struct Share {
+    row: u32,
+    part: u32,
+    parts: u32,
+}
+
+impl Share {
+    /// This CTA's; the row may not exist, nor the part.
+    #[inline(always)]
+    fn new(p: &RowsParams, is_in_place: bool) -> Self {
+        let rows = padded(p);
+        let parts = if is_in_place { 1 } else { RowsConfig::parts(rows, thread::grid_dim_x()) };
+        let (mut row, mut part) = (thread::block_idx_x(), 0);
+        while row >= rows && part < parts {
+            row -= rows;
+            part += 1;
+        }
+        Self { row, part, parts }
+    }
+}
+
+/// Whether bytes that are written may be some that are read, the places of elements and of updated residuals taken for as
+/// large as those of inputs.
+#[inline(always)]
+fn is_in_place<S: Source>(p: &RowsParams) -> bool {
+    let bytes = u64::from(p.quantize.m) * u64::from(p.quantize.k) * 2;
+    let overlap = |a: u64, b: u64| a < b + bytes && b < a + bytes;
+    let (input, elements) = (p.quantize.input, p.quantize.codes);
+    let (residual, sums) = (p.quantize.up, p.residual_out);
+    let has_residual = S::Steps::has_residual(p);
+    overlap(input, elements)
+        || has_residual
+            && (overlap(residual, elements) || overlap(residual, sums) || overlap(input, sums))
+}
+
+/// The kernels of rows that CTAs share.
+pub struct Few<I, T>(PhantomData<(I, T)>);
+
+impl<I: Narrow> Few<I, Any> {
+    /// The kernel body in the copy for the operation.
+    ///
+    /// # Safety
+    /// The launch satisfies the module's contract, with [`RowsConfig::few`].
+    #[inline(always)]
+    pub unsafe fn run<K: Sink>(p: &RowsParams) {
+        // SAFETY: the copies have the steps that the parameters ask for.
+        unsafe {
+            match (K::is_usual(&p.quantize), p.quantize.up) {
+                (true, 0) => rows::<One<I, Alone>, K::Usual>(p),
+                (true, _) => rows::<One<I, Added>, K::Usual>(p),
+                (false, _) => rows::<One<I, Rms>, K>(p),
+            }
+        }
+    }
+}
+
+/// The kernel body of an operation with RMSNorm.
+///
+/// # Safety
+/// The launch satisfies the module's contract, with [`RowsConfig::few`]; it asks for no step that `S` has not, nor for a recipe
+/// that `K` has not. Zeros that `S` normalises are zeros.
+#[inline(always)]
+unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
+    release_stream();
+    let thread = thread::thread_idx_x();
+    let Share { row, part, parts } = Share::new(p, is_in_place::<S>(p));
+    if part == parts {
+        return;
+    }
+    let place = Place::new(p, row, thread);
+    let chunk = place.kept(0);
+    let (exists, has_row) = (chunk < place.chunks, row < p.quantize.m);
+    let is_own = RowsConfig::part_of(place.warp, parts) == part;
+    // SAFETY: the parameters keep the contract; the row is the same for all threads of the CTA.
+    unsafe {
+        if exists {
+            source::prefetch_weights(p, chunk);
+        }
+        follow_stream();
+        if has_row {
+            let (mut elements, mut weights) = ([[0.0; 8]; 2], source::NOTHING);
+            if exists {
+                let raw = S::fetch(p, &place, chunk);
+                weights = source::weights::<S>(p, chunk);
+                elements = S::take(p, &place, chunk, &raw, is_own);
+            }
+            let mut meeting = Meeting::new();
+            let mut statistics = Statistics { mean: 0.0, factor: 1.0 };
+            let distances = centred::<S::Steps>(p, &statistics, elements);
+            meeting.add(place.warp, squares(&distances, float::fma_rn_f32));
+            let sum = meeting.sum_of_few(place.groups);
+            statistics.factor = factor(sum, p.quantize.k, p.epsilon, float::sqrt_rn_f32);
+            let made = values::<S>(p, &statistics, &elements, &weights, chunk);
+            let amax = match K::reduces(&p.quantize) {
+                true => meeting.largest(super::magnitude(&made), place.warps),
+                false => 0.0,
+            };
+            let shared = K::row(p, amax);
+            if thread == 0 && part == 0 {
+                K::note(p, row, amax);
+            }
+            if is_own {
+                K::store(p, &shared, &place, chunk, &made);
+            }
+        }
+        if part == 0 {
+            K::pad(p, row, thread);
+        }
+    }
+}
