@@ -76,7 +76,7 @@ impl RowsConfig {
     }
 
     /// CTAs that share a row at most.
-    pub const MAX_PARTS: u32 = 4;
+    pub const MAX_PARTS: u32 = 8;
 
     /// Groups of 32 chunks, the last of which may have fewer.
     const fn groups(k: u32) -> u32 {
@@ -200,7 +200,8 @@ mod tests {
     #[test]
     fn few_rows_are_shared() {
         let few = |m, k, layout| RowsConfig::few([m, k], layout, 132);
-        assert_eq!(few(1, 16, ScaleLayout::Linear), Some((4, 32)));
+        assert_eq!(few(1, 16, ScaleLayout::Linear), Some((8, 32)));
+        assert_eq!(few(16, 8192, ScaleLayout::Linear), Some((128, 512)));
         assert_eq!(few(33, 8192, ScaleLayout::Linear), Some((132, 512)));
         assert_eq!(few(34, 7168, ScaleLayout::Linear), Some((68, 448)));
         assert_eq!(few(132, 7168, ScaleLayout::Linear), Some((132, 448)));
@@ -209,9 +210,10 @@ mod tests {
         assert_eq!(few(1, 16, ScaleLayout::Blocked128x4), Some((128, 32)));
         assert_eq!(few(129, 16, ScaleLayout::Blocked128x4), None);
         // Each warp works for one part, and each part has a warp if there are as many.
-        for parts in [1, 2, 4] {
-            let of = |part| (0..8).filter(|&warp| RowsConfig::part_of(warp, parts) == part).count();
-            assert!((0..parts).all(|part| of(part) == 8 / parts as usize), "{parts}");
+        for parts in [1, 2, 4, 8] {
+            let of =
+                |part| (0..32).filter(|&warp| RowsConfig::part_of(warp, parts) == part).count();
+            assert!((0..parts).all(|part| of(part) == 32 / parts as usize), "{parts}");
         }
     }
 

@@ -15,6 +15,7 @@ pub struct Adaptive;
 impl Sink for Adaptive {
     type Row = AdaptiveTensor;
     type Usual = Self;
+    const BITS: u32 = 4;
 
     #[inline(always)]
     fn reduces(p: &QuantizeParams) -> bool {

@@ -41,18 +41,35 @@ impl Share {
     }
 }
 
-/// Whether bytes that are written may be some that are read, the places of elements and of updated residuals taken for as
-/// large as those of inputs.
+/// A matrix in memory: where it begins, and where it ends.
+#[derive(Clone, Copy)]
+struct Span(u64, u64);
+
+impl Span {
+    /// That of M x K elements of so many bits.
+    #[inline(always)]
+    fn new(p: &RowsParams, address: u64, bits: u32) -> Self {
+        let elements = u64::from(p.quantize.m) * u64::from(p.quantize.k);
+        Self(address, address + elements * u64::from(bits / 4) / 2)
+    }
+
+    #[inline(always)]
+    fn overlaps(self, other: Self) -> bool {
+        self.0 < other.1 && other.0 < self.1
+    }
+}
+
+/// Whether an element or a sum is written to a place that an operand is read from.
 #[inline(always)]
-fn is_in_place<S: Source>(p: &RowsParams) -> bool {
-    let bytes = u64::from(p.quantize.m) * u64::from(p.quantize.k) * 2;
-    let overlap = |a: u64, b: u64| a < b + bytes && b < a + bytes;
-    let (input, elements) = (p.quantize.input, p.quantize.codes);
-    let (residual, sums) = (p.quantize.up, p.residual_out);
-    let has_residual = S::Steps::has_residual(p);
-    overlap(input, elements)
-        || has_residual
-            && (overlap(residual, elements) || overlap(residual, sums) || overlap(input, sums))
+fn is_in_place<S: Source, K: Sink>(p: &RowsParams) -> bool {
+    let half = |address| Span::new(p, address, 16);
+    let (input, elements) = (half(p.quantize.input), Span::new(p, p.quantize.codes, K::BITS));
+    if input.overlaps(elements) {
+        return true;
+    }
+    let (residual, sums) = (half(p.quantize.up), half(p.residual_out));
+    S::Steps::has_residual(p)
+        && (residual.overlaps(elements) || residual.overlaps(sums) || input.overlaps(sums))
 }
 
 /// The kernels of rows that CTAs share.
@@ -85,7 +102,7 @@ impl<I: Narrow> Few<I, Any> {
 unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
     release_stream();
     let thread = thread::thread_idx_x();
-    let Share { row, part, parts } = Share::new(p, is_in_place::<S>(p));
+    let Share { row, part, parts } = Share::new(p, is_in_place::<S, K>(p));
     if part == parts {
         return;
     }

@@ -3,7 +3,7 @@
 //! # Contract
 //! Parameters: [`RowsParams`]. Any M >= 1, K a multiple of [`RowsSink::granularity`] and at most
 //! [`MAX_COLUMNS`](fp4_formats::rows::MAX_COLUMNS); CTAs and threads of [`RowsConfig::launch`], or any others of
-//! whole warps. Reads each element of the operands once, and nothing past them; of rows that are longer than
+//! whole warps; for kernels of few rows those of [`RowsConfig::few`]. Reads each element of the operands once, and nothing past them; of rows that are longer than
 //! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::MAX_THREADS`]), the rest once for each pass over the row: the sums
 //! of a norm, the largest magnitude, the results. Writes each result once, the updated residual too, and zeros to all
 //! padding of 128x4 scales.

@@ -31,6 +31,8 @@ pub trait Sink {
 
     /// Whether one matrix as it is has a copy of the code.
     const PLAIN: bool = true;
+    /// Bits of an element of the results.
+    const BITS: u32;
     /// Whether there are registers for the weights of a thread's first chunks.
     const HOLDS: bool = true;
 
@@ -210,6 +212,7 @@ impl<F: Format> Blocks<F> {
 impl<F: Format> Sink for Blocks<F> {
     type Row = <F::Recipe as Recipe>::Tensor;
     type Usual = Blocks<F::Usual>;
+    const BITS: u32 = 4;
     const PLAIN: bool = F::LEVELS;
     /// Emulated conversions to e4m3 take more registers, too.
     const HOLDS: bool = F::LEVELS && cfg!(gpu_e4m3 = "hardware");
@@ -287,6 +290,7 @@ impl Sink for E4m3 {
     /// The factor of the elements.
     type Row = f32;
     type Usual = Self;
+    const BITS: u32 = 8;
 
     #[inline(always)]
     fn reduces(_p: &QuantizeParams) -> bool {
@@ -339,6 +343,7 @@ pub struct Half<I>(PhantomData<I>);
 impl<I: Narrow> Sink for Half<I> {
     type Row = ();
     type Usual = Self;
+    const BITS: u32 = 16;
 
     #[inline(always)]
     fn reduces(_p: &QuantizeParams) -> bool {
