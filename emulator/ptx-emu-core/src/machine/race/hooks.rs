@@ -1,5 +1,6 @@
 //! The interface between executing instructions and race detection, and its reports.
 
+use super::plain::{Access, Knowledge};
 use super::shadow::{CHUNK, LINE};
 use super::stamps::Repeated;
 use super::{AgentId, Clash, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
@@ -66,7 +67,7 @@ impl Order {
 impl Races {
     /// An access of a warp to shared memory: `bytes`, a power of two, at the
     /// shared address of each lane of `mask`.
-    fn warp_access(
+    pub(super) fn warp_access(
         &mut self,
         warp: AgentId,
         pc: usize,
@@ -78,7 +79,7 @@ impl Races {
         let whole = !self.lanes.are_parted(warp);
         let linear = mask == FULL && is_linear(addrs, bytes as u64);
         self.instructions = self.instructions.wrapping_add(1);
-        record.instruction = self.instructions;
+        record.instruction = self.instructions as u16;
         self.lanes.accessed[warp] = record.epoch;
         if linear || mask == FULL && is_uniform(addrs) {
             let (total, part) = if linear {
@@ -89,6 +90,9 @@ impl Races {
             return self.touch_stamped(addrs[0], total, part, whole);
         }
         let mut rest = mask;
+        if whole && bytes == CHUNK {
+            rest &= !self.touch_lanes(addrs, mask, record.by_lanes(0, bytes));
+        }
         // Lanes whose bytes follow each other are one access; lanes that share
         // an address are too.
         while rest != 0 {
@@ -122,7 +126,12 @@ impl Races {
     /// The lanes of a warp's access of at most a word each that say something new. An access that may have the
     /// record of a line is not looked up.
     #[inline(always)]
-    fn news(&self, addrs: &[u64; LANES], (mask, bytes): (u32, usize), record: &Record) -> u32 {
+    pub(super) fn news(
+        &self,
+        addrs: &[u64; LANES],
+        (mask, bytes): (u32, usize),
+        record: &Record,
+    ) -> u32 {
         let first = addrs[mask.trailing_zeros() as usize & 31];
         let (rank, line) = (first >> RANK_SHIFT, (bytes * LANES) as u64);
         let Some(stamps) = self.stamps.get(rank as usize) else { return mask };
@@ -162,7 +171,9 @@ impl Races {
     ) -> Result<(), Found> {
         let rank = (addr >> RANK_SHIFT) as u32;
         let offset = (addr & ((1 << RANK_SHIFT) - 1)) as usize;
-        self.touch(rank, offset, bytes, record)?;
+        if !(whole && self.touch_plain(rank, (offset, bytes), &record)) {
+            self.touch(rank, offset, bytes, record)?;
+        }
         if whole
             && bytes < LINE
             && let Some(stamps) = self.stamps.get_mut(rank as usize)
@@ -170,6 +181,62 @@ impl Races {
             stamps.note(offset, bytes, &record);
         }
         Ok(())
+    }
+
+    /// Remembers an access of single lanes to a word each in the tables of their CTA. Returns the lanes, the first ones of
+    /// the mask, for which this is all.
+    #[inline(always)]
+    fn touch_lanes(&mut self, addrs: &[u64; LANES], mask: u32, record: Record) -> u32 {
+        let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as usize;
+        let (mut offsets, mut same) = ([0; LANES], 0);
+        for (lane, (offset, addr)) in offsets.iter_mut().zip(addrs).enumerate() {
+            // What is in another CTA is outside.
+            *offset = (addr ^ (rank as u64) << RANK_SHIFT).min(u32::MAX.into()) as u32;
+            same |= u32::from(*addr == addrs[(lane + 1) % LANES]) << lane;
+        }
+        let agent = usize::from(record.agent);
+        let first = rank * self.warps_per_cta;
+        let Some(warp) = agent.checked_sub(first).filter(|&warp| warp < self.warps_per_cta) else {
+            return 0;
+        };
+        #[cfg(test)]
+        if self.without_tables {
+            return 0;
+        }
+        let Some(access) = Access::new(&record, warp, self.instructions) else { return 0 };
+        let all = (self.shadows.get(rank), self.tables.get_mut(rank), self.stamps.get_mut(rank));
+        let (Some(shadow), Some(tables), Some(stamps)) = all else { return 0 };
+        if same & mask & mask >> 1 != 0 {
+            return 0;
+        }
+        let known = Knowledge { clock: &self.agents[agent], first };
+        let done = tables.access_lanes(shadow, (&offsets, mask), &access, known);
+        for lane in lanes(done) {
+            stamps.note(offsets[lane] as usize, CHUNK, &record);
+        }
+        done
+    }
+
+    /// Remembers an access of a warp in the tables of its CTA. False: it has no place there.
+    #[inline(always)]
+    fn touch_plain(&mut self, rank: u32, place: (usize, usize), record: &Record) -> bool {
+        let (rank, agent) = (rank as usize, usize::from(record.agent));
+        let first = rank * self.warps_per_cta;
+        if agent < first || agent >= first + self.warps_per_cta {
+            return false;
+        }
+        #[cfg(test)]
+        if self.without_tables {
+            return false;
+        }
+        let (Some(shadow), Some(tables)) = (self.shadows.get(rank), self.tables.get_mut(rank))
+        else {
+            return false;
+        };
+        let Some(access) = Access::new(record, agent - first, self.instructions) else {
+            return false;
+        };
+        tables.access(shadow, place, &access, Knowledge { clock: &self.agents[agent], first })
     }
 
     /// Lanes of a weak store that write different values to one place, of which any may stay.
