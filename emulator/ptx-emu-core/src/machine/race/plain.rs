@@ -57,6 +57,8 @@ struct Read {
     what: u32,
     /// Number of the instruction that was the first since the last write.
     since: u32,
+    /// log2 of the bytes of a line after which it is the next lane.
+    step: u32,
 }
 
 impl Read {
@@ -70,10 +72,12 @@ impl Read {
 struct Line {
     /// Words that are owned. Tables say nothing of the rest.
     owned: u32,
-    /// Warps that read the line by 32 lanes since it was last written.
+    /// Warps that read the whole line since it was last written.
     readers: u32,
     /// The writer of all its words.
     writer: u64,
+    /// log2 of the bytes after which it is the next lane.
+    step: u32,
 }
 
 /// An access that may have a place in the tables.
@@ -274,6 +278,7 @@ impl Tables {
         }
         let of = &mut self.lines[line];
         of.writer = if missing == u32::MAX { nobody.writer } else { MIXED };
+        of.step = WORD.trailing_zeros();
         of.owned |= missing;
         true
     }
@@ -313,26 +318,38 @@ impl Tables {
         self.line_reads[warp].resize(self.lines.len(), Read::default());
     }
 
+    /// Whether all that wrote a part of a line is known.
+    #[inline(always)]
+    fn knows_part(
+        &self,
+        line: usize,
+        part: &std::ops::Range<usize>,
+        new: &Access,
+        known: Knowledge<'_>,
+    ) -> bool {
+        match self.lines[line].writer {
+            MIXED => self.knows_writes(&self.words[part.clone()], new, known),
+            writer => known.has_write(writer, self.era, new),
+        }
+    }
+
     #[inline(always)]
     fn read(&mut self, words: std::ops::Range<usize>, new: &Access, known: Knowledge<'_>) -> bool {
-        let own = self.key(new);
-        self.make_room(new.warp);
-        let line = words.start / WORDS;
-        let row = words.len() == WORDS && words.start.is_multiple_of(WORDS) && new.step == 2;
-        if row && self.lines[line].owned == u32::MAX {
-            let writer = self.lines[line].writer;
-            if writer == own {
-                return true;
-            }
-            if writer != MIXED {
-                return known.has_write(writer, self.era, new) && self.read_line(line, new);
-            }
-        }
-        if !self.knows_writes(&self.words[words.clone()], new, known) {
+        if !parts(words.clone()).all(|(line, part)| self.knows_part(line, &part, new, known)) {
             return false;
         }
-        for (at, word) in words.enumerate() {
-            self.read_word(word, at, own, new);
+        let own = self.key(new);
+        self.make_room(new.warp);
+        for (line, part) in parts(words.clone()) {
+            if self.lines[line].writer != MIXED {
+                if self.lines[line].writer != own {
+                    self.read_line(line, part.start - words.start, new);
+                }
+                continue;
+            }
+            for at in part {
+                self.read_word(at, at - words.start, own, new);
+            }
         }
         true
     }
@@ -360,36 +377,37 @@ impl Tables {
         if before {
             since = read.since;
         }
-        *read = Read { epoch: new.epoch, what: new.what(part), since };
+        *read = Read { epoch: new.epoch, what: new.what(part), since, step: 0 };
         word.readers |= new.bit();
     }
 
-    /// Remembers that each lane reads its word of a line.
+    /// Remembers the read of a whole line, a part of the access.
     #[inline(always)]
-    fn read_line(&mut self, at: usize, new: &Access) -> bool {
+    fn read_line(&mut self, at: usize, part: usize, new: &Access) {
         let (line, read) = (&mut self.lines[at], &mut self.line_reads[new.warp][at]);
         let before = line.readers & new.bit() != 0;
         if !before || read.epoch != new.epoch {
             let since = if before { read.since } else { new.time };
-            *read = Read { epoch: new.epoch, what: new.what(0), since };
+            *read = Read { epoch: new.epoch, what: new.what(part), since, step: new.step };
             line.readers |= new.bit();
         }
-        true
     }
 
     #[inline(always)]
     fn write(&mut self, words: std::ops::Range<usize>, new: &Access, known: Knowledge<'_>) -> bool {
         let own = self.key(new);
-        if !self.knows_writes(&self.words[words.clone()], new, known) {
-            return false;
-        }
-        for at in words.clone() {
-            let readers = self.words[at].readers & !new.bit();
-            if !lanes(readers).all(|of| known.has_read(of, &self.reads[of][at])) {
+        for (line, part) in parts(words.clone()) {
+            if !self.knows_part(line, &part, new, known) {
                 return false;
             }
-        }
-        for (line, _) in parts(words.clone()) {
+            if self.lines[line].writer == MIXED {
+                for at in part {
+                    let readers = self.words[at].readers & !new.bit();
+                    if !lanes(readers).all(|of| known.has_read(of, &self.reads[of][at])) {
+                        return false;
+                    }
+                }
+            }
             let readers = self.lines[line].readers & !new.bit();
             if !lanes(readers).all(|of| known.has_read(of, &self.line_reads[of][line])) {
                 return false;
@@ -412,8 +430,8 @@ impl Tables {
                 }
             }
             if whole {
-                self.lines[line].readers = 0;
-                self.lines[line].writer = own;
+                let line = &mut self.lines[line];
+                (line.readers, line.writer, line.step) = (0, own, new.step);
             }
         }
         true
@@ -428,7 +446,7 @@ impl Tables {
                 let before = word.readers >> of & 1 != 0;
                 let since = if before { read.since.min(row.since) } else { row.since };
                 if !before || read.epoch < row.epoch {
-                    *read = Read { what: row.what + lane as u32, ..row };
+                    *read = Read { what: row.what + ((WORD * lane) as u32 >> row.step), ..row };
                 }
                 read.since = since;
                 word.readers |= 1 << of;
@@ -471,30 +489,25 @@ impl Tables {
         }
     }
 
-    /// The same of a line that was accessed by whole warps, lane by lane, all at once.
+    /// The same of a line no part of which was accessed alone.
     fn leave_whole(&mut self, shadow: &mut Shadow, line: usize, first: usize) -> bool {
-        let words = &self.words[line * WORDS..(line + 1) * WORDS];
-        let Word { writer, what, .. } = words[0];
-        let by_step = |step: u32| {
-            let lane = |at: usize| (WORD * at) as u32 >> step;
-            (what & 31) + lane(WORDS - 1) < 32
-                && words.iter().enumerate().all(|(at, word)| word.what == what + lane(at))
-        };
-        let step = if writer as u32 == 0 { Some(2) } else { (2..6).find(|&step| by_step(step)) };
-        let alike = words.iter().all(|word| word.readers == 0 && word.writer == writer);
-        let Some(step) = step.filter(|_| alike && what >> LANE_BITS & 31 == 0) else {
-            return false;
-        };
-        if !shadow.is_clear(line, u32::MAX) {
+        let Line { readers, writer, step, .. } = self.lines[line];
+        if writer == MIXED || !shadow.is_clear(line, u32::MAX) {
             return false;
         }
-        let write = words[0].record().map(|write| write.by_lanes(what as usize & 31, 1 << step));
-        self.words[line * WORDS..(line + 1) * WORDS].fill(Word::default());
-        let readers = std::mem::take(&mut self.lines[line]).readers;
+        let words = &mut self.words[line * WORDS..(line + 1) * WORDS];
+        let spread =
+            |record: Record, what: u32, step: u32| record.by_lanes(what as usize & 31, 1 << step);
+        let write = words[0].record().map(|write| spread(write, words[0].what, step));
+        words.fill(Word::default());
+        self.lines[line] = Line::default();
         let mut readers: Vec<usize> = lanes(readers).collect();
         readers.sort_by_key(|&of| self.line_reads[of][line].since);
-        let read = |of: usize| self.line_reads[of][line].record(first + of).by_lanes(0, WORD);
-        shadow.put_line(line, write.into_iter().chain(readers.into_iter().map(read)));
+        let reads = readers.into_iter().map(|of| {
+            let read = &self.line_reads[of][line];
+            spread(read.record(first + of), read.what, read.step)
+        });
+        shadow.put_line(line, write.into_iter().chain(reads));
         true
     }
 }
