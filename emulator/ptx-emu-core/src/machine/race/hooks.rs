@@ -91,7 +91,11 @@ impl Races {
         }
         let mut rest = mask;
         if whole && bytes == CHUNK {
-            rest &= !self.touch_lanes(addrs, mask, record.by_lanes(0, bytes));
+            let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as u32;
+            // What is in another CTA is outside.
+            let base = u64::from(rank) << RANK_SHIFT;
+            let offsets = addrs.map(|addr| u32::try_from(addr ^ base).unwrap_or(u32::MAX));
+            rest &= !self.touch_lanes(rank, &offsets, mask, &record);
         }
         // Lanes whose bytes follow each other are one access; lanes that share
         // an address are too.
@@ -153,13 +157,6 @@ impl Races {
         if elsewhere & mask == 0 { stamps.news(&offsets, mask, record) } else { mask }
     }
 
-    /// The same of weak loads.
-    #[inline(always)]
-    fn news_of_load(&self, warp: AgentId, addrs: &[u64; LANES], access: (u32, usize)) -> u32 {
-        let record = self.record(warp, Origin { pc: 0, warp, lane: 0 }, Kind::Read);
-        self.news(addrs, access, &record)
-    }
-
     /// An access to consecutive shared addresses. Words get stamps where the lanes of the warp are together.
     #[inline(always)]
     fn touch_stamped(
@@ -183,36 +180,106 @@ impl Races {
         Ok(())
     }
 
-    /// Remembers an access of single lanes to a word each in the tables of their CTA. Returns the lanes, the first ones of
-    /// the mask, for which this is all.
-    #[inline(always)]
-    fn touch_lanes(&mut self, addrs: &[u64; LANES], mask: u32, record: Record) -> u32 {
-        let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as usize;
-        let (mut offsets, mut same) = ([0; LANES], 0);
-        for (lane, (offset, addr)) in offsets.iter_mut().zip(addrs).enumerate() {
-            // What is in another CTA is outside.
-            *offset = (addr ^ (rank as u64) << RANK_SHIFT).min(u32::MAX.into()) as u32;
-            same |= u32::from(*addr == addrs[(lane + 1) % LANES]) << lane;
-        }
-        let agent = usize::from(record.agent);
-        let first = rank * self.warps_per_cta;
-        let Some(warp) = agent.checked_sub(first).filter(|&warp| warp < self.warps_per_cta) else {
-            return 0;
-        };
+    /// Remembers an access of single lanes to a word each, at offsets in the memory of the CTA of `rank`, in its tables.
+    /// Returns the lanes, the first ones of the mask, for which this is all.
+    #[inline(never)]
+    fn touch_lanes(
+        &mut self,
+        rank: u32,
+        offsets: &[u32; LANES],
+        mask: u32,
+        record: &Record,
+    ) -> u32 {
         #[cfg(test)]
         if self.without_tables {
             return 0;
         }
-        let Some(access) = Access::new(&record, warp, self.instructions) else { return 0 };
+        let (rank, agent) = (rank as usize, usize::from(record.agent));
+        let first = rank * self.warps_per_cta;
+        let Some(warp) = agent.checked_sub(first).filter(|&warp| warp < self.warps_per_cta) else {
+            return 0;
+        };
+        let part = record.by_lanes(0, CHUNK);
+        let Some(access) = Access::new(&part, warp, self.instructions) else { return 0 };
         let all = (self.shadows.get(rank), self.tables.get_mut(rank), self.stamps.get_mut(rank));
         let (Some(shadow), Some(tables), Some(stamps)) = all else { return 0 };
+        let mut same = 0;
+        for (lane, pair) in offsets.windows(2).enumerate() {
+            same |= u32::from(pair[0] == pair[1]) << lane;
+        }
         if same & mask & mask >> 1 != 0 {
             return 0;
         }
         let known = Knowledge { clock: &self.agents[agent], first };
-        let done = tables.access_lanes(shadow, (&offsets, mask), &access, known);
+        let done = tables.access_lanes(shadow, (offsets, mask), &access, known);
         for lane in lanes(done) {
-            stamps.note(offsets[lane] as usize, CHUNK, &record);
+            stamps.note(offsets[lane] as usize, CHUNK, record);
+        }
+        done
+    }
+
+    /// Remembers a weak load of a word by all lanes of a warp. Returns those for which there is more to do.
+    #[inline(always)]
+    pub(super) fn read_words(&mut self, warp: AgentId, pc: usize, addrs: &[u64; LANES]) -> u32 {
+        if self.lanes.are_parted(warp) {
+            return FULL;
+        }
+        let rank = (addrs[0] >> RANK_SHIFT) as u32;
+        let base = u64::from(rank) << RANK_SHIFT;
+        let (mut offsets, mut elsewhere) = ([0; LANES], 0);
+        let (mut spread, mut uneven) = (0, 0);
+        for (lane, (offset, addr)) in offsets.iter_mut().zip(addrs).enumerate() {
+            elsewhere |= (addr ^ base) >> RANK_SHIFT;
+            *offset = (addr ^ base) as u32;
+            spread |= addr ^ addrs[0];
+            uneven |= addr ^ addrs[0].wrapping_add((CHUNK * lane) as u64);
+        }
+        if elsewhere != 0 {
+            return FULL;
+        }
+        if spread == 0 || uneven == 0 {
+            let bytes = if spread == 0 { CHUNK } else { LINE };
+            return if self.read_row(warp, pc, rank, (offsets[0], bytes)) { 0 } else { FULL };
+        }
+        let Some(stamps) = self.stamps.get(rank as usize) else { return FULL };
+        let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, Kind::Read);
+        let news = stamps.news(&offsets, FULL, &record);
+        if news == 0 {
+            return 0;
+        }
+        self.instructions = self.instructions.wrapping_add(1);
+        record.instruction = self.instructions as u16;
+        self.lanes.accessed[warp] = record.epoch;
+        news & !self.touch_lanes(rank, &offsets, news, &record)
+    }
+
+    /// The same of a word for all lanes, or of consecutive ones. False: it has to be looked at.
+    #[inline(always)]
+    fn read_row(
+        &mut self,
+        warp: AgentId,
+        pc: usize,
+        rank: u32,
+        (offset, bytes): (u32, usize),
+    ) -> bool {
+        let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, Kind::Read);
+        let place = (offset as usize, bytes);
+        let Some(stamps) = self.stamps.get(rank as usize) else { return false };
+        // Lines have no stamps.
+        let line = bytes == LINE && place.0.is_multiple_of(LINE);
+        if !line && stamps.repeats(place.0, bytes, &record) {
+            return true;
+        }
+        self.instructions = self.instructions.wrapping_add(1);
+        record.instruction = self.instructions as u16;
+        self.lanes.accessed[warp] = record.epoch;
+        let part = if bytes == LINE { record.by_lanes(0, CHUNK) } else { record.by_several(FULL) };
+        let done = self.touch_plain(rank, place, &part);
+        if done
+            && !line
+            && let Some(stamps) = self.stamps.get_mut(rank as usize)
+        {
+            stamps.note(place.0, bytes, &record);
         }
         done
     }
@@ -343,15 +410,30 @@ impl Context<'_> {
         self.look(addrs, (mask, news), bytes, stored)
     }
 
-    /// The same of a weak load of words by all lanes. Most say nothing new.
+    /// The same of a weak load of words by all lanes. Most say nothing new, or something that is soon remembered.
     #[inline(always)]
     pub(in crate::machine) fn race_words(&mut self, addrs: &[u64; LANES]) -> Exec {
-        let Some(races) = &self.units.races else { return Ok(()) };
-        let news = races.news_of_load(self.warp(), addrs, (FULL, 4));
-        if news == 0 && !self.units.proxies.has_responses() {
-            return Ok(());
+        let warp = self.warp();
+        let Some(races) = &mut self.units.races else { return Ok(()) };
+        let mut news = FULL;
+        if !self.units.proxies.has_responses() {
+            news = races.read_words(warp, self.pc, addrs);
+            if news == 0 {
+                return Ok(());
+            }
         }
-        self.look(addrs, (FULL, news), 4, None)
+        self.look(addrs, (FULL, news), CHUNK, None)
+    }
+
+    /// The same at an offset in the CTA's shared memory: one word for all lanes, or consecutive ones. False: it has to be
+    /// looked at.
+    #[inline(always)]
+    pub(in crate::machine) fn race_row(&mut self, offset: usize, bytes: usize) -> bool {
+        let (warp, rank) = (self.warp(), self.place.rank);
+        let Some(races) = &mut self.units.races else { return true };
+        !self.units.proxies.has_responses()
+            && !races.lanes.are_parted(warp)
+            && races.read_row(warp, self.pc, rank, (offset as u32, bytes))
     }
 
     /// The stamps by which an atomic of the executing warp says nothing new; `None`: nobody looks.

@@ -345,6 +345,7 @@ impl Races {
         (looked, read)
     }
 
+    #[inline(always)]
     fn record(&self, agent: AgentId, origin: Origin, kind: Kind) -> Record {
         let Origin { pc, warp, lane } = origin;
         let epoch = self.agents[agent].get(agent);
