@@ -386,10 +386,17 @@ impl Context<'_> {
     /// Runs an access with ordering semantics.
     #[inline(always)]
     pub(crate) fn ordered<R>(&mut self, order: Order, access: impl FnOnce(&mut Self) -> R) -> R {
-        self.order = order;
+        self.set_order(order);
         let result = access(self);
-        self.order = Order::Weak;
+        self.set_order(Order::Weak);
         result
+    }
+
+    /// Gives the accesses that follow ordering semantics, where a closure would not be compiled for the host's
+    /// vectors. They are to be weak again afterwards.
+    #[inline(always)]
+    pub(crate) fn set_order(&mut self, order: Order) {
+        self.order = order;
     }
 
     /// Looks for races of an access to shared memory that is in bounds: of a load, or of a store

@@ -162,15 +162,34 @@ const fn bits(from: usize, to: usize) -> u32 {
     (u32::MAX >> (WORDS - (to - from))) << from
 }
 
-/// The parts of a range of words that are in one line: the line, and the words.
+/// Whether all parts of a range of words, each in one line, are as they have to be: the line, and the words.
 #[inline(always)]
-fn parts(words: std::ops::Range<usize>) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
+fn all_parts(
+    words: &std::ops::Range<usize>,
+    mut are: impl FnMut(usize, std::ops::Range<usize>) -> bool,
+) -> bool {
     let mut at = words.start;
-    std::iter::from_fn(move || {
+    while at < words.end {
         let (from, line) = (at, at / WORDS);
         at = ((line + 1) * WORDS).min(words.end);
-        (from < at).then_some((line, from..at))
-    })
+        if !are(line, from..at) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether all lanes, or warps, of a mask are as they have to be.
+#[inline(always)]
+fn all_of(mask: u32, are: impl Fn(usize) -> bool) -> bool {
+    let mut rest = mask;
+    while rest != 0 {
+        if !are(rest.trailing_zeros() as usize) {
+            return false;
+        }
+        rest &= rest - 1;
+    }
+    true
 }
 
 impl Tables {
@@ -204,7 +223,7 @@ impl Tables {
             return false;
         }
         let words = offset / WORD..(offset + bytes) / WORD;
-        for (line, part) in parts(words.clone()) {
+        let owned = all_parts(&words, |line, part| {
             let here = bits(part.start % WORDS, part.start % WORDS + part.len());
             if self.lines[line].owned & here != here && !self.own(shadow, line, here) {
                 return false;
@@ -212,6 +231,10 @@ impl Tables {
             if here != u32::MAX {
                 self.lines[line].writer = MIXED;
             }
+            true
+        });
+        if !owned {
+            return false;
         }
         if new.write { self.write(words, new, known) } else { self.read(words, new, known) }
     }
@@ -252,7 +275,7 @@ impl Tables {
             } else if word.writer != own {
                 let readers = word.readers & !new.bit();
                 if self.lines[at / WORDS].readers != 0
-                    || !lanes(readers).all(|of| known.has_read(of, &self.reads[of][at]))
+                    || !all_of(readers, |of| known.has_read(of, &self.reads[of][at]))
                 {
                     break;
                 }
@@ -335,23 +358,21 @@ impl Tables {
 
     #[inline(always)]
     fn read(&mut self, words: std::ops::Range<usize>, new: &Access, known: Knowledge<'_>) -> bool {
-        if !parts(words.clone()).all(|(line, part)| self.knows_part(line, &part, new, known)) {
+        if !all_parts(&words, |line, part| self.knows_part(line, &part, new, known)) {
             return false;
         }
         let own = self.key(new);
         self.make_room(new.warp);
-        for (line, part) in parts(words.clone()) {
-            if self.lines[line].writer != MIXED {
-                if self.lines[line].writer != own {
-                    self.read_line(line, part.start - words.start, new);
+        all_parts(&words, |line, part| {
+            if self.lines[line].writer == MIXED {
+                for at in part {
+                    self.read_word(at, at - words.start, own, new);
                 }
-                continue;
+            } else if self.lines[line].writer != own {
+                self.read_line(line, part.start - words.start, new);
             }
-            for at in part {
-                self.read_word(at, at - words.start, own, new);
-            }
-        }
-        true
+            true
+        })
     }
 
     /// Remembers the read of a word, a part of the access, after a write that is known.
@@ -396,45 +417,41 @@ impl Tables {
     #[inline(always)]
     fn write(&mut self, words: std::ops::Range<usize>, new: &Access, known: Knowledge<'_>) -> bool {
         let own = self.key(new);
-        for (line, part) in parts(words.clone()) {
-            if !self.knows_part(line, &part, new, known) {
-                return false;
-            }
-            if self.lines[line].writer == MIXED {
-                for at in part {
-                    let readers = self.words[at].readers & !new.bit();
-                    if !lanes(readers).all(|of| known.has_read(of, &self.reads[of][at])) {
-                        return false;
-                    }
-                }
-            }
-            let readers = self.lines[line].readers & !new.bit();
-            if !lanes(readers).all(|of| known.has_read(of, &self.line_reads[of][line])) {
-                return false;
-            }
+        let known = all_parts(&words, |line, part| {
+            self.knows_part(line, &part, new, known)
+                && (self.lines[line].writer != MIXED || {
+                    let readers_of = |at: usize| self.words[at].readers & !new.bit();
+                    let has_read = |at, of: usize| known.has_read(of, &self.reads[of][at]);
+                    part.into_iter().all(|at| all_of(readers_of(at), |of| has_read(at, of)))
+                })
+                && all_of(self.lines[line].readers & !new.bit(), |of| {
+                    known.has_read(of, &self.line_reads[of][line])
+                })
+        });
+        if !known {
+            return false;
         }
         let start = words.start;
-        for (line, part) in parts(words) {
+        all_parts(&words, |line, part| {
             let whole = part.len() == WORDS;
             if whole && self.lines[line].writer == own {
-                continue;
+                return true;
             }
             if !whole && self.lines[line].readers != 0 {
                 self.spread_reads(line);
             }
-            let new_word = |at: usize| Word { writer: own, what: new.what(at - start), readers: 0 };
             for at in part {
                 // A write of a whole line takes the place of the words' own.
                 if whole || self.words[at].writer != own {
-                    self.words[at] = new_word(at);
+                    self.words[at] = Word { writer: own, what: new.what(at - start), readers: 0 };
                 }
             }
             if whole {
                 let line = &mut self.lines[line];
                 (line.readers, line.writer, line.step) = (0, own, new.step);
             }
-        }
-        true
+            true
+        })
     }
 
     /// Reads of a whole line become reads of its words.
@@ -463,12 +480,13 @@ impl Tables {
         first: usize,
     ) {
         let end = (offset + bytes).div_ceil(WORD).min(self.words.len());
-        for (line, part) in parts(offset / WORD..end) {
+        all_parts(&(offset / WORD..end), |line, part| {
             let here = bits(part.start % WORDS, part.start % WORDS + part.len());
             if self.lines[line].owned & here != 0 {
                 self.leave_line(shadow, line, here, first);
             }
-        }
+            true
+        });
     }
 
     #[inline(never)]
