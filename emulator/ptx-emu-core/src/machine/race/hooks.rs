@@ -92,7 +92,7 @@ impl Races {
         let mut rest = mask;
         if whole && bytes == CHUNK {
             let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as u32;
-            // What is in another CTA is outside.
+            // Words of another CTA are outside.
             let base = u64::from(rank) << RANK_SHIFT;
             let offsets = addrs.map(|addr| u32::try_from(addr ^ base).unwrap_or(u32::MAX));
             rest &= !self.touch_lanes(rank, &offsets, mask, &record);

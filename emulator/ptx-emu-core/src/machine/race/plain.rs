@@ -21,7 +21,7 @@ const ERAS: u64 = 1 << (64 - ERA);
 /// The key of a line of which a part was accessed since it was last written.
 const MIXED: u64 = 0;
 
-/// Who accessed a word, without the epoch: an instruction, a lane and how many follow it.
+/// An access to a word without its epoch: an instruction, a lane and how many follow it.
 const fn what(pc: u32, first: u32, more: u32) -> u32 {
     pc << (2 * LANE_BITS) | more << LANE_BITS | first
 }
@@ -90,7 +90,7 @@ pub(super) struct Access {
     write: bool,
     /// Number of the instruction.
     time: u32,
-    /// What accesses the first word, and log2 of the bytes after which it is the next lane.
+    /// The instruction and lanes of the first word, and log2 of the bytes after which it is the next lane.
     what: u32,
     step: u32,
 }
@@ -113,7 +113,7 @@ impl Access {
         Some(Self { agent, warp, epoch, write, time, what, step })
     }
 
-    /// What the tables get for a word, the number of which is counted from the first one.
+    /// The instruction and lanes of a word, the number of which is counted from the first one.
     #[inline(always)]
     fn what(&self, word: usize) -> u32 {
         self.what + ((WORD * word) as u32 >> self.step)
@@ -136,7 +136,7 @@ pub(super) struct Tables {
     line_reads: Vec<Vec<Read>>,
 }
 
-/// What an access knows: epochs of all agents, and the first agent of the CTA's warps.
+/// Knowledge of an access: epochs of all agents, and the first agent of the CTA's warps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Knowledge<'a> {
     pub(super) clock: &'a Clock,

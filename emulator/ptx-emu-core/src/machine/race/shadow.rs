@@ -128,8 +128,8 @@ impl Record {
         Self { lane: lane as i8, step: bytes.trailing_zeros() as u8, ..self }
     }
 
-    /// Of an access to whole words: the first lane, how many more access the same bytes, and log2 of the bytes after which it is
-    /// the next lane. `None` if several lanes share a word in another way.
+    /// The lanes of an access to whole words: the first one, how many more access the same bytes, and log2 of the bytes after
+    /// which it is the next one. `None` if several lanes share a word in another way.
     #[inline(always)]
     pub(super) fn word_lanes(&self) -> Option<(u32, u32, u32)> {
         if self.step != SAME_BYTES {
