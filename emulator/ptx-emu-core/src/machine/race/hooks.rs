@@ -90,7 +90,7 @@ impl Races {
             return self.touch_stamped(addrs[0], total, part, whole);
         }
         let mut rest = mask;
-        if whole && bytes == CHUNK {
+        if whole && bytes == CHUNK && matches!(kind, Kind::Read | Kind::Write) {
             let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as u32;
             // Words of another CTA are outside.
             let base = u64::from(rank) << RANK_SHIFT;

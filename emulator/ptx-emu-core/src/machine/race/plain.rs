@@ -254,7 +254,7 @@ impl Tables {
         let (mut done, mut last) = (0, own);
         for lane in lanes(mask) {
             let (offset, at) = (offsets[lane], offsets[lane] as usize / WORD);
-            if offset as usize % WORD != 0 || at >= self.words.len() {
+            if !(offset as usize).is_multiple_of(WORD) || at >= self.words.len() {
                 break;
             }
             if self.words[at].writer >> ERA != self.era
