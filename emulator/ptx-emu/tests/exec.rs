@@ -114,47 +114,6 @@ fn right(name: &str, arch: &str, more: &[&str]) {
     }
 }
 
-/// Waits for something; whether it came within half a minute.
-fn comes(mut there: impl FnMut() -> bool) -> bool {
-    let start = std::time::Instant::now();
-    while !there() {
-        if start.elapsed().as_secs() >= 30 {
-            return false;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    true
-}
-
-#[test]
-fn a_program_ends_with_exec() {
-    let file = folder().join("pid");
-    let _ = std::fs::remove_file(&file);
-    let mut exec = Command::new(env!("CARGO_BIN_EXE_ptx-emu"))
-        .args(["exec", "--stand-in"])
-        .arg(stand_in())
-        .args(["--", "sh", "-c", "echo $$ >\"$0\"; exec sleep 600"])
-        .arg(&file)
-        .spawn()
-        .expect("ptx-emu runs");
-    let read = || std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(comes(|| read().ends_with('\n')), "the program says its number");
-    let stat = format!("/proc/{}/stat", read().trim());
-    // A process that has ended may stay until its parent asks for it.
-    let ended = || match std::fs::read_to_string(&stat) {
-        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| rest.trim().starts_with(['Z', 'X'])),
-        Err(_) => true,
-    };
-    assert!(!ended(), "it runs");
-    exec.kill().expect("SIGKILL");
-    exec.wait().expect("it ends");
-    let gone = comes(ended);
-    if !gone {
-        let _ = Command::new("kill").args(["-9", read().trim()]).status();
-    }
-    assert!(gone, "the program went on without ptx-emu");
-}
-
 #[test]
 fn vector_add() {
     right("vector_add", SM_100A, &[]);

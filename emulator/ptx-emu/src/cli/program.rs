@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -89,30 +89,9 @@ pub(super) fn run(
         };
         command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?);
     }
-    end_with_this_process(&mut command);
     command
         .status()
         .map_err(|source| ProgramError::Program { program: (&program[0]).into(), source })
-}
-
-/// Has the kernel kill the program when this process ends, however it does. A program that starts others has to end
-/// those itself.
-#[allow(unsafe_code)]
-fn end_with_this_process(command: &mut Command) {
-    let parent = std::process::id();
-    let before_the_program = move || {
-        // SAFETY: the call has no pointers, and only changes the calling process.
-        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // What has ended already is not told.
-        match std::os::unix::process::parent_id() == parent {
-            true => Ok(()),
-            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-        }
-    };
-    // SAFETY: between fork and exec the closure makes two system calls and allocates nothing.
-    unsafe { command.pre_exec(before_the_program) };
 }
 
 /// The exit code of a program, as a shell has it for one that a signal ended.

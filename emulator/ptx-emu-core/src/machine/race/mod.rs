@@ -157,7 +157,7 @@ pub(crate) struct Races {
     /// Knowledge that relaxed reads of a warp saw published since its last fence.
     seen: Vec<Clock>,
     shadows: Vec<Shadow>,
-    /// What the shadows need not remember.
+    /// Accesses that the shadows need not remember.
     tables: Vec<Tables>,
     /// Stamps of the words of each CTA's shared memory.
     stamps: Vec<Stamps>,

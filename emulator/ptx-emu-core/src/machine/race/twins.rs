@@ -147,7 +147,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a report says of a race.
+/// The parts of a race that a report has.
 fn told(found: Found) -> impl PartialEq + std::fmt::Debug {
     let Found { place, clash, asynchronous, fence, unchanged, at_once } = found;
     let access = |of: super::Record| (of.agent, of.warp, of.epoch, of.pc, of.kind);
@@ -155,7 +155,7 @@ fn told(found: Found) -> impl PartialEq + std::fmt::Debug {
     (place, clash, asynchronous, fence, unchanged, at_once)
 }
 
-/// What a step finds.
+/// The race that a step finds.
 fn take(races: &mut Races, pc: usize, step: &Step) -> impl PartialEq + std::fmt::Debug + use<> {
     let origin = |warp: AgentId| Origin { pc, warp, lane: 3 };
     let mut read = None;
