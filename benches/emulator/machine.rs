@@ -4,40 +4,20 @@
 //! that `cargo xtask build-kernels` made are measured too where they exist.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ptx_emu_core::{Checks, GlobalMemory, Gpu, Launch, Module, Schedule};
+use kernel::Kernel;
+use ptx_emu_core::{Checks, GlobalMemory, Gpu, Module, Schedule};
 use std::path::Path;
+
+mod kernel;
 
 struct Case {
     module: Module,
-    memory: GlobalMemory,
-    entry: &'static str,
-    grid: u32,
-    block: u32,
-    dynamic_shared: u32,
-    params: Vec<u8>,
+    kernel: Kernel,
 }
 
 impl Case {
     fn run(&mut self, schedule: Schedule) -> u64 {
-        let report = self
-            .module
-            .launch(
-                &mut self.memory,
-                &Launch {
-                    entry: self.entry,
-                    grid: [self.grid, 1, 1],
-                    block: [self.block, 1, 1],
-                    cluster: None,
-                    dynamic_shared: self.dynamic_shared,
-                    params: &self.params,
-                    schedule,
-                    threads: Some(1),
-                    instruction_limit: None,
-                    checks: Checks::default(),
-                },
-            )
-            .expect("the kernel is right");
-        report.counters.lane_instructions
+        self.kernel.run(&self.module, schedule, Checks::default(), 1)
     }
 }
 
@@ -58,15 +38,16 @@ fn gemv_like() -> Case {
     let codes = upload("codes", rows * chunks * 512);
     let scales = upload("scales", rows * chunks * 64);
     let out = memory.alloc("out", rows as u64 * 4, 256).expect("fits");
-    Case {
-        module: Module::load(include_str!("gemv_like.ptx"), &Gpu::h200()).expect("modelled"),
+    let kernel = Kernel {
         memory,
         entry: "gemv_like",
-        grid: rows as u32 / 4,
-        block: 128,
+        grid: [rows as u32 / 4, 1, 1],
+        block: [128, 1, 1],
         dynamic_shared: 0,
         params: bytes(&[codes, scales, out], &[chunks as u32]),
-    }
+    };
+    let module = Module::load(include_str!("gemv_like.ptx"), &Gpu::h200()).expect("modelled");
+    Case { module, kernel }
 }
 
 /// Rows of a CTA of the built kernel, and warps, of which each thread has 32 elements of each row.
@@ -93,18 +74,18 @@ fn built(gpu: &Gpu) -> Option<Case> {
     let activation_scales = upload("a_scales", k / 16);
     let out = memory.alloc("out", m as u64 * 4, 256).expect("fits");
     let strides = [(m * k / 16) as u64, (k / 16) as u64];
-    Some(Case {
-        module,
+    let kernel = Kernel {
         memory,
         entry: "gemv_nvfp4_linear",
-        grid: (m / ROWS) as u32,
-        block: WARPS * 32,
+        grid: [(m / ROWS) as u32, 1, 1],
+        block: [WARPS * 32, 1, 1],
         dynamic_shared: ROWS as u32 * WARPS * 4,
         params: bytes(
             &[weights, weight_scales, activations, activation_scales, out, strides[0], strides[1]],
             &[m as u32, k as u32, 1f32.to_bits(), 2, 0, WARPS * 32, ROWS as u32, 0],
         ),
-    })
+    };
+    Some(Case { module, kernel })
 }
 
 fn lane_instructions(c: &mut Criterion) {

@@ -1,11 +1,15 @@
-//! Speed of ordinary code in lane instructions per second on one core: a separable convolution, a histogram, a product
+//! Speed of ordinary code in lane instructions per second on one core, and on two: a separable convolution, a histogram, a product
 //! of matrices and one by tensor cores, as CUDA's samples have them. Results are compared with the host's
 //! before anything is timed.
 //!
 //! `kernels.ptx` is `kernels.cu` compiled by `nvcc -std=c++17 -ptx -arch=compute_90a` (13.0.88).
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ptx_emu_core::{Checks, GlobalMemory, Gpu, Launch, Model, Module, Schedule};
+use kernel::Kernel;
+use ptx_emu_core::{Checks, GlobalMemory, Gpu, Model, Module, Schedule};
+
+#[path = "../kernel.rs"]
+mod kernel;
 
 /// The first taps and the middle one of the convolution, which is symmetric.
 const TAPS: [f32; 9] =
@@ -18,39 +22,22 @@ const WORDS: usize = 1 << 20;
 const CTAS: usize = 240;
 const BINS: usize = 256;
 
-/// A kernel, its launch and its result.
+/// A kernel and its result.
 struct Case {
-    entry: &'static str,
-    memory: GlobalMemory,
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic_shared: u32,
-    params: Vec<u8>,
+    kernel: Kernel,
     out: u64,
     expected: Vec<u8>,
 }
 
 impl Case {
-    fn run(&mut self, module: &Module, schedule: Schedule) -> u64 {
-        let launch = Launch {
-            entry: self.entry,
-            grid: self.grid,
-            block: self.block,
-            cluster: None,
-            dynamic_shared: self.dynamic_shared,
-            params: &self.params,
-            schedule,
-            threads: Some(1),
-            instruction_limit: None,
-            checks: Checks::new(Model::Hardware),
-        };
-        let report = module.launch(&mut self.memory, &launch).expect("the kernel is right");
-        report.counters.lane_instructions
+    fn run(&mut self, module: &Module, schedule: Schedule, threads: usize) -> u64 {
+        self.kernel.run(module, schedule, Checks::new(Model::Hardware), threads)
     }
 
     fn check(&self) {
-        let found = self.memory.read(self.out, self.expected.len() as u64).expect("all of it");
-        assert!(found == self.expected, "{}: wrong results", self.entry);
+        let Kernel { memory, entry, .. } = &self.kernel;
+        let found = memory.read(self.out, self.expected.len() as u64).expect("all of it");
+        assert!(found == self.expected, "{entry}: wrong results");
     }
 }
 
@@ -103,7 +90,8 @@ fn convolution(entry: &'static str) -> Case {
         false => ([w / 16, h / 64, 1], [16, 8, 1]),
     };
     let params = params(&[out, input], &[width, height]);
-    Case { entry, memory, grid, block, dynamic_shared: 0, params, out, expected }
+    let kernel = Kernel { entry, memory, grid, block, dynamic_shared: 0, params };
+    Case { kernel, out, expected }
 }
 
 fn histogram() -> Case {
@@ -120,16 +108,35 @@ fn histogram() -> Case {
     let input = bytes(numbers(WORDS).map(u32::to_le_bytes));
     let input = memory.alloc_from("in", &input).expect("fits");
     let out = memory.alloc("partial", expected.len() as u64, 256).expect("fits");
-    Case {
+    let kernel = Kernel {
         entry: "histogram",
         memory,
         grid: [CTAS as u32, 1, 1],
         block: [block as u32, 1, 1],
         dynamic_shared: 0,
         params: params(&[out, input], &[WORDS]),
-        out,
-        expected,
-    }
+    };
+    Case { kernel, out, expected }
+}
+
+/// Sums of the CTAs' counts, one for each bin.
+fn merge_histograms() -> Case {
+    let counts: Vec<u32> = numbers(CTAS * BINS).map(|number| number >> 16).collect();
+    let sum = |bin: usize| counts.iter().skip(bin).step_by(BINS).sum::<u32>();
+    let expected = bytes((0..BINS).map(|bin| sum(bin).to_le_bytes()));
+    let mut memory = GlobalMemory::new();
+    let input = bytes(counts.iter().map(|count| count.to_le_bytes()));
+    let input = memory.alloc_from("partial", &input).expect("fits");
+    let out = memory.alloc("out", expected.len() as u64, 256).expect("fits");
+    let kernel = Kernel {
+        entry: "merge_histograms",
+        memory,
+        grid: [BINS as u32, 1, 1],
+        block: [256, 1, 1],
+        dynamic_shared: 0,
+        params: params(&[out, input], &[CTAS]),
+    };
+    Case { kernel, out, expected }
 }
 
 fn product() -> Case {
@@ -146,16 +153,15 @@ fn product() -> Case {
         memory.alloc_from(name, &values).expect("fits")
     });
     let out = memory.alloc("c", expected.len() as u64, 256).expect("fits");
-    Case {
+    let kernel = Kernel {
         entry: "multiply",
         memory,
         grid: [n as u32 / 32, m as u32 / 32, 1],
         block: [32, 32, 1],
         dynamic_shared: 0,
         params: params(&[out, a, b], &[k, n]),
-        out,
-        expected,
-    }
+    };
+    Case { kernel, out, expected }
 }
 
 /// Small integers, so that the sums are exact.
@@ -176,16 +182,15 @@ fn tensor_product() -> Case {
         memory.alloc_from(name, &bytes(values)).expect("fits")
     });
     let out = memory.alloc("d", expected.len() as u64, 256).expect("fits");
-    Case {
+    let kernel = Kernel {
         entry: "multiply_bf16",
         memory,
         grid: [n as u32 / 128, m as u32 / 128, 1],
         block: [256, 1, 1],
         dynamic_shared: 256 * (64 + 16) * 2,
         params: params(&[out, a, b], &[k, n]),
-        out,
-        expected,
-    }
+    };
+    Case { kernel, out, expected }
 }
 
 fn lane_instructions(c: &mut Criterion) {
@@ -196,15 +201,23 @@ fn lane_instructions(c: &mut Criterion) {
         convolution("convolve_rows"),
         convolution("convolve_columns"),
         histogram(),
+        merge_histograms(),
         product(),
         tensor_product(),
     ];
     for mut case in cases {
-        for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(1)] {
-            group.throughput(Throughput::Elements(case.run(&module, schedule)));
+        let schedules = [Schedule::Eager, Schedule::Lazy, Schedule::Random(1)];
+        for (schedule, threads) in schedules.map(|schedule| (schedule, 1)).into_iter().chain([
+            // CTAs of these kernels run on all cores under every schedule.
+            (Schedule::Eager, 2),
+            (Schedule::Lazy, 2),
+        ]) {
+            let instructions = case.run(&module, schedule, threads);
             case.check();
-            group.bench_function(BenchmarkId::new(case.entry, schedule), |b| {
-                b.iter(|| case.run(&module, schedule));
+            group.throughput(Throughput::Elements(instructions));
+            let label = format!("{schedule}, threads {threads}");
+            group.bench_function(BenchmarkId::new(case.kernel.entry, label), |b| {
+                b.iter(|| case.run(&module, schedule, threads));
             });
         }
     }

@@ -313,11 +313,10 @@ impl Body for StoreBody<'_, '_> {
         let addrs = address.rows(cx);
         let mut words = [[0; LANES]; 4];
         gather(cx.regs, sources, each, &mut words);
-        if order == Semantics::Weak {
-            cx.store_on_host(space, &addrs, mask, bytes, &words)?;
-        } else {
-            cx.ordered(order, |cx| cx.store(space, &addrs, mask, bytes, &words))?;
-        }
+        cx.set_order(order);
+        let stored = cx.store_on_host(space, &addrs, mask, bytes, &words);
+        cx.set_order(Semantics::Weak);
+        stored?;
         if !cx.regs.watch.undefined.is_empty() {
             store.undefined(cx, &addrs, mask)?;
         }
@@ -462,11 +461,9 @@ impl Load {
         let elsewhere =
             matches!(self.space, AddressSpace::One(Space::Global | Space::Const | Space::Param));
         cx.follow_loads(!elsewhere);
-        let loaded = if self.order == Semantics::Weak {
-            cx.load_on_host(self.space, addrs, mask, bytes, words)
-        } else {
-            cx.ordered(self.order, |cx| cx.load(self.space, addrs, mask, bytes, words))
-        };
+        cx.set_order(self.order);
+        let loaded = cx.load_on_host(self.space, addrs, mask, bytes, words);
+        cx.set_order(Semantics::Weak);
         cx.follow_loads(false);
         loaded?;
         for &place in &self.places {

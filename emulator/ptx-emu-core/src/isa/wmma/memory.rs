@@ -85,11 +85,16 @@ impl Place {
         let per_part = self.geometry.part_bytes() / chunk;
         let all = self.geometry.parts * per_part;
         for first in (0..all).step_by(LANES) {
-            let addrs = std::array::from_fn(|lane| {
-                let at = (first + lane) as u64;
-                let (part, place) = (at / per_part as u64, at % per_part as u64);
-                base.wrapping_add(part * stride).wrapping_add(place * chunk as u64)
-            });
+            let (mut part, mut place) = (first / per_part, first % per_part);
+            let mut addrs = [0; LANES];
+            for addr in &mut addrs {
+                let start = base.wrapping_add(part as u64 * stride);
+                *addr = start.wrapping_add((place * chunk) as u64);
+                place += 1;
+                if place == per_part {
+                    (part, place) = (part + 1, 0);
+                }
+            }
             let mask = FULL >> (LANES - (all - first).min(LANES));
             each(cx, &addrs, mask, first * chunk)?;
         }
@@ -224,10 +229,21 @@ fn load_operand(
     };
     let place = Place::decode(d, 1, space, geometry)?;
     let per_register = operand.fragment.per_register;
+    let Geometry { length, bits: width, .. } = geometry;
+    // Along K the elements of a register follow each other.
+    let starts = |register: usize| {
+        std::array::from_fn(|lane| {
+            let (line, k) = operand.place(lane, register);
+            (line * length + k) * width
+        })
+    };
+    let starts: Vec<[usize; LANES]> = (0..count).map(starts).collect();
     whole_warp(d, move |cx| {
         let block = place.load(cx)?;
-        let Geometry { length, bits: width, .. } = geometry;
         let word = |lane: usize, register: usize| {
+            if along_k {
+                return bits(&block, starts[register][lane], per_register * width);
+            }
             let (line, k) = operand.place(lane, register);
             (0..per_register).fold(0, |word, e| {
                 let at = if along_k { line * length + k + e } else { (k + e) * length + line };

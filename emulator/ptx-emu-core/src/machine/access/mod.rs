@@ -144,15 +144,8 @@ impl Context<'_> {
         out: &mut [[u64; LANES]],
     ) -> Exec {
         match space {
-            AddressSpace::One(Space::Global) => {
-                self.race_global(false, mask);
-                self.load_global(addrs, mask, bytes, out)
-            }
-            AddressSpace::One(Space::Shared) => {
-                match self.load_shared(self.place.rank, addrs, mask, bytes, out) {
-                    Ok(()) => self.race_shared(addrs, mask, bytes, None),
-                    Err(fault) => self.load_low(fault, addrs, mask, bytes, out),
-                }
+            AddressSpace::One(Space::Global | Space::Shared) => {
+                self.load_on_host(space, addrs, mask, bytes, out)
             }
             AddressSpace::Cluster => {
                 self.by_rank(addrs, mask, bytes, AccessKind::Read, |cx, rank, mask| {
@@ -185,12 +178,9 @@ impl Context<'_> {
                 self.race_global(true, mask);
                 self.store_global(addrs, mask, bytes, values)
             }
-            AddressSpace::One(Space::Shared) => {
-                match self.store_shared(self.place.rank, addrs, mask, bytes, values) {
-                    Ok(()) => Ok(()),
-                    Err(fault) => self.store_low(fault, addrs, mask, bytes, values),
-                }
-            }
+            AddressSpace::One(Space::Shared) => self
+                .store_shared(self.place.rank, addrs, mask, bytes, values)
+                .or_else(|fault| self.store_low(fault, addrs, mask, bytes, values)),
             other => self.store(other, addrs, mask, bytes, values),
         }
     }
@@ -219,15 +209,8 @@ impl Context<'_> {
         values: &Words,
     ) -> Exec {
         match space {
-            AddressSpace::One(Space::Global) => {
-                self.race_global(true, mask);
-                self.store_global(addrs, mask, bytes, values)
-            }
-            AddressSpace::One(Space::Shared) => {
-                match self.store_shared(self.place.rank, addrs, mask, bytes, values) {
-                    Ok(()) => Ok(()),
-                    Err(fault) => self.store_low(fault, addrs, mask, bytes, values),
-                }
+            AddressSpace::One(Space::Global | Space::Shared) => {
+                self.store_on_host(space, addrs, mask, bytes, values)
             }
             AddressSpace::Cluster => {
                 self.by_rank(addrs, mask, bytes, AccessKind::Write, |cx, rank, mask| {

@@ -86,12 +86,12 @@ impl Context<'_> {
         count.bytes_read += ALL as u64;
         self.stats.wavefronts += 1;
         self.stats.wavefronts_ideal += 1;
-        if self.units.races.is_some() {
+        if !self.race_row(offset, bytes) {
             let mut wide = [0; LANES];
             for (wide, addr) in wide.iter_mut().zip(addrs) {
                 *wide = u64::from(*addr);
             }
-            self.race_words(&wide)?;
+            self.race_shared(&wide, FULL, BYTES, None)?;
         }
         Ok(Some(words))
     }

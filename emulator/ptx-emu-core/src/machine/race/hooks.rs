@@ -1,5 +1,6 @@
 //! The interface between executing instructions and race detection, and its reports.
 
+use super::plain::{Access, Knowledge};
 use super::shadow::{CHUNK, LINE};
 use super::stamps::Repeated;
 use super::{AgentId, Clash, Fence, Flag, Found, Kind, Origin, Place, Races, Record};
@@ -66,7 +67,7 @@ impl Order {
 impl Races {
     /// An access of a warp to shared memory: `bytes`, a power of two, at the
     /// shared address of each lane of `mask`.
-    fn warp_access(
+    pub(super) fn warp_access(
         &mut self,
         warp: AgentId,
         pc: usize,
@@ -78,7 +79,7 @@ impl Races {
         let whole = !self.lanes.are_parted(warp);
         let linear = mask == FULL && is_linear(addrs, bytes as u64);
         self.instructions = self.instructions.wrapping_add(1);
-        record.instruction = self.instructions;
+        record.instruction = self.instructions as u16;
         self.lanes.accessed[warp] = record.epoch;
         if linear || mask == FULL && is_uniform(addrs) {
             let (total, part) = if linear {
@@ -89,6 +90,13 @@ impl Races {
             return self.touch_stamped(addrs[0], total, part, whole);
         }
         let mut rest = mask;
+        if whole && bytes == CHUNK && matches!(kind, Kind::Read | Kind::Write) {
+            let rank = (addrs[mask.trailing_zeros() as usize & 31] >> RANK_SHIFT) as u32;
+            // Words of another CTA are outside.
+            let base = u64::from(rank) << RANK_SHIFT;
+            let offsets = addrs.map(|addr| u32::try_from(addr ^ base).unwrap_or(u32::MAX));
+            rest &= !self.touch_lanes(rank, &offsets, mask, &record);
+        }
         // Lanes whose bytes follow each other are one access; lanes that share
         // an address are too.
         while rest != 0 {
@@ -122,7 +130,12 @@ impl Races {
     /// The lanes of a warp's access of at most a word each that say something new. An access that may have the
     /// record of a line is not looked up.
     #[inline(always)]
-    fn news(&self, addrs: &[u64; LANES], (mask, bytes): (u32, usize), record: &Record) -> u32 {
+    pub(super) fn news(
+        &self,
+        addrs: &[u64; LANES],
+        (mask, bytes): (u32, usize),
+        record: &Record,
+    ) -> u32 {
         let first = addrs[mask.trailing_zeros() as usize & 31];
         let (rank, line) = (first >> RANK_SHIFT, (bytes * LANES) as u64);
         let Some(stamps) = self.stamps.get(rank as usize) else { return mask };
@@ -144,13 +157,6 @@ impl Races {
         if elsewhere & mask == 0 { stamps.news(&offsets, mask, record) } else { mask }
     }
 
-    /// The same of weak loads.
-    #[inline(always)]
-    fn news_of_load(&self, warp: AgentId, addrs: &[u64; LANES], access: (u32, usize)) -> u32 {
-        let record = self.record(warp, Origin { pc: 0, warp, lane: 0 }, Kind::Read);
-        self.news(addrs, access, &record)
-    }
-
     /// An access to consecutive shared addresses. Words get stamps where the lanes of the warp are together.
     #[inline(always)]
     fn touch_stamped(
@@ -162,7 +168,9 @@ impl Races {
     ) -> Result<(), Found> {
         let rank = (addr >> RANK_SHIFT) as u32;
         let offset = (addr & ((1 << RANK_SHIFT) - 1)) as usize;
-        self.touch(rank, offset, bytes, record)?;
+        if !(whole && self.touch_plain(rank, (offset, bytes), &record)) {
+            self.touch(rank, offset, bytes, record)?;
+        }
         if whole
             && bytes < LINE
             && let Some(stamps) = self.stamps.get_mut(rank as usize)
@@ -170,6 +178,132 @@ impl Races {
             stamps.note(offset, bytes, &record);
         }
         Ok(())
+    }
+
+    /// Remembers an access of single lanes to a word each, at offsets in the memory of the CTA of `rank`, in its tables.
+    /// Returns the lanes, the first ones of the mask, for which this is all.
+    #[inline(never)]
+    fn touch_lanes(
+        &mut self,
+        rank: u32,
+        offsets: &[u32; LANES],
+        mask: u32,
+        record: &Record,
+    ) -> u32 {
+        #[cfg(test)]
+        if self.without_tables {
+            return 0;
+        }
+        let (rank, agent) = (rank as usize, usize::from(record.agent));
+        let first = rank * self.warps_per_cta;
+        let Some(warp) = agent.checked_sub(first).filter(|&warp| warp < self.warps_per_cta) else {
+            return 0;
+        };
+        let part = record.by_lanes(0, CHUNK);
+        let Some(access) = Access::new(&part, warp, self.instructions) else { return 0 };
+        let all = (self.shadows.get(rank), self.tables.get_mut(rank), self.stamps.get_mut(rank));
+        let (Some(shadow), Some(tables), Some(stamps)) = all else { return 0 };
+        let mut same = 0;
+        for (lane, pair) in offsets.windows(2).enumerate() {
+            same |= u32::from(pair[0] == pair[1]) << lane;
+        }
+        if same & mask & mask >> 1 != 0 {
+            return 0;
+        }
+        let known = Knowledge { clock: &self.agents[agent], first };
+        let done = tables.access_lanes(shadow, (offsets, mask), &access, known);
+        for lane in lanes(done) {
+            stamps.note(offsets[lane] as usize, CHUNK, record);
+        }
+        done
+    }
+
+    /// Remembers a weak load of a word by all lanes of a warp. Returns those for which there is more to do.
+    #[inline(always)]
+    pub(super) fn read_words(&mut self, warp: AgentId, pc: usize, addrs: &[u64; LANES]) -> u32 {
+        if self.lanes.are_parted(warp) {
+            return FULL;
+        }
+        let rank = (addrs[0] >> RANK_SHIFT) as u32;
+        let base = u64::from(rank) << RANK_SHIFT;
+        let (mut offsets, mut elsewhere) = ([0; LANES], 0);
+        let (mut spread, mut uneven) = (0, 0);
+        for (lane, (offset, addr)) in offsets.iter_mut().zip(addrs).enumerate() {
+            elsewhere |= (addr ^ base) >> RANK_SHIFT;
+            *offset = (addr ^ base) as u32;
+            spread |= addr ^ addrs[0];
+            uneven |= addr ^ addrs[0].wrapping_add((CHUNK * lane) as u64);
+        }
+        if elsewhere != 0 {
+            return FULL;
+        }
+        if spread == 0 || uneven == 0 {
+            let bytes = if spread == 0 { CHUNK } else { LINE };
+            return if self.read_row(warp, pc, rank, (offsets[0], bytes)) { 0 } else { FULL };
+        }
+        let Some(stamps) = self.stamps.get(rank as usize) else { return FULL };
+        let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, Kind::Read);
+        let news = stamps.news(&offsets, FULL, &record);
+        if news == 0 {
+            return 0;
+        }
+        self.instructions = self.instructions.wrapping_add(1);
+        record.instruction = self.instructions as u16;
+        self.lanes.accessed[warp] = record.epoch;
+        news & !self.touch_lanes(rank, &offsets, news, &record)
+    }
+
+    /// The same of a word for all lanes, or of consecutive ones. False: it has to be looked at.
+    #[inline(always)]
+    fn read_row(
+        &mut self,
+        warp: AgentId,
+        pc: usize,
+        rank: u32,
+        (offset, bytes): (u32, usize),
+    ) -> bool {
+        let mut record = self.record(warp, Origin { pc, warp, lane: 0 }, Kind::Read);
+        let place = (offset as usize, bytes);
+        let Some(stamps) = self.stamps.get(rank as usize) else { return false };
+        // Lines have no stamps.
+        let line = bytes == LINE && place.0.is_multiple_of(LINE);
+        if !line && stamps.repeats(place.0, bytes, &record) {
+            return true;
+        }
+        self.instructions = self.instructions.wrapping_add(1);
+        record.instruction = self.instructions as u16;
+        self.lanes.accessed[warp] = record.epoch;
+        let part = if bytes == LINE { record.by_lanes(0, CHUNK) } else { record.by_several(FULL) };
+        let done = self.touch_plain(rank, place, &part);
+        if done
+            && !line
+            && let Some(stamps) = self.stamps.get_mut(rank as usize)
+        {
+            stamps.note(place.0, bytes, &record);
+        }
+        done
+    }
+
+    /// Remembers an access of a warp in the tables of its CTA. False: it has no place there.
+    #[inline(always)]
+    fn touch_plain(&mut self, rank: u32, place: (usize, usize), record: &Record) -> bool {
+        let (rank, agent) = (rank as usize, usize::from(record.agent));
+        let first = rank * self.warps_per_cta;
+        if agent < first || agent >= first + self.warps_per_cta {
+            return false;
+        }
+        #[cfg(test)]
+        if self.without_tables {
+            return false;
+        }
+        let (Some(shadow), Some(tables)) = (self.shadows.get(rank), self.tables.get_mut(rank))
+        else {
+            return false;
+        };
+        let Some(access) = Access::new(record, agent - first, self.instructions) else {
+            return false;
+        };
+        tables.access(shadow, place, &access, Knowledge { clock: &self.agents[agent], first })
     }
 
     /// Lanes of a weak store that write different values to one place, of which any may stay.
@@ -252,10 +386,17 @@ impl Context<'_> {
     /// Runs an access with ordering semantics.
     #[inline(always)]
     pub(crate) fn ordered<R>(&mut self, order: Order, access: impl FnOnce(&mut Self) -> R) -> R {
-        self.order = order;
+        self.set_order(order);
         let result = access(self);
-        self.order = Order::Weak;
+        self.set_order(Order::Weak);
         result
+    }
+
+    /// Gives the accesses that follow ordering semantics, where a closure would not be compiled for the host's
+    /// vectors. They are to be weak again afterwards.
+    #[inline(always)]
+    pub(crate) fn set_order(&mut self, order: Order) {
+        self.order = order;
     }
 
     /// Looks for races of an access to shared memory that is in bounds: of a load, or of a store
@@ -276,15 +417,30 @@ impl Context<'_> {
         self.look(addrs, (mask, news), bytes, stored)
     }
 
-    /// The same of a weak load of words by all lanes. Most say nothing new.
+    /// The same of a weak load of words by all lanes. Most say nothing new, or something that is soon remembered.
     #[inline(always)]
     pub(in crate::machine) fn race_words(&mut self, addrs: &[u64; LANES]) -> Exec {
-        let Some(races) = &self.units.races else { return Ok(()) };
-        let news = races.news_of_load(self.warp(), addrs, (FULL, 4));
-        if news == 0 && !self.units.proxies.has_responses() {
-            return Ok(());
+        let warp = self.warp();
+        let Some(races) = &mut self.units.races else { return Ok(()) };
+        let mut news = FULL;
+        if !self.units.proxies.has_responses() {
+            news = races.read_words(warp, self.pc, addrs);
+            if news == 0 {
+                return Ok(());
+            }
         }
-        self.look(addrs, (FULL, news), 4, None)
+        self.look(addrs, (FULL, news), CHUNK, None)
+    }
+
+    /// The same at an offset in the CTA's shared memory: one word for all lanes, or consecutive ones. False: it has to be
+    /// looked at.
+    #[inline(always)]
+    pub(in crate::machine) fn race_row(&mut self, offset: usize, bytes: usize) -> bool {
+        let (warp, rank) = (self.warp(), self.place.rank);
+        let Some(races) = &mut self.units.races else { return true };
+        !self.units.proxies.has_responses()
+            && !races.lanes.are_parted(warp)
+            && races.read_row(warp, self.pc, rank, (offset as u32, bytes))
     }
 
     /// The stamps by which an atomic of the executing warp says nothing new; `None`: nobody looks.

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `clock` | vector clocks |
 //! | `shadow` | accesses remembered, by line and byte |
+//! | `plain` | the accesses of most programs, in tables |
 //! | `stamps` | accesses that need not be looked at again |
 //! | `objects` | what agents publish and learn |
 //! | `flags` | where they do so by strong accesses |
@@ -54,11 +55,14 @@ mod flags;
 mod hooks;
 mod lanes;
 mod objects;
+mod plain;
 mod shadow;
 mod stamps;
 mod tensor;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twins;
 
 use clock::Clock;
 use flags::Flags;
@@ -66,6 +70,7 @@ pub(crate) use hooks::Order;
 use lanes::{Known, Lanes};
 pub(crate) use objects::{Flag, Object};
 use objects::{Meeting, Published};
+use plain::Tables;
 pub(crate) use shadow::Kind;
 use shadow::{Clash, Record, Shadow};
 use stamps::Stamps;
@@ -152,6 +157,8 @@ pub(crate) struct Races {
     /// Knowledge that relaxed reads of a warp saw published since its last fence.
     seen: Vec<Clock>,
     shadows: Vec<Shadow>,
+    /// Accesses that the shadows need not remember.
+    tables: Vec<Tables>,
     /// Stamps of the words of each CTA's shared memory.
     stamps: Vec<Stamps>,
     /// Shadows of tensor memory, by CTA: 16 lanes of a column are one byte.
@@ -170,9 +177,12 @@ pub(crate) struct Races {
     tensor: TensorOrder,
     lanes: Lanes,
     /// Warp instructions that accessed shared memory, wrapped.
-    instructions: u16,
+    instructions: u32,
     /// Writes of other CTAs' warps to the shared memory of each CTA, the last of each.
     remote: Vec<Vec<Remote>>,
+    /// Nothing is put in tables.
+    #[cfg(test)]
+    without_tables: bool,
 }
 
 /// A write to the shared memory of another CTA.
@@ -210,6 +220,8 @@ impl Races {
         self.idle.clear();
         self.shadows.resize_with(ctas, Shadow::default);
         self.shadows.iter_mut().for_each(|shadow| shadow.reset(shared_bytes));
+        self.tables.resize_with(ctas, Tables::default);
+        self.tables.iter_mut().for_each(|tables| tables.reset(shared_bytes, warps_per_cta));
         self.stamps.resize_with(ctas, Stamps::default);
         self.stamps.iter_mut().for_each(|stamps| stamps.reset(shared_bytes));
         self.tensors.resize_with(ctas, Shadow::default);
@@ -333,6 +345,7 @@ impl Races {
         (looked, read)
     }
 
+    #[inline(always)]
     fn record(&self, agent: AgentId, origin: Origin, kind: Kind) -> Record {
         let Origin { pc, warp, lane } = origin;
         let epoch = self.agents[agent].get(agent);
@@ -362,6 +375,8 @@ impl Races {
         let Some(shadow) = self.shadows.get_mut(rank as usize) else {
             return Ok(());
         };
+        let place = (offset, bytes);
+        self.tables[rank as usize].leave(shadow, place, rank as usize * self.warps_per_cta);
         let clock = &self.agents[usize::from(record.agent)];
         let whole = !self.lanes.are_parted(record.agent.into());
         let known = Known { clock, lanes: &self.lanes, whole, unfenced };

@@ -10,6 +10,7 @@
 //! again.
 
 use super::lanes::Known;
+use crate::machine::access::lanes;
 
 /// Bytes of a line.
 pub(super) const LINE: usize = 128;
@@ -125,6 +126,20 @@ impl Record {
     /// two.
     pub(super) fn by_lanes(self, lane: usize, bytes: usize) -> Self {
         Self { lane: lane as i8, step: bytes.trailing_zeros() as u8, ..self }
+    }
+
+    /// The lanes of an access to whole words: the first one, how many more access the same bytes, and log2 of the bytes after
+    /// which it is the next one. `None` if several lanes share a word in another way.
+    #[inline(always)]
+    pub(super) fn word_lanes(&self) -> Option<(u32, u32, u32)> {
+        if self.step != SAME_BYTES {
+            let whole = 1usize << self.step >= CHUNK;
+            return whole.then_some((self.lane as u32, 0, self.step.into()));
+        }
+        let first = self.lanes.trailing_zeros();
+        let run = self.lanes.checked_shr(first)?;
+        let consecutive = run & run.wrapping_add(1) == 0;
+        consecutive.then_some((first, run.count_ones() - 1, 31))
     }
 
     /// Lanes that `bytes` bytes take.
@@ -261,6 +276,11 @@ impl History {
         writes: 0,
         more_writes: false,
     };
+
+    /// There are no accesses.
+    fn is_empty(&self) -> bool {
+        self.few.iter().chain(&self.more).all(|record| record.mask == 0)
+    }
 
     fn clear(&mut self) {
         self.few = [Record::NONE; 4];
@@ -473,6 +493,42 @@ impl Shadow {
         self.lines.resize(bytes.div_ceil(LINE), line);
     }
 
+    /// Whether nothing is remembered of some words of a line.
+    pub(super) fn is_clear(&self, line: usize, words: u32) -> bool {
+        let line = &self.lines[line];
+        if line.era != self.era {
+            return true;
+        }
+        let own = if line.split { line.own & words } else { 0 };
+        let own_is_clear = |chunks: &[History; CHUNKS]| lanes(own).all(|at| chunks[at].is_empty());
+        (words & !own == 0 || line.whole.is_empty())
+            && (own == 0 || line.chunks.as_deref().is_none_or(own_is_clear))
+    }
+
+    /// The line in the present era.
+    #[inline(always)]
+    fn line(&mut self, at: usize) -> &mut Line {
+        let line = &mut self.lines[at];
+        if line.era != self.era {
+            line.era = self.era;
+            line.join();
+        }
+        line
+    }
+
+    /// Takes up all that is to be remembered of a word of which nothing is.
+    pub(super) fn put(&mut self, word: usize, records: impl Iterator<Item = Record>) {
+        let chunk = self.line(word / CHUNKS).chunk(word % CHUNKS);
+        records.for_each(|record| chunk.push(&record));
+    }
+
+    /// The same of a line.
+    pub(super) fn put_line(&mut self, line: usize, records: impl Iterator<Item = Record>) {
+        let line = self.line(line);
+        line.join();
+        records.for_each(|record| line.whole.push(&record));
+    }
+
     /// Adds an access to `[offset, offset + bytes)`. Bytes outside the memory are not remembered.
     pub(super) fn access(
         &mut self,
@@ -484,11 +540,7 @@ impl Shadow {
         let end = (offset + bytes).min(self.lines.len() * LINE);
         let mut at = offset;
         while at < end {
-            let line = &mut self.lines[at / LINE];
-            if line.era != self.era {
-                line.era = self.era;
-                line.join();
-            }
+            let line = self.line(at / LINE);
             let stop = (at / LINE * LINE + LINE).min(end);
             let here = new.after(at - offset);
             let full = stop - at == LINE;
