@@ -34,7 +34,7 @@ impl RowsSink {
     }
 }
 
-/// What a kernel makes its results of.
+/// The source of a kernel's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowsSource {
     /// One matrix.
@@ -57,7 +57,7 @@ pub struct RowsConfig {
     pub name: &'static str,
     /// Kind of the results.
     pub sink: RowsSink,
-    /// What they are made of.
+    /// Their source.
     pub source: RowsSource,
     /// Type of the input.
     pub input: HalfType,

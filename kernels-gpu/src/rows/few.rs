@@ -46,7 +46,7 @@ impl Share {
 struct Span(u64, u64);
 
 impl Span {
-    /// That of M x K elements of so many bits.
+    /// The span of M x K elements of so many bits.
     #[inline(always)]
     fn new(p: &RowsParams, address: u64, bits: u32) -> Self {
         let elements = u64::from(p.quantize.m) * u64::from(p.quantize.k);
