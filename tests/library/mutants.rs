@@ -10,7 +10,7 @@ use fp4_formats::quantize::{
     AmaxParams, NO_ERROR, QuantizeParams, Recipe, ScaleSource, amax_config, quantize_config,
 };
 use fp4_formats::recipe::{Mxfp4Recipe, Nvfp4Recipe};
-use fp4_formats::rows::{Norm, RowsParams, RowsSink, rows_config};
+use fp4_formats::rows::{Norm, RowsParams, RowsSink, RowsSource, rows_config};
 use fp4_formats::{Arch, Divisor, FloatType, HalfType};
 use nvfp4::plan::gemv::Geometry;
 use nvfp4_tests::mutation::{self, Effort};
@@ -205,11 +205,15 @@ fn quantize(
     memory.launch(arch, config.name, [grid, 1, 1], config.threads(), params::bytes(&params))
 }
 
-/// Five rows of two CTAs of three warps, of which one keeps more chunks than registers hold.
-fn rows(arch: Arch, sink: RowsSink, norm: Norm) -> Experiment {
-    let (m, k) = (5u32, 16 * (32 * 6 + 7));
-    let gated = norm == Norm::None;
-    let config = rows_config(sink, gated, HalfType::Bf16);
+/// Five rows of CTAs of three warps: of two, of which one warp keeps more chunks than registers hold, or few rows, of two each.
+fn rows(arch: Arch, source: RowsSource, sink: RowsSink, norm: Norm) -> Experiment {
+    let m = 5u32;
+    let (k, ctas, layout) = match source {
+        RowsSource::One | RowsSource::Gated => (16 * (32 * 6 + 7), 2, Blocked128x4),
+        RowsSource::Few => (16 * (32 * 2 + 7), 2 * m, Linear),
+    };
+    let gated = source == RowsSource::Gated;
+    let config = rows_config(sink, source, HalfType::Bf16);
     let mut memory = Memory::new();
     let bytes = values(FloatType::Bf16, (m * k) as usize, 5);
     let input = memory.made("input", &bytes);
@@ -221,7 +225,7 @@ fn rows(arch: Arch, sink: RowsSink, norm: Norm) -> Experiment {
             memory.output("codes", u64::from(m * k / 2))
         }
     };
-    let scale_bytes = Blocked128x4.bytes(m as usize, (k / 16) as usize).expect("small");
+    let scale_bytes = layout.bytes(m as usize, (k / 16) as usize).expect("small");
     let has_scales = !matches!(sink, RowsSink::E4m3 | RowsSink::Half);
     let scales = if has_scales { memory.output("scales", scale_bytes as u64) } else { 0 };
     let has_levels = sink != RowsSink::Half;
@@ -244,7 +248,7 @@ fn rows(arch: Arch, sink: RowsSink, norm: Norm) -> Experiment {
             k,
             given: 1.0,
             source: ScaleSource::RowAmax as u32,
-            blocked: has_scales.into(),
+            blocked: (has_scales && layout == Blocked128x4).into(),
             recipe: 0,
             depth: 0,
             element: FloatType::Bf16 as u32,
@@ -260,21 +264,23 @@ fn rows(arch: Arch, sink: RowsSink, norm: Norm) -> Experiment {
         rotation: 0,
         combine: Activation::Silu.combine(true),
     };
-    memory.launch(arch, config.name, [2, 1, 1], 96, params::bytes(&params))
+    memory.launch(arch, config.name, [ctas, 1, 1], 96, params::bytes(&params))
 }
 
 /// Reductions of rows that follow one another in one CTA: of a norm's sums and of maxima, alone and both.
 #[test]
 fn rows_kernels() {
     for arch in Arch::compiled() {
-        for (sink, norm) in [
-            (RowsSink::Nvfp4, Norm::Rms),
-            (RowsSink::Nvfp4, Norm::None),
-            (RowsSink::E4m3, Norm::Layer),
-            (RowsSink::Half, Norm::Layer),
+        for (source, sink, norm) in [
+            (RowsSource::One, RowsSink::Nvfp4, Norm::Rms),
+            (RowsSource::Gated, RowsSink::Nvfp4, Norm::None),
+            (RowsSource::One, RowsSink::E4m3, Norm::Layer),
+            (RowsSource::One, RowsSink::Half, Norm::Layer),
+            (RowsSource::Few, RowsSink::Nvfp4, Norm::Rms),
+            (RowsSource::Few, RowsSink::Half, Norm::Rms),
         ] {
             let least = usize::from(norm != Norm::None) + usize::from(sink != RowsSink::Half);
-            check(&rows(arch, sink, norm), least);
+            check(&rows(arch, source, sink, norm), least);
         }
     }
 }
