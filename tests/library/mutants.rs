@@ -205,7 +205,7 @@ fn quantize(
     memory.launch(arch, config.name, [grid, 1, 1], config.threads(), params::bytes(&params))
 }
 
-/// Five rows of CTAs of three warps: of two, of which one warp keeps more chunks than registers hold, or few rows, of two each.
+/// Five rows by CTAs of three warps: two CTAs, in which one warp keeps more chunks than registers hold; few rows have two CTAs each.
 fn rows(arch: Arch, source: RowsSource, sink: RowsSink, norm: Norm) -> Experiment {
     let m = 5u32;
     let (k, ctas, layout) = match source {
@@ -267,7 +267,7 @@ fn rows(arch: Arch, source: RowsSource, sink: RowsSink, norm: Norm) -> Experimen
     memory.launch(arch, config.name, [ctas, 1, 1], 96, params::bytes(&params))
 }
 
-/// Reductions of rows that follow one another in one CTA: of a norm's sums and of maxima, alone and both.
+/// Reductions of a row: of a norm's sums and of maxima, alone and both; of rows that follow one another in one CTA, and of few.
 #[test]
 fn rows_kernels() {
     for arch in Arch::compiled() {

@@ -31,6 +31,18 @@
 //! Callers report it ([`crate::quantize::NO_ERROR`]), and the codes of such a block are not
 //! specified. The scale byte of a block with an infinite or NaN maximum is that of the project.
 
+/// An expression for each index. In kernels the arrays must stay in registers. A loop over one array guarantees that; iterators over
+/// several arrays do not, nor do closures, which the compiler may make functions of their own.
+macro_rules! groups {
+    ($i:ident => $group:expr) => {{
+        let mut values = [[0.0; 8]; GROUPS];
+        for ($i, values) in values.iter_mut().enumerate() {
+            *values = $group;
+        }
+        values
+    }};
+}
+
 mod adaptive;
 mod mxfp4;
 mod nvfp4;
@@ -224,25 +236,14 @@ impl BlockScale {
     ) -> [[f32; 8]; GROUPS] {
         let operand = self.operand;
         match self.rule {
-            Rule::Multiply | Rule::Scale => groups(|i| C::products(group(i), operand, false)),
-            Rule::MultiplyUnsignedZero => groups(|i| C::products(group(i), operand, true)),
-            Rule::DivideUnsignedZero => groups(|i| C::quotients(group(i), operand)),
+            Rule::Multiply | Rule::Scale => groups!(i => C::products(group(i), operand, false)),
+            Rule::MultiplyUnsignedZero => groups!(i => C::products(group(i), operand, true)),
+            Rule::DivideUnsignedZero => groups!(i => C::quotients(group(i), operand)),
             Rule::MultiplyTiesDown => {
-                groups(|i| C::prepare(each(group(i), |x| ties_down(x * operand))))
+                groups!(i => C::prepare(each(group(i), |x| ties_down(x * operand))))
             }
         }
     }
-}
-
-/// `f` of each index. In kernels the arrays must stay in registers. A loop over one array
-/// guarantees that; iterators over several arrays do not.
-#[inline(always)]
-fn groups<const GROUPS: usize>(f: impl Fn(usize) -> [f32; 8]) -> [[f32; 8]; GROUPS] {
-    let mut values = [[0.0; 8]; GROUPS];
-    for (i, values) in values.iter_mut().enumerate() {
-        *values = f(i);
-    }
-    values
 }
 
 /// `f` of every element. In kernels the array must stay in registers, which a loop over it

@@ -84,7 +84,9 @@ impl RowsConfig {
     }
 
     /// Rows of results and of the padding of 128x4 scales.
-    const fn padded(m: u32, layout: ScaleLayout) -> u32 {
+    #[must_use]
+    #[inline(always)]
+    pub const fn padded(m: u32, layout: ScaleLayout) -> u32 {
         match layout {
             ScaleLayout::Linear => m,
             ScaleLayout::Blocked128x4 => m.next_multiple_of(TILE_ROWS as u32),
@@ -108,15 +110,16 @@ impl RowsConfig {
         (if (rows as u64) < resident { rows } else { resident as u32 }, threads)
     }
 
-    /// The launch of a kernel with [`RowsSource::Few`], if the rows are few enough for it: a thread for each chunk of a row, and
-    /// CTAs of their own for each row, [`MAX_PARTS`](Self::MAX_PARTS) or fewer.
+    /// The launch of a kernel with [`RowsSource::Few`], if there are SMs for two CTAs a row or more, and a CTA's threads have a chunk
+    /// each. With 128x4 scales the rows of padding count, too.
     #[must_use]
     pub const fn few([m, k]: [u32; 2], layout: ScaleLayout, sms: u32) -> Option<(u32, u32)> {
         let (rows, threads) = (Self::padded(m, layout), Self::groups(k) * WARP);
-        if rows > sms || threads > Self::MAX_THREADS {
+        let parts = Self::parts(rows, sms);
+        if parts == 1 || threads > Self::MAX_THREADS {
             return None;
         }
-        Some((rows * Self::parts(rows, sms), threads))
+        Some((rows * parts, threads))
     }
 
     /// CTAs that share each of `rows` rows, padding included, in a launch of `ctas` or on so many SMs: a power of two.
@@ -130,12 +133,12 @@ impl RowsConfig {
         parts
     }
 
-    /// The part that warp `warp` of a CTA works for, of `parts`, which are [a power of two](Self::parts). Each part has warps of
-    /// all four quarters of an SM.
+    /// The part that warp `warp` of a CTA works for, of `parts`, which are [a power of two](Self::parts). Warps of a part are of
+    /// different quarters of an SM, and the first 8 or 16 warps are dealt out evenly.
     #[must_use]
     #[inline(always)]
     pub const fn part_of(warp: u32, parts: u32) -> u32 {
-        (warp + warp / 4) & (parts - 1)
+        (warp & 4 | (warp + warp / 4) & 3) & (parts - 1)
     }
 }
 
@@ -204,16 +207,28 @@ mod tests {
         assert_eq!(few(16, 8192, ScaleLayout::Linear), Some((128, 512)));
         assert_eq!(few(33, 8192, ScaleLayout::Linear), Some((132, 512)));
         assert_eq!(few(34, 7168, ScaleLayout::Linear), Some((68, 448)));
-        assert_eq!(few(132, 7168, ScaleLayout::Linear), Some((132, 448)));
-        assert_eq!(few(133, 7168, ScaleLayout::Linear), None);
+        assert_eq!(few(66, 7168, ScaleLayout::Linear), Some((132, 448)));
+        assert_eq!(few(67, 7168, ScaleLayout::Linear), None);
         assert_eq!(few(1, 8208, ScaleLayout::Linear), None);
-        assert_eq!(few(1, 16, ScaleLayout::Blocked128x4), Some((128, 32)));
-        assert_eq!(few(129, 16, ScaleLayout::Blocked128x4), None);
-        // Each warp works for one part, and each part has a warp if there are as many.
+        assert_eq!(few(1, 16, ScaleLayout::Blocked128x4), None);
+        let large = RowsConfig::few([1, 16], ScaleLayout::Blocked128x4, 256);
+        assert_eq!(large, Some((256, 32)));
         for parts in [1, 2, 4, 8] {
-            let of =
-                |part| (0..32).filter(|&warp| RowsConfig::part_of(warp, parts) == part).count();
-            assert!((0..parts).all(|part| of(part) == 32 / parts as usize), "{parts}");
+            for warps in [8, 16] {
+                let own =
+                    |part| (0..warps).filter(move |&warp| RowsConfig::part_of(warp, parts) == part);
+                assert!(
+                    (0..parts).all(|part| own(part).count() as u32 == warps / parts),
+                    "{parts}"
+                );
+                // Four quarters of an SM, or as many as there are warps.
+                let quarters = |part| own(part).fold(0u32, |seen, warp| seen | 1 << (warp % 4));
+                let least = (warps / parts).min(4);
+                assert!(
+                    (0..parts).all(|part| quarters(part).count_ones() == least),
+                    "{parts} {warps}"
+                );
+            }
         }
     }
 

@@ -96,9 +96,9 @@ impl Planned {
         let (results, source) = (&options.results, &options.source);
         let (shape, layout) = ([checked.m, checked.k], results.layout());
         let sms = machine.sms.max(1);
-        let is_alone = options.gather.is_none() && options.rotation.is_none();
+        let is_bare = options.gather.is_none() && options.rotation.is_none();
         let few = match source {
-            Source::RmsNorm { .. } if is_alone => RowsConfig::few(shape, layout, sms),
+            Source::RmsNorm { .. } if is_bare => RowsConfig::few(shape, layout, sms),
             _ => None,
         };
         let kind = match (few, source.is_gated()) {
@@ -118,6 +118,12 @@ impl Planned {
         }
         if let Some(Rotation { signs }) = options.rotation {
             why.push(format!("each 16 elements are rotated, signs {signs:#06x}"));
+        }
+        if few.is_some() {
+            why.push(format!(
+                "few rows: {} CTAs share each",
+                ctas / RowsConfig::padded(checked.m, layout)
+            ));
         }
         let kept = RowsConfig::kept(threads);
         let mut step = PlannedKernel { kernel: config.name, ctas, threads };

@@ -1,7 +1,7 @@
 //! Operations that an engine puts before the products of a layer, in one kernel: the norm, with the residual before it, or the
 //! gated activation; a rotation; and the quantisation.
 //!
-//! [`fp4_formats::rows`] defines the arithmetic and names the sources. The input is read once, and each result is
+//! [`fp4_formats::rows`] defines the arithmetic and names the sources. The input is read in one pass, and each result is
 //! written once. A row's results have the same bits whatever the number of rows, its position, and the other rows.
 //! [`reference()`] computes the same on the CPU.
 //!

@@ -85,7 +85,8 @@ impl<'a, T: ?Sized> Operands<'a, T> {
 /// Results in memory of the caller's, of the sizes that [`Rows`](super::Rows)' own buffers have.
 #[derive(Clone, Copy, Debug)]
 pub struct Outputs<'a> {
-    /// Codes of a block format, `[M, K/2]` bytes; e4m3, `[M, K]`; or elements of the input's type, `[M, K]`.
+    /// Codes of a block format, `[M, K/2]` bytes; e4m3, `[M, K]`; or elements of the input's type, `[M, K]`,
+    /// which alone may take the place of the input or of the residual, from its beginning on.
     pub elements: &'a DeviceBuffer,
     /// Block scales in the options' layout; none for other results.
     pub scales: Option<&'a DeviceBuffer>,

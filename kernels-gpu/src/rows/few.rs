@@ -1,15 +1,14 @@
-//! Rows that all have a CTA of their own or more, and their chunks a thread each: what follows the kernel before is executed once,
-//! so that its length is its time, and nothing is in it but one chunk's way.
+//! Few rows with RMSNorm: two CTAs or more for each row, and one chunk for each thread. The code behind the wait for the kernel
+//! before is executed once, so that its length is its time: it has no loop over chunks.
 //!
-//! CTAs that share a row all add its squares, and each makes the results of its own [warps](RowsConfig::part_of): an SM's issue
-//! bounds the instructions of results, above all of e2m1 where they are emulated. If results take the place of inputs, the first
-//! CTA makes them all, because the others may read later.
+//! CTAs that share a row all add its squares, and each makes the results of its own [warps](RowsConfig::part_of), which then
+//! leave from several SMs. If results take the place of inputs, the first CTA makes them all, because the others may read later.
 
-use super::passes::{centred, values};
+use super::passes::values;
 use super::reduce::Meeting;
 use super::sink::Sink;
 use super::source::{self, Narrow, One, Source};
-use super::steps::{Added, Alone, Any, Rms, Steps};
+use super::steps::{Added, Alone, Any, Steps};
 use super::{Place, padded};
 use crate::pipeline::{follow_stream, release_stream};
 use core::marker::PhantomData;
@@ -18,10 +17,11 @@ use cuda_std::thread;
 use fp4_formats::rows::arithmetic::{Statistics, factor, squares};
 use fp4_formats::rows::{RowsConfig, RowsParams};
 
-/// A row's CTA.
+/// A CTA's share of a row.
 #[derive(Clone, Copy)]
 struct Share {
     row: u32,
+    /// Which part it is, of so many; a CTA that is not needed has the number of parts.
     part: u32,
     parts: u32,
 }
@@ -50,7 +50,7 @@ impl Span {
     #[inline(always)]
     fn new(p: &RowsParams, address: u64, bits: u32) -> Self {
         let elements = u64::from(p.quantize.m) * u64::from(p.quantize.k);
-        Self(address, address + elements * u64::from(bits / 4) / 2)
+        Self(address, address + elements * u64::from(bits) / 8)
     }
 
     #[inline(always)]
@@ -59,7 +59,7 @@ impl Span {
     }
 }
 
-/// Whether an element or a sum is written to a place that an operand is read from.
+/// Whether an element or a sum is written to a place that an operand of the same row is read from.
 #[inline(always)]
 fn is_in_place<S: Source, K: Sink>(p: &RowsParams) -> bool {
     let half = |address| Span::new(p, address, 16);
@@ -87,7 +87,8 @@ impl<I: Narrow> Few<I, Any> {
             match (K::is_usual(&p.quantize), p.quantize.up) {
                 (true, 0) => rows::<One<I, Alone>, K::Usual>(p),
                 (true, _) => rows::<One<I, Added>, K::Usual>(p),
-                (false, _) => rows::<One<I, Rms>, K>(p),
+                (false, 0) => rows::<One<I, Alone>, K>(p),
+                (false, _) => rows::<One<I, Added>, K>(p),
             }
         }
     }
@@ -97,7 +98,7 @@ impl<I: Narrow> Few<I, Any> {
 ///
 /// # Safety
 /// The launch satisfies the module's contract, with [`RowsConfig::few`]; it asks for no step that `S` has not, nor for a recipe
-/// that `K` has not. Zeros that `S` normalises are zeros.
+/// that `K` has not. `S` makes zeros of zeros, without a load.
 #[inline(always)]
 unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
     release_stream();
@@ -110,7 +111,8 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
     let chunk = place.kept(0);
     let (exists, has_row) = (chunk < place.chunks, row < p.quantize.m);
     let is_own = RowsConfig::part_of(place.warp, parts) == part;
-    // SAFETY: the parameters keep the contract; the row is the same for all threads of the CTA.
+    // SAFETY: the parameters keep the contract. The row is the same for all threads of the CTA, which has a warp for each group.
+    // A chunk exists, or its elements are zeros and nothing is loaded; one part writes it, and if others read it, elsewhere.
     unsafe {
         if exists {
             source::prefetch_weights(p, chunk);
@@ -124,11 +126,10 @@ unsafe fn rows<S: Source, K: Sink>(p: &RowsParams) {
                 elements = S::take(p, &place, chunk, &raw, is_own);
             }
             let mut meeting = Meeting::new();
-            let mut statistics = Statistics { mean: 0.0, factor: 1.0 };
-            let distances = centred::<S::Steps>(p, &statistics, elements);
-            meeting.add(place.warp, squares(&distances, float::fma_rn_f32));
+            meeting.add(place.warp, squares(&elements, float::fma_rn_f32));
             let sum = meeting.sum_of_few(place.groups);
-            statistics.factor = factor(sum, p.quantize.k, p.epsilon, float::sqrt_rn_f32);
+            let factor = factor(sum, p.quantize.k, p.epsilon, float::sqrt_rn_f32);
+            let statistics = Statistics { mean: 0.0, factor };
             let made = values::<S>(p, &statistics, &elements, &weights, chunk);
             let amax = match K::reduces(&p.quantize) {
                 true => meeting.largest(super::magnitude(&made), place.warps),

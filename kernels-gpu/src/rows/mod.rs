@@ -3,18 +3,20 @@
 //! # Contract
 //! Parameters: [`RowsParams`]. Any M >= 1, K a multiple of [`RowsSink::granularity`] and at most
 //! [`MAX_COLUMNS`](fp4_formats::rows::MAX_COLUMNS); CTAs and threads of [`RowsConfig::launch`], or any others of
-//! whole warps; for kernels of few rows those of [`RowsConfig::few`]. Reads each element of the operands once, and nothing past them; of rows that are longer than
+//! whole warps; for kernels of few rows those of [`RowsConfig::few`], with RMSNorm, and without index, bias and rotation. Reads each
+//! element of the operands once, or once for each CTA that shares the row, and nothing past them; of rows that are longer than
 //! [`RowsConfig::KEPT`] chunks of all threads ([`RowsConfig::MAX_THREADS`]), the rest once for each pass over the row: the sums
 //! of a norm, the largest magnitude, the results. Writes each result once, the updated residual too, and zeros to all
-//! padding of 128x4 scales.
+//! padding of 128x4 scales. Elements of the input's type may take the place of the input or of the residual, from its beginning on.
 //!
 //! # Roles
-//! A CTA takes rows in turn, a thread [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time; the first chunks of the
+//! [Few] rows with RMSNorm have kernels of their own, in which CTAs share a row. In the others a CTA takes rows in turn, a thread
+//! [`CHUNK`](fp4_formats::rows::CHUNK) consecutive elements at a time; the first chunks of the
 //! next row are on their way to registers while a row is finished, and the weights of a thread's first chunks stay there.
 //! [`source`] loads and normalises or activates elements, [`sink`] quantises and stores them; both are types. The norm, the
 //! activation, the rotation, the recipe and the layout are uniform branches; operations that engines have most often (one
 //! matrix as it is or with RMSNorm, SiLU, TorchAO's recipe of NVFP4) have copies of the code without them
-//! ([`Steps`], [`Sink::Usual`]). Few rows with RMSNorm have [kernels of their own](few).
+//! ([`Steps`], [`Sink::Usual`]).
 //!
 //! # Shared memory
 //! | buffer | what |
@@ -31,7 +33,7 @@
 //! | 0, maxima full | all threads | all threads | each warp's magnitude is stored |
 //!
 //! # Dependent launches
-//! The next kernel may start at once; it waits before it reads results. This one prefetches its first row into L2, where
+//! The next kernel may start at once; it waits before it reads results. This one prefetches its first row, or the weights of few rows, into L2, where
 //! writes of the kernels before still reach it, and waits for those kernels.
 //!
 //! # Arithmetic
@@ -49,7 +51,7 @@ mod steps;
 use cuda_std::ptx::float;
 use cuda_std::{kernel, thread, warp};
 use fp4_formats::HalfType;
-use fp4_formats::layout::{TILE_BLOCKS, TILE_ROWS};
+use fp4_formats::layout::{ScaleLayout, TILE_BLOCKS};
 use fp4_formats::moe::NOWHERE;
 use fp4_formats::quantize::QuantizeParams;
 use fp4_formats::rows::arithmetic::{CHUNK, Chunk};
@@ -129,13 +131,19 @@ impl Place {
     }
 }
 
+/// The layout of block scales.
+#[inline(always)]
+fn layout(p: &QuantizeParams) -> ScaleLayout {
+    match p.blocked != 0 {
+        true => ScaleLayout::Blocked128x4,
+        false => ScaleLayout::Linear,
+    }
+}
+
 /// Rows of results, and of the padding of 128x4 scales.
 #[inline(always)]
 fn padded(p: &RowsParams) -> u32 {
-    match p.quantize.blocked != 0 {
-        true => p.quantize.m.next_multiple_of(TILE_ROWS as u32),
-        false => p.quantize.m,
-    }
+    RowsConfig::padded(p.quantize.m, layout(&p.quantize))
 }
 
 /// The kernel body.

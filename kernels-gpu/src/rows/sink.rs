@@ -12,7 +12,6 @@ use core::hint::cold_path;
 use core::marker::PhantomData;
 use cuda_std::ptx::{float, marker, memory, reduce};
 use cuda_std::warp;
-use fp4_formats::layout::ScaleLayout;
 use fp4_formats::quantize::{QuantizeParams, ScaleSource, tokens};
 use fp4_formats::recipe::{BlockScale, Nvfp4Recipe};
 use fp4_formats::rows::RowsParams;
@@ -65,8 +64,7 @@ pub trait Sink {
 #[inline(always)]
 pub fn scale(p: &QuantizeParams, row: u32, block: u32, blocks: u32) -> u64 {
     let [row, block, blocks] = [row, block, blocks].map(u64::from);
-    let layout = if p.blocked != 0 { ScaleLayout::Blocked128x4 } else { ScaleLayout::Linear };
-    p.scales + layout.offset(row as usize, block as usize, blocks as usize) as u64
+    p.scales + super::layout(p).offset(row as usize, block as usize, blocks as usize) as u64
 }
 
 /// Index of a chunk's first element in the matrix.

@@ -61,14 +61,15 @@ pub trait Source {
     /// Loads a chunk.
     ///
     /// # Safety
-    /// `p` keeps the module's contract; the chunk exists, and no other thread takes it.
+    /// `p` keeps the module's contract; the chunk exists.
     unsafe fn fetch(p: &RowsParams, place: &Place, chunk: u32) -> Self::Raw;
 
     /// The elements of a chunk that was [loaded](Self::fetch), which may be normalised; writes what belongs to it on the
     /// side if `writes` says so.
     ///
     /// # Safety
-    /// The same as [`fetch`](Self::fetch).
+    /// The same as [`fetch`](Self::fetch). No other thread takes the chunk with `writes`; if others take it without, sums are
+    /// written elsewhere than it is read.
     unsafe fn take(
         p: &RowsParams,
         place: &Place,

@@ -2,7 +2,7 @@
 //! kernels (`cargo xtask test --coverage`) rests on this.
 
 use fp4_formats::rows::{ROWS, RowsConfig, RowsSink, RowsSource};
-use fp4_formats::{Arch, HalfType};
+use fp4_formats::{Arch, HalfType, ScaleLayout};
 use nvfp4::buffer::DeviceBuffer;
 use nvfp4::gemm::Activation;
 use nvfp4::quantize::{Recipe, TensorScale};
@@ -33,6 +33,14 @@ fn all_results(sink: RowsSink) -> Vec<Results> {
     }
 }
 
+/// The layout of block scales.
+fn layout(results: &Results) -> ScaleLayout {
+    match results {
+        Results::Blocks(options) => options.layout,
+        Results::E4m3 | Results::Half => ScaleLayout::Linear,
+    }
+}
+
 /// The values of a kernel's rows.
 fn sources(config: &RowsConfig) -> Vec<Source> {
     match config.source {
@@ -44,8 +52,10 @@ fn sources(config: &RowsConfig) -> Vec<Source> {
 
 /// SMs of a machine on which CTAs have several rows.
 const ONE: u32 = 1;
-/// SMs of a machine on which 8, 4 and 2 CTAs share each of 1, 3 and 6 rows, and more than 13 rows are not few.
+/// SMs of a machine on which 8, 4 and 2 CTAs share each of 1, 3 and 6 rows, and 7 are not few.
 const SHARING: u32 = 13;
+/// SMs of a machine on which 2 CTAs share each row, also of padding.
+const PADDED: u32 = 256;
 
 /// Machines of so many SMs for each target.
 fn machines(sms: u32) -> Machines {
@@ -60,14 +70,13 @@ fn machines(sms: u32) -> Machines {
 /// rows by an index, rotations.
 #[test]
 fn every_kernel_with_every_option() {
-    let [of_one, of_several] = [ONE, SHARING].map(machines);
+    let [of_one, sharing, padded] = [ONE, SHARING, PADDED].map(machines);
     for (at, config) in ROWS.iter().enumerate() {
         let is_few = config.source == RowsSource::Few;
         let shapes: &[[usize; 2]] = match is_few {
-            true => &[[1, 1], [3, 37], [6, 5], [13, 70]],
+            true => &[[1, 1], [3, 37], [6, 5], [1, 250]],
             false => &[[1, 1], [3, 37], [40, 35]],
         };
-        let machines = if is_few { &of_several } else { &of_one };
         let results = all_results(config.sink);
         let step = config.sink.granularity() as usize;
         for (i, source) in sources(config).into_iter().enumerate() {
@@ -79,6 +88,12 @@ fn every_kernel_with_every_option() {
                 let options = RowsOptions::new(source, results[turn % results.len()]);
                 let options = options.rotation(rotation).gather(gather);
                 let case = Case { rows, cols: steps * step, element: config.input, options };
+                let machines = match (is_few, layout(&options.results)) {
+                    (false, _) => &of_one,
+                    (true, ScaleLayout::Linear) => &sharing,
+                    (true, ScaleLayout::Blocked128x4) => &padded,
+                };
+                assert_eq!(case.kernel(&machines[0][0]), config.name, "{case:?}");
                 case.check_on(machines, turn, [2.0, 1e-3, 1e2][(i + j) % 3]);
             }
         }
@@ -88,13 +103,13 @@ fn every_kernel_with_every_option() {
 /// Magnitudes at both ends of what an element holds, to every kind of results: scales that vanish, and the largest.
 #[test]
 fn extremes_of_every_kernel() {
-    let [of_one, of_several] = [ONE, SHARING].map(machines);
+    let [of_one, sharing, padded] = [ONE, SHARING, PADDED].map(machines);
     for (at, config) in ROWS.iter().enumerate() {
         let step = config.sink.granularity() as usize;
-        let (source, machines) = match config.source {
-            RowsSource::One => (Source::Plain, &of_one),
-            RowsSource::Few => (NORMS[0], &of_several),
-            RowsSource::Gated => (Source::Gated(Activation::Identity), &of_one),
+        let source = match config.source {
+            RowsSource::One => Source::Plain,
+            RowsSource::Few => NORMS[0],
+            RowsSource::Gated => Source::Gated(Activation::Identity),
         };
         let scales = match (config.input, config.source) {
             (HalfType::F16, _) => [1e-5, 500.0],
@@ -105,6 +120,11 @@ fn extremes_of_every_kernel() {
             for scale in scales {
                 let options = RowsOptions::new(source, results);
                 let case = Case { rows: 3, cols: 4 * step, element: config.input, options };
+                let machines = match (config.source, layout(&results)) {
+                    (RowsSource::One | RowsSource::Gated, _) => &of_one,
+                    (RowsSource::Few, ScaleLayout::Linear) => &sharing,
+                    (RowsSource::Few, ScaleLayout::Blocked128x4) => &padded,
+                };
                 case.check_on(machines, at + i, scale);
             }
         }
@@ -146,7 +166,7 @@ fn long_rows_of_every_kernel() {
 fn results_may_take_the_inputs_place() {
     let machines = machines(SHARING);
     for (turn, source) in NORMS[..2].iter().enumerate() {
-        for rows in [1, 3, 14] {
+        for rows in [1, 3, 6] {
             let options = RowsOptions::new(*source, Results::Half);
             let case = Case { rows, cols: 16 * 70, element: HalfType::Bf16, options };
             let inputs = case.inputs(&mut SplitMix64::new(turn as u64), 1.0);
@@ -173,6 +193,8 @@ fn results_may_take_the_inputs_place() {
                 let outputs = Outputs { elements: &input, scales: None, multipliers: None };
                 rows.launch_into(&operands, &outputs).expect("launches");
                 assert_eq!(Made::Half(input.read().expect("read")), want.made, "{source:?}");
+                let sums = residual.map(|residual| residual.read().expect("read"));
+                assert_eq!(sums, want.residual, "{source:?}: residual");
             }
         }
     }
