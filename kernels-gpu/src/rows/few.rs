@@ -21,7 +21,7 @@ use fp4_formats::rows::{RowsConfig, RowsParams};
 #[derive(Clone, Copy)]
 struct Share {
     row: u32,
-    /// Which part it is, of so many; a CTA that is not needed has the number of parts.
+    /// The number of the part; a CTA that is not needed has the number of parts.
     part: u32,
     parts: u32,
 }
