@@ -332,7 +332,8 @@ macro_rules! entries {
             ///
             /// # Safety
             /// The launch satisfies the module's contract.
-            #[kernel(max_threads = RowsConfig::MAX_THREADS)]
+            // Without a least number of CTAs ptxas spills for more of them than one.
+            #[kernel(max_threads = RowsConfig::MAX_THREADS, min_blocks = 1)]
             pub unsafe fn $name(params: RowsParams) {
                 const { assert!(ROWS[$index].input as u32 == HalfType::$input as u32) };
                 const { assert!(ROWS[$index].source as u32 == RowsSource::$source as u32) };

@@ -93,7 +93,9 @@ fn every_kernel_with_every_option() {
                     (true, ScaleLayout::Linear) => &sharing,
                     (true, ScaleLayout::Blocked128x4) => &padded,
                 };
-                assert_eq!(case.kernel(&machines[0][0]), config.name, "{case:?}");
+                if is_few {
+                    assert_eq!(case.kernel(&machines[0][0]), config.name, "{case:?}");
+                }
                 case.check_on(machines, turn, [2.0, 1e-3, 1e2][(i + j) % 3]);
             }
         }
