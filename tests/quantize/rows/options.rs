@@ -33,14 +33,6 @@ fn all_results(sink: RowsSink) -> Vec<Results> {
     }
 }
 
-/// The layout of block scales.
-fn layout(results: &Results) -> ScaleLayout {
-    match results {
-        Results::Blocks(options) => options.layout,
-        Results::E4m3 | Results::Half => ScaleLayout::Linear,
-    }
-}
-
 /// The values of a kernel's rows.
 fn sources(config: &RowsConfig) -> Vec<Source> {
     match config.source {
@@ -66,11 +58,38 @@ fn machines(sms: u32) -> Machines {
         .into()
 }
 
+/// Machines of the sizes that kernels are launched on.
+struct Sizes {
+    of_one: Machines,
+    sharing: Machines,
+    padded: Machines,
+}
+
+impl Sizes {
+    fn new() -> Self {
+        let [of_one, sharing, padded] = [ONE, SHARING, PADDED].map(machines);
+        Self { of_one, sharing, padded }
+    }
+
+    /// Machines on which a kernel is chosen for these results: that of few rows where CTAs share them.
+    fn of(&self, config: &RowsConfig, results: &Results) -> &Machines {
+        let layout = match results {
+            Results::Blocks(options) => options.layout,
+            Results::E4m3 | Results::Half => ScaleLayout::Linear,
+        };
+        match (config.source, layout) {
+            (RowsSource::One | RowsSource::Gated, _) => &self.of_one,
+            (RowsSource::Few, ScaleLayout::Linear) => &self.sharing,
+            (RowsSource::Few, ScaleLayout::Blocked128x4) => &self.padded,
+        }
+    }
+}
+
 /// Rows that fill no warp and several, that a thread keeps one chunk of and two; each source with kinds of results in turn,
 /// rows by an index, rotations.
 #[test]
 fn every_kernel_with_every_option() {
-    let [of_one, sharing, padded] = [ONE, SHARING, PADDED].map(machines);
+    let machines = Sizes::new();
     for (at, config) in ROWS.iter().enumerate() {
         let is_few = config.source == RowsSource::Few;
         let shapes: &[[usize; 2]] = match is_few {
@@ -88,11 +107,7 @@ fn every_kernel_with_every_option() {
                 let options = RowsOptions::new(source, results[turn % results.len()]);
                 let options = options.rotation(rotation).gather(gather);
                 let case = Case { rows, cols: steps * step, element: config.input, options };
-                let machines = match (is_few, layout(&options.results)) {
-                    (false, _) => &of_one,
-                    (true, ScaleLayout::Linear) => &sharing,
-                    (true, ScaleLayout::Blocked128x4) => &padded,
-                };
+                let machines = machines.of(config, &options.results);
                 if is_few {
                     assert_eq!(case.kernel(&machines[0][0]), config.name, "{case:?}");
                 }
@@ -105,7 +120,7 @@ fn every_kernel_with_every_option() {
 /// Magnitudes at both ends of what an element holds, to every kind of results: scales that vanish, and the largest.
 #[test]
 fn extremes_of_every_kernel() {
-    let [of_one, sharing, padded] = [ONE, SHARING, PADDED].map(machines);
+    let machines = Sizes::new();
     for (at, config) in ROWS.iter().enumerate() {
         let step = config.sink.granularity() as usize;
         let source = match config.source {
@@ -122,12 +137,7 @@ fn extremes_of_every_kernel() {
             for scale in scales {
                 let options = RowsOptions::new(source, results);
                 let case = Case { rows: 3, cols: 4 * step, element: config.input, options };
-                let machines = match (config.source, layout(&results)) {
-                    (RowsSource::One | RowsSource::Gated, _) => &of_one,
-                    (RowsSource::Few, ScaleLayout::Linear) => &sharing,
-                    (RowsSource::Few, ScaleLayout::Blocked128x4) => &padded,
-                };
-                case.check_on(machines, at + i, scale);
+                case.check_on(machines.of(config, &results), at + i, scale);
             }
         }
     }
@@ -183,15 +193,8 @@ fn results_may_take_the_inputs_place() {
                 let residual = residual.transpose().expect("fits");
                 let rows =
                     Rows::new(kernels, rows, case.cols, case.element, &options).expect("plans");
-                let operands = Operands {
-                    input: &input,
-                    up: None,
-                    residual: residual.as_ref(),
-                    residual_out: None,
-                    weight: Some(&weight),
-                    bias: None,
-                    index: None,
-                };
+                let operands =
+                    Operands { residual: residual.as_ref(), ..Operands::normed(&input, &weight) };
                 let outputs = Outputs { elements: &input, scales: None, multipliers: None };
                 rows.launch_into(&operands, &outputs).expect("launches");
                 assert_eq!(Made::Half(input.read().expect("read")), want.made, "{source:?}");
